@@ -1,0 +1,1 @@
+"""omq: a typed publish/subscribe server and its client library."""

@@ -1,0 +1,1 @@
+"""The commands: omq-server and omq."""

@@ -1,0 +1,1 @@
+"""Drivers: the queue behind each topic's name (terminal-driver RFC, section 3.5.1)."""

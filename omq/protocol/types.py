@@ -1,0 +1,253 @@
+"""The OCaml types of the omq text, and of our extension commands, as frozen dataclasses and enums.
+
+Strings are octets: a topic, an id and a body are `bytes` and never need to be UTF-8.
+Every variant is a class of its own, and a union names the OCaml type; `match` on them with `assert_never`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+VERSION_ONE = 1
+
+MAX_TOPIC_OCTETS = 255
+"""The longest topic name. The shortest has one octet."""
+
+
+class Delivery(Enum):
+    """`Delivery.t`: who gets a message. The values are the OCaml constructors."""
+
+    BROADCAST = "Broadcast"
+    ROUND_ROBIN = "Round_robin"
+
+
+class Sync(Enum):
+    """`Sync.t`: how safe a persistent message is before it is sent on."""
+
+    STRONG = "Strong"
+    WEAK = "Weak"
+    ASYNC = "Async"
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """`Persistence.Persistent`: kept on disk, with a sync level."""
+
+    sync: Sync
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """`Persistence.Transient`: kept in memory only."""
+
+
+Persistence = Persistent | Transient
+
+
+@dataclass(frozen=True, slots=True)
+class FromBeginning:
+    """`Replay.From_beginning`: every message kept, then live."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromMessage:
+    """`Replay.From_message`: from this message id on, itself included, then live."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCurrent:
+    """`Replay.From_current`: live messages only."""
+
+
+Replay = FromBeginning | FromMessage | FromCurrent
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`Topic.t`: a topic's id (0..2^31-1) and its name."""
+
+    id: int
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`Message.t`: its id within the topic, the topic's id, and the body."""
+
+    id: int
+    topic: int
+    body: bytes
+
+
+# -- Client.t: the commands -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """First command of a connection: the version agreed in the handshake, and who the client says it is."""
+
+    version: int
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    topic: bytes
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A sign of life. `time` is microseconds since the epoch, as the client wrote it."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    topic: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Credit: at most `n` unconfirmed messages of this round-robin topic at a time."""
+
+    topic: bytes
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    topic: bytes
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    sink: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    feed: bytes
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    topic: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    topic: bytes
+    first: int
+    count: int
+
+
+Command = (
+    Connect | Subscribe | Unsubscribe | Ack
+    | Publish | Declare | Confirm | Delete | Topics
+    | Request | Received | Put | Get | Fetch | Blocks
+)  # fmt: skip
+
+
+# -- Server.t: the frames ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """One sentence, beginning with the command's constructor and argument that it answers."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The server's clock, seconds since the epoch."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One record of the Topics frame. `first` and `last` are 0 while the topic has never had a message."""
+
+    id: int
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+    messages: int
+    bytes: int
+    first: int
+    last: int
+    subscribers: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """The answer to `Topics`: frame 9."""
+
+    topics: tuple[TopicInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    topic: Topic
+
+
+Frame = (
+    Error | Ping | Message | Subscribed | Unsubscribed
+    | Declared | Confirmed | TopicList | Deleted
+)  # fmt: skip
