@@ -1,0 +1,109 @@
+"""The first eight octets of a connection, which say what it speaks, and the octets that answer them.
+
+One port serves every protocol: no two of them begin alike. This is the design's table ("One port, many
+terminals") as a variant type; which of them is served is the server's decision.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+
+from omq.protocol.types import VERSION_ONE
+
+LENGTH = 8
+"""Octets it takes to tell the protocols apart."""
+
+_VERSION = Struct(">q")
+
+AMQP = b"AMQP"
+DMP_HEADER = AMQP + b"\x0a\x01\x00\x01"
+"""What a DMP client sends first, and what an AMQP client of no known version is answered."""
+
+_AMQP_0_9 = (AMQP + b"\x00\x00\x09\x01", AMQP + b"\x01\x01\x00\x09")
+_AMQP_1_0 = (AMQP + b"\x00\x01\x00\x00", AMQP + b"\x03\x01\x00\x00")
+_TLS_HANDSHAKE = b"\x16\x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Omq:
+    """An omq client of a version that is spoken here."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dmp:
+    """The Direct Message Protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amqp0_9:
+    """AMQP 0-9 or 0-9-1; `header` is the eight octets that say which."""
+
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Amqp1_0:
+    """AMQP 1.0 or its SASL layer; `header` is the eight octets that say which."""
+
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OtherAmqp:
+    """AMQP of a version that nobody here speaks."""
+
+    header: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The start of a TLS handshake; the eight octets are part of it and must not be dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownVersion:
+    """An omq client of a version that is not spoken here, or a stranger: any octets are some number."""
+
+    version: int
+
+
+Protocol = Omq | Dmp | Amqp0_9 | Amqp1_0 | OtherAmqp | Tls | UnknownVersion
+
+
+def recognise(octets: bytes) -> Protocol:
+    """Which protocol a connection speaks whose first eight octets are these.
+
+    Raises `ValueError` when they are not eight.
+    """
+    if len(octets) != LENGTH:
+        raise ValueError(f"a handshake has {LENGTH} octets, not {len(octets)}")
+    if octets.startswith(AMQP):
+        if octets == DMP_HEADER:
+            return Dmp()
+        if octets in _AMQP_0_9:
+            return Amqp0_9(octets)
+        if octets in _AMQP_1_0:
+            return Amqp1_0(octets)
+        return OtherAmqp(octets)
+    if octets.startswith(_TLS_HANDSHAKE):
+        return Tls()
+    version: int = _VERSION.unpack(octets)[0]
+    if version == VERSION_ONE:
+        return Omq(version)
+    return UnknownVersion(version)
+
+
+def hello(version: int = VERSION_ONE) -> bytes:
+    """What a client sends first, and what a server answers that agrees: a signed 64-bit version."""
+    return _VERSION.pack(version)
+
+
+ACCEPTED = hello(VERSION_ONE)
+"""The answer to `Omq(1)`: the same number."""
+
+REFUSED = _VERSION.pack(-1)
+"""The answer to `UnknownVersion`: -1; then both sides close (omq text)."""
+
+OTHER_AMQP_ANSWER = DMP_HEADER
+"""The answer to `OtherAmqp`: the header of what is spoken here; then the server closes."""
