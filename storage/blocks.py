@@ -1,0 +1,315 @@
+"""The block: a run of consecutive messages of one topic, exactly as they go out on the wire (design, section
+1).
+
+A frame, numbers big-endian::
+
+    u32 length | u8 2 | u64 message id | u32 topic id | body        length counts everything after itself
+
+The stored value of a block, numbers big-endian but for the two arrays, which are little-endian so that Arrow
+can use them where they lie::
+
+     0  4 octets  magic "omqB"
+     4  u8        format version, 1
+     5  u8        flags: 1 = the block has time deltas; all others must be 0
+     6  u16       0
+     8  u32       CRC-32C of everything else
+    12  u32       topic id
+    16  u64       id of the first message
+    24  u64       time of the first message, microseconds since the epoch
+    32  u32       count of messages, at least 1
+    36  u32       octets of frames, under 2^30
+    40  u64       octets of side arrays, 0 in this version
+    48  u32 * (count + 1)   offsets of the frames in the frames, and their end
+        u32 * count         time deltas, microseconds since the first message (only with flag 1)
+        frames
+        side arrays (none in this version)
+
+Magic, version and checksum keep their places and their meaning in every later version, so that damage can
+never look like a newer format.
+
+This is the plain Python codec.  What it does for each message is in ``encode``, ``merge`` and
+``Block.slices`` alone.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise, repeat
+from struct import Struct
+
+from crc32c import crc32c
+
+from storage.errors import DamagedBlock, NewerFormat
+
+FRAME_HEADER = 17
+FRAMES_LIMIT = 1 << 30
+SPAN_LIMIT = 1 << 32
+
+Octets = bytes | memoryview
+
+_MAGIC = b"omqB"
+_VERSION = 1
+_DELTAS = 1
+_LENGTH_SIZE = 4
+_MESSAGE = 2
+_NUMBER = Struct("<I")
+_FRAME = Struct(">IBQI")
+_START = Struct(">4sBBH")
+_CHECKSUM = Struct(">I")
+_REST = Struct(">IQQIIQ")
+_REST_AT = _START.size + _CHECKSUM.size
+_ARRAYS_AT = _REST_AT + _REST.size
+_ID_LIMIT = 1 << 64
+_KEPT_COUNT = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of consecutive messages of one topic.
+
+    ``frames`` is what goes out on the wire.  ``offsets`` holds count + 1 little-endian u32: where each frame
+    begins, and last the length of ``frames``.  ``deltas`` holds count little-endian u32: microseconds after
+    ``time``, not decreasing; None when all of them are zero.  The octets may be views of one stored value.
+    """
+
+    topic: int
+    first: int
+    count: int
+    time: int
+    """Microseconds since the epoch, of the first message."""
+    frames: Octets
+    offsets: Octets
+    deltas: Octets | None = None
+
+    @property
+    def last(self) -> int:
+        """Id of the last message."""
+        return self.first + self.count - 1
+
+    @property
+    def next(self) -> int:
+        """Id after that of the last message."""
+        return self.first + self.count
+
+    @property
+    def size(self) -> int:
+        """Octets of the frames."""
+        return len(self.frames)
+
+    @property
+    def span(self) -> int:
+        """Microseconds from the first message to the last."""
+        return 0 if self.deltas is None else _number(self.deltas, self.count - 1)
+
+    def after(self, message: int) -> memoryview:
+        """The frames from this message id on; empty for ``next``.  ValueError when it is outside first to
+        next.
+        """
+        return memoryview(self.frames)[self._offset(message) :]
+
+    def frame(self, message: int) -> memoryview:
+        """The frame of one message.  ValueError when the block does not have it."""
+        return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
+
+    def slices(self, message: int) -> list[memoryview]:
+        """Each frame from this message id on.  ValueError when it is outside first to next."""
+        self._offset(message)
+        frames = memoryview(self.frames)
+        bounds = _numbers(self.offsets)[message - self.first :]
+        return [frames[begin:end] for begin, end in pairwise(bounds)]
+
+    def message_time(self, message: int) -> int:
+        """Time of one message in microseconds since the epoch.  ValueError when the block does not have it."""
+        if not self.first <= message <= self.last:
+            raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
+        return self.time if self.deltas is None else self.time + _number(self.deltas, message - self.first)
+
+    def _offset(self, message: int) -> int:
+        if not self.first <= message <= self.next:
+            raise ValueError(f"Message {message} is not within {self.first} to {self.next}.")
+        return _number(self.offsets, message - self.first)
+
+
+def encode(topic: int, first: int, bodies: Sequence[bytes], time: int) -> Block:
+    """Frames messages that arrived together: ``first`` is the id of the first, ``time`` in microseconds.
+
+    ValueError without any body, or when the frames would reach 1 GiB, or the ids 2^64.
+    """
+    count = len(bodies)
+    if not count:
+        raise ValueError("A block needs at least one message.")
+    if first + count > _ID_LIMIT:
+        raise ValueError(f"Message ids from {first} on do not fit into 64 bits.")
+    lengths = list(map(len, bodies))
+    size = sum(lengths) + FRAME_HEADER * count
+    if size >= FRAMES_LIMIT:
+        raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
+    # All the loops below run inside the interpreter's own C code: about half the time of a loop written out.
+    lengths_sent = map((FRAME_HEADER - _LENGTH_SIZE).__add__, lengths)
+    pieces = [b""] * (2 * count)
+    pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
+    pieces[1::2] = bodies
+    offsets = accumulate(map(FRAME_HEADER.__add__, lengths), initial=0)
+    return Block(topic, first, count, time, b"".join(pieces), _octets(offsets))
+
+
+def pack(block: Block) -> bytes:
+    """The value to store for a block."""
+    deltas = b"" if block.deltas is None else block.deltas
+    start = _START.pack(_MAGIC, _VERSION, 0 if block.deltas is None else _DELTAS, 0)
+    rest = _REST.pack(block.topic, block.first, block.time, block.count, len(block.frames), 0)
+    checksum = crc32c(rest, crc32c(start))
+    for part in (block.offsets, deltas, block.frames):
+        checksum = crc32c(part, checksum)
+    return b"".join((start, _CHECKSUM.pack(checksum), rest, block.offsets, deltas, block.frames))
+
+
+def packed_size(block: Block) -> int:
+    """Octets of the value that ``pack`` makes of a block."""
+    return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames)
+
+
+def unpack(topic: int, first: int, value: Octets) -> Block:
+    """The block that was stored under this topic and first message id; its octets are views of ``value``.
+
+    Raises DamagedBlock when the value is not, octet for octet, what ``pack`` once made for this topic and id,
+    and NewerFormat when a later version made it.
+
+    The checksum is verified first.  It tells damage, but not malice, so everything that could lead a reader
+    outside of the frames is checked besides: the sizes, and that every frame has room for its header and ends
+    where the next begins.  The headers inside the frames and the order of the deltas are left to the
+    checksum: wrong ones lead to wrong numbers, never outside of the block.
+    """
+    if len(value) < _ARRAYS_AT:
+        raise DamagedBlock(topic, first, None, f"it has only {len(value)} octets")
+    view = memoryview(value)
+    magic, version, flags, reserved = _START.unpack_from(view)
+    if magic != _MAGIC:
+        raise DamagedBlock(topic, first, None, "it does not begin as a block does")
+    if crc32c(view[_REST_AT:], crc32c(view[: _START.size])) != _CHECKSUM.unpack_from(view, _START.size)[0]:
+        raise DamagedBlock(topic, first, None, "its checksum is wrong")
+    if version != _VERSION or flags & ~_DELTAS:
+        raise NewerFormat(
+            f"The block from message {first} of topic {topic} has format {version} with flags {flags}; "
+            f"this version reads format {_VERSION} with flags up to {_DELTAS}."
+        )
+    own_topic, own_first, time, count, size, side = _REST.unpack_from(view, _REST_AT)
+    if (own_topic, own_first) != (topic, first):
+        raise DamagedBlock(topic, first, None, f"it is the one from message {own_first} of topic {own_topic}")
+    if not count or first + count > _ID_LIMIT:
+        raise DamagedBlock(topic, first, None, f"it claims {count} messages")
+    offsets_end = _ARRAYS_AT + 4 * (count + 1)
+    deltas_end = offsets_end + (4 * count if flags & _DELTAS else 0)
+    if reserved or side or size >= FRAMES_LIMIT or deltas_end + size != len(view):
+        raise DamagedBlock(topic, first, first + count - 1, "its sizes contradict one another")
+    offsets = view[_ARRAYS_AT:offsets_end]
+    if not _offsets_good(offsets, count, size):
+        raise DamagedBlock(topic, first, first + count - 1, "its frames overlap or are too short")
+    deltas = view[offsets_end:deltas_end] if flags & _DELTAS else None
+    return Block(topic, first, count, time, view[deltas_end:], offsets, deltas)
+
+
+def merge(blocks: Sequence[Block]) -> Block:
+    """One block with the messages of several that follow one another.
+
+    Each message keeps its time; where the clock went back between two blocks, the later messages take the
+    last time before that, because deltas never decrease.  ValueError when there is no block, when topics
+    differ or ids do not follow one another, or when the result would span 2^32 microseconds or reach 1 GiB.
+    """
+    if not blocks:
+        raise ValueError("There is no block to merge.")
+    if len(blocks) == 1:
+        return blocks[0]
+    start = blocks[0]
+    if any(b.topic != start.topic for b in blocks) or any(
+        before.next != after.first for before, after in pairwise(blocks)
+    ):
+        raise ValueError("Only blocks of one topic that follow one another can be merged.")
+    size = sum(b.size for b in blocks)
+    if size >= FRAMES_LIMIT:
+        raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
+    base = 0
+    offsets = array("I", (0,))
+    deltas = array("I")
+    latest = 0
+    for b in blocks:
+        offsets.extend(map(base.__add__, _numbers(b.offsets)[1:]))
+        base += b.size
+        shift = b.time - start.time
+        if max(latest, shift + b.span) >= SPAN_LIMIT:
+            raise ValueError(f"A block may not span {SPAN_LIMIT} microseconds.")
+        if b.deltas is None:
+            latest = max(latest, shift)
+            deltas.extend(repeat(latest, b.count))
+        else:
+            deltas.extend([max(latest, shift + delta) for delta in _numbers(b.deltas)])
+            latest = deltas[-1]
+    return Block(
+        start.topic,
+        start.first,
+        sum(b.count for b in blocks),
+        start.time,
+        b"".join(b.frames for b in blocks),
+        _octets(offsets),
+        _octets(deltas) if latest else None,
+    )
+
+
+def _octets(numbers: "array[int] | accumulate[int]") -> bytes:
+    """Numbers as little-endian u32."""
+    four = numbers if isinstance(numbers, array) else array("I", numbers)
+    if sys.byteorder == "big":
+        four.byteswap()
+    return four.tobytes()
+
+
+def _number(octets: Octets, index: int) -> int:
+    """One of an array of little-endian u32."""
+    number: int = _NUMBER.unpack_from(octets, _NUMBER.size * index)[0]
+    return number
+
+
+def _numbers(octets: Octets) -> list[int]:
+    """All of an array of little-endian u32."""
+    four = array("I")
+    four.frombytes(octets)
+    if sys.byteorder == "big":
+        four.byteswap()
+    return four.tolist()
+
+
+@lru_cache(maxsize=64)
+def _kept_lanes(count: int) -> tuple[int, int]:
+    return _lanes(count)
+
+
+def _lanes(count: int) -> tuple[int, int]:
+    """Two large numbers of ``count`` lanes of 32 bits: the highest bit in each lane, and a frame's header
+    size.
+    """
+    top = int.from_bytes(b"\0\0\0\x80" * count, "little")
+    header = int.from_bytes(_NUMBER.pack(FRAME_HEADER) * count, "little")
+    return top, header
+
+
+def _offsets_good(offsets: memoryview, count: int, size: int) -> bool:
+    """Whether the offsets begin at 0, end at ``size``, and are at least a header apart.
+
+    All of the neighbours are subtracted at once, as two large numbers with a lane of 32 bits for each: three
+    times as fast as a sorted copy.  The highest bit, set beforehand in every lane of the minuend, survives
+    exactly where the difference is not negative.  That needs offsets under 2^30, else one lane could borrow
+    from the next.
+    """
+    if _number(offsets, 0) != 0 or _number(offsets, count) != size:
+        return False
+    # Blocks have up to 4,096 messages here; one from elsewhere may have millions, and must not fill the
+    # cache.
+    top, header = _kept_lanes(count) if count <= _KEPT_COUNT else _lanes(count)
+    begins = int.from_bytes(offsets[:-4], "little")
+    ends = int.from_bytes(offsets[4:], "little")
+    high = top | (top >> 1)
+    if (begins | ends) & high:
+        return False
+    return ((ends | top) - begins - header) & top == top
