@@ -1,0 +1,24 @@
+"""The sentences that Error frames carry: they begin with the constructor and argument of the command they
+answer.
+
+Source: omq text, `Server.Error of string`. A sentence is one line of printable octets.
+"""
+
+from omq.protocol.sexp import atom
+
+LONGEST_ARGUMENT = 60
+"""An argument of more octets is cut off in a sentence, and ends in `...`."""
+
+
+def sentence(constructor: str, argument: bytes | None, what: str) -> bytes:
+    """`Subscribe prices: what`, the argument as a sexp's atom is printed; `Subscribe: what` without one."""
+    if argument is None:
+        return f"{constructor}: {what}".encode()
+    return b"%s %s: %s" % (constructor.encode(), shortened(argument), what.encode())
+
+
+def shortened(argument: bytes) -> bytes:
+    """`argument` as an atom is printed, cut off when long."""
+    if len(argument) > LONGEST_ARGUMENT:
+        argument = argument[: LONGEST_ARGUMENT - 3] + b"..."
+    return atom(argument)

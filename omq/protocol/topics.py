@@ -1,0 +1,108 @@
+"""The sexps that frames about topics carry: one `Topic.t`, and the list of records that answers `Topics`.
+
+Source: omq text, Message format ("the full sexp of the OCaml type representation").
+Readers raise SexpError when the octets are no sexp or one of another type.
+"""
+
+from omq.protocol.converters import (
+    ConversionError,
+    fields_of_sexp,
+    int64_of_sexp,
+    int_of_sexp,
+    string_of_sexp,
+)
+from omq.protocol.sexp import Sexp, SexpError, read, write
+from omq.protocol.types import MAX_TOPIC_OCTETS, Topic, TopicInfo
+from omq.protocol.variants import (
+    delivery_of_sexp,
+    persistence_of_sexp,
+    sexp_of_delivery,
+    sexp_of_persistence,
+)
+
+
+def check_topic(name: bytes) -> str | None:
+    """Why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255 octets."""
+    if not name:
+        return "the topic's name is empty"
+    if len(name) > MAX_TOPIC_OCTETS:
+        return f"the topic's name has {len(name)} octets, more than {MAX_TOPIC_OCTETS}"
+    return None
+
+
+def topic_sexp(topic: Topic) -> bytes:
+    """`((id 7)(topic prices))`: what Subscribed, Unsubscribed, Declared and Deleted carry."""
+    return write([[b"id", _decimal(topic.id)], [b"topic", topic.topic]])
+
+
+def topic_of_sexp(payload: bytes) -> Topic:
+    """The topic that `topic_sexp` wrote. The id may be any OCaml `int` (63 bits)."""
+    sexp = _one_sexp(payload)
+    try:
+        number, name = fields_of_sexp(sexp, (b"id", b"topic"))
+        return Topic(int_of_sexp(number), string_of_sexp(name))
+    except ConversionError as error:
+        raise SexpError(f"a topic {error}") from error
+
+
+_FIELDS = (
+    b"id", b"topic", b"delivery", b"persistence", b"messages", b"bytes", b"first", b"last", b"subscribers"
+)  # fmt: skip
+
+
+def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
+    """A list of records, each with its fields in the order of `TopicInfo`: what a Topics frame carries."""
+    return write([_sexp_of_info(info) for info in topics])
+
+
+def _sexp_of_info(info: TopicInfo) -> Sexp:
+    return [
+        [b"id", _decimal(info.id)],
+        [b"topic", info.topic],
+        [b"delivery", sexp_of_delivery(info.delivery)],
+        [b"persistence", sexp_of_persistence(info.persistence)],
+        [b"messages", _decimal(info.messages)],
+        [b"bytes", _decimal(info.bytes)],
+        [b"first", _decimal(info.first)],
+        [b"last", _decimal(info.last)],
+        [b"subscribers", _decimal(info.subscribers)],
+    ]
+
+
+def topic_list_of_sexp(payload: bytes) -> tuple[TopicInfo, ...]:
+    """The records that `topic_list_sexp` wrote; their fields may stand in any order."""
+    sexp = _one_sexp(payload)
+    if isinstance(sexp, bytes):
+        raise SexpError("a list of topics must be a list, not an atom")
+    try:
+        return tuple(_info_of_sexp(record) for record in sexp)
+    except ConversionError as error:
+        raise SexpError(f"a topic of the list {error}") from error
+
+
+def _info_of_sexp(record: Sexp) -> TopicInfo:
+    number, name, delivery, persistence, messages, octets, first, last, subscribers = fields_of_sexp(
+        record, _FIELDS
+    )
+    return TopicInfo(
+        id=int_of_sexp(number),
+        topic=string_of_sexp(name),
+        delivery=delivery_of_sexp(delivery),
+        persistence=persistence_of_sexp(persistence),
+        messages=int64_of_sexp(messages),
+        bytes=int64_of_sexp(octets),
+        first=int64_of_sexp(first),
+        last=int64_of_sexp(last),
+        subscribers=int64_of_sexp(subscribers),
+    )
+
+
+def _one_sexp(payload: bytes) -> Sexp:
+    sexp = read(payload)
+    if sexp is None:
+        raise SexpError("there is no sexp")
+    return sexp
+
+
+def _decimal(value: int) -> bytes:
+    return b"%d" % value
