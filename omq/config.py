@@ -1,0 +1,164 @@
+"""The configuration: one TOML file, every key with a default, checked before anything starts."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from omq.protocol.types import MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
+
+DEFAULT_LISTEN = "127.0.0.1:7730"
+DEFAULT_STORE = "omq-store"
+
+MIB = 1 << 20
+
+DeliveryName = Literal["broadcast", "round-robin"]
+PersistenceName = Literal["transient", "strong", "weak", "async"]
+
+_DELIVERIES: dict[DeliveryName, Delivery] = {
+    "broadcast": Delivery.BROADCAST,
+    "round-robin": Delivery.ROUND_ROBIN,
+}
+_PERSISTENCES: dict[PersistenceName, Persistence] = {
+    "transient": Transient(),
+    "strong": Persistent(Sync.STRONG),
+    "weak": Persistent(Sync.WEAK),
+    "async": Persistent(Sync.ASYNC),
+}
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Octets = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message is one line that names the key."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[topics]]` table: a topic that exists from the start, with its types and its retention."""
+
+    name: str
+    delivery: DeliveryName = "broadcast"
+    persistence: PersistenceName = "weak"
+    retention_bytes: Octets | None = None
+    retention_seconds: Seconds | None = None
+
+    def types(self) -> tuple[Delivery, Persistence]:
+        return _DELIVERIES[self.delivery], _PERSISTENCES[self.persistence]
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be set. The keys of the file are the names of these fields."""
+
+    listen: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_LISTEN])
+    store: str = DEFAULT_STORE
+
+    allow_undeclared: bool = True
+    default_delivery: DeliveryName = "broadcast"
+    default_persistence: PersistenceName = "weak"
+    topics: list[TopicConfig] = []
+    max_topics: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 10_000
+
+    ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
+    missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
+    handshake_seconds: Seconds = 10
+
+    max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
+    max_message_bytes: Octets = 64 * MIB
+    max_credit: Count = 100_000
+
+    memory_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
+    weak_flush_seconds: Seconds = 2
+    async_flush_seconds: Seconds = 60
+    map_bytes: Annotated[int, msgspec.Meta(ge=MIB)] = 1 << 40
+    disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 * MIB
+    retention_bytes: Octets | None = None
+    retention_seconds: Seconds | None = None
+
+    def default_types(self) -> tuple[Delivery, Persistence]:
+        """What a topic is when somebody uses its name before declaring it."""
+        return _DELIVERIES[self.default_delivery], _PERSISTENCES[self.default_persistence]
+
+    def retention(self, name: bytes) -> tuple[int | None, float | None]:
+        """The octets and the seconds that a topic keeps; `None` for no bound."""
+        for topic in self.topics:
+            if topic.name.encode() == name:
+                return (
+                    self.retention_bytes if topic.retention_bytes is None else topic.retention_bytes,
+                    self.retention_seconds if topic.retention_seconds is None else topic.retention_seconds,
+                )
+        return self.retention_bytes, self.retention_seconds
+
+
+def load(path: Path | None) -> Config:
+    """Read and check a configuration file; without one, the defaults.
+
+    Raises ConfigError with one line that names the file and the key.
+    """
+    if path is None:
+        return Config()
+    try:
+        text = path.read_bytes().decode()
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{path}: not UTF-8 text (octet {problem.start})") from problem
+    try:
+        config = msgspec.convert(tomllib.loads(text), Config)
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{path}: {problem}") from problem
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"{path}: {_name_key(str(problem))}") from problem
+    try:
+        check(config)
+    except ConfigError as problem:
+        raise ConfigError(f"{path}: {problem}") from problem
+    return config
+
+
+def check(config: Config) -> None:
+    """What one key alone cannot show. Raises ConfigError with one line that names the key."""
+    if not config.listen:
+        raise ConfigError("listen: at least one address is needed")
+    for address in config.listen:
+        parse_address(address)
+    seen: set[str] = set()
+    for topic in config.topics:
+        octets = len(topic.name.encode())
+        if not 1 <= octets <= MAX_TOPIC_OCTETS:
+            raise ConfigError(f"topics.name: a name has 1 to {MAX_TOPIC_OCTETS} octets, this one {octets}")
+        if topic.name in seen:
+            raise ConfigError(f"topics.name: {topic.name!r} stands there twice")
+        seen.add(topic.name)
+        bounded = topic.retention_bytes is not None or topic.retention_seconds is not None
+        if topic.persistence == "transient" and bounded:
+            raise ConfigError(f"topics.retention_*: {topic.name!r} is transient, it keeps nothing to retain")
+    if len(config.topics) > config.max_topics:
+        raise ConfigError(f"max_topics: {config.max_topics}, but {len(config.topics)} topics are declared")
+    if config.max_line_bytes > config.memory_bytes:
+        raise ConfigError("max_line_bytes: must not exceed memory_bytes")
+    if config.max_message_bytes > config.memory_bytes:
+        raise ConfigError("max_message_bytes: must not exceed memory_bytes")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[HOST]:PORT` as host and port (0 takes a free one). Raises ConfigError."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"listen: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
+    return host, int(port)
+
+
+def _name_key(problem: str) -> str:
+    """msgspec puts the path last (`... - at `$.ping_seconds``); people look for the key first."""
+    what, _, where = problem.partition(" - at `")
+    key = where.rstrip("`").removeprefix("$").lstrip(".")
+    if key:
+        return f"{key}: {what}"
+    return what

@@ -1,0 +1,168 @@
+"""Broadcast: every subscriber gets every message; each is a cursor over the topic's log (design, section 1)."""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import trio
+
+from omq.drivers.channel import Frames, Gone, Octets, Refused, Subscriber, Taken
+from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
+from storage.blocks import Block
+from storage.errors import DamagedBlock
+
+TAKE_OCTETS = 256 << 10
+"""What a channel gives at once while it is live: then the connection's other subscriptions have their turn."""
+
+TRIM_BLOCKS = 64
+"""How many small blocks a tail gathers before it is looked through for those that everybody has had."""
+
+STALL_SECONDS = 0.25
+"""How long publishers wait for the fastest subscriber before they take it for stalled."""
+
+
+class BroadcastDriver(Driver):
+    delivery = Delivery.BROADCAST
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        self._channels: dict[BroadcastChannel, None] = {}
+        self._moved = trio.lowlevel.ParkingLot()
+        self._stalled_at: int | None = None
+
+    def open(self, subscriber: Subscriber, replay: Replay) -> "BroadcastChannel":
+        """Raises Refused when the topic cannot be replayed from there."""
+        channel = BroadcastChannel(self, subscriber, self._start(replay))
+        self._channels[channel] = None
+        return channel
+
+    def _start(self, replay: Replay) -> int:
+        match replay:
+            case FromCurrent():
+                return self.next_id
+            case FromBeginning():
+                self._refuse_transient()
+                return self.extent.first if self.extent.messages else self.next_id
+            case FromMessage(first):
+                self._refuse_transient()
+                if first < 1:
+                    raise Refused("message ids begin with 1")
+                if first > self.next_id:
+                    raise Refused(f"there is no message {first} yet, the next one is {self.next_id}")
+                return first
+            case _:
+                assert_never(replay)
+
+    def _refuse_transient(self) -> None:
+        if not self.is_persistent:
+            raise Refused("a transient topic cannot be replayed")
+
+    def subscribers(self) -> Iterable[tuple["BroadcastChannel", Subscriber]]:
+        return ((channel, channel.subscriber) for channel in self._channels)
+
+    def closed(self, channel: "BroadcastChannel") -> None:
+        self._channels.pop(channel, None)
+        self.moved()
+
+    def moved(self) -> None:
+        """A channel went on: publishers that wait for the fastest look again."""
+        self._moved.unpark_all()
+
+    def _keep(self, block: Block) -> None:
+        if not self._channels:
+            # Nobody can come to want it from memory: a later subscriber starts after it, or in the store.
+            self.tail.clear()
+            return
+        if self.tail.octets >= TAKE_OCTETS or len(self.tail) >= TRIM_BLOCKS:
+            self.tail.forget_below(min(channel.position for channel in self._channels))
+        self.tail.append(block)
+        for channel in self._channels:
+            channel.subscriber.wake()
+
+    async def _pace(self) -> None:
+        """Hold a publisher back while even the fastest subscriber is far behind.
+
+        So a subscriber that keeps up with the others loses nothing, and one that is slower than the others, or
+        reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+        """
+        while self._fastest_lag() > self.resources.tail_octets // 4:
+            fastest = self._fastest()
+            if fastest == self._stalled_at:
+                return
+            with trio.move_on_after(STALL_SECONDS):
+                while self._fastest() == fastest:
+                    await self._moved.park()
+            if self._fastest() == fastest:
+                self._stalled_at = fastest
+
+    def _fastest(self) -> int:
+        return max((channel.position for channel in self._channels), default=self.next_id)
+
+    def _fastest_lag(self) -> int:
+        if self.tail.octets <= self.resources.tail_octets // 4:
+            return 0
+        return self.tail.octets_after(self._fastest(), self.tail.octets)
+
+
+class BroadcastChannel:
+    """A cursor: `position` is the id of the next message its subscriber gets."""
+
+    __slots__ = ("_end", "driver", "position", "subscriber")
+
+    def __init__(self, driver: BroadcastDriver, subscriber: Subscriber, position: int) -> None:
+        self.driver = driver
+        self.subscriber = subscriber
+        self.position = position
+        self._end: int | None = None
+
+    def ready(self) -> bool:
+        end = self.driver.next_id
+        if self._end is not None:
+            end = min(end, self._end)
+        return self.position < end
+
+    async def take(self) -> Taken | None:
+        """From the tail where it reaches back far enough, else from the store, else the news that it is gone."""
+        if not self.ready():
+            return None
+        driver = self.driver
+        if driver.tail.covers(self.position):
+            return self._forward(driver.tail.from_position(self.position, TAKE_OCTETS))
+        if not driver.is_persistent:
+            oldest = driver.tail.first
+            return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
+        # What is below this id now is either stored or lost: the store is written before the id moves on.
+        known = driver.next_id
+        try:
+            blocks = await driver.read(self.position, READ_OCTETS)
+        except DamagedBlock as damaged:
+            last = damaged.first if damaged.last is None else damaged.last
+            return self._skip(min(last + 1, known), f"the store is damaged there ({damaged.why})")
+        if not blocks or blocks[0].first > self.position:
+            kept = blocks[0].first if blocks else known
+            if driver.extent.messages and self.position >= driver.extent.first:
+                return self._skip(kept, "they were lost before they were durable")
+            return self._skip(kept, "they are no longer kept")
+        return self._forward(blocks)
+
+    def _forward(self, blocks: list[Block]) -> Frames:
+        parts: list[Octets] = [blocks[0].after(self.position)]
+        parts += [block.frames for block in blocks[1:]]
+        self.position = blocks[-1].next
+        self.driver.moved()
+        return Frames(tuple(parts))
+
+    def _skip(self, position: int, reason: str) -> Gone:
+        gone = Gone(self.position, position - 1, reason)
+        self.position = position
+        self.driver.moved()
+        return gone
+
+    def written(self, octets: int) -> None:
+        """Nothing to note: the cursor moved when the blocks were taken."""
+
+    def finish(self) -> None:
+        self._end = self.driver.next_id
+
+    def close(self) -> None:
+        self.driver.closed(self)

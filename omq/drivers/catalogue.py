@@ -1,0 +1,298 @@
+"""The catalogue of names: which driver is behind a topic (terminal-driver RFC, section 3.5.1: lookup)."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar, assert_never
+
+import trio
+
+from omq.config import Config
+from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.budget import Budget
+from omq.drivers.channel import Refused
+from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.tail import TailMemory
+from omq.drivers.writer import Writer
+from omq.protocol.topics import check_topic
+from omq.protocol.types import (
+    Delivery,
+    FromCurrent,
+    Persistence,
+    Persistent,
+    Sync,
+    Topic,
+    TopicInfo,
+    Transient,
+)
+from storage.catalogue import TopicRecord
+from storage.environment import Extent, Position
+from storage.errors import StoreError
+from storage.levels import Level
+from storage.store import Store
+
+log = logging.getLogger("omq.catalogue")
+
+T = TypeVar("T")
+
+LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
+
+READERS = 4
+"""How many threads read from the store at once."""
+
+
+def persistence_text(persistence: Persistence) -> str:
+    """As the store's catalogue keeps it: `Transient`, or the name of the sync level."""
+    match persistence:
+        case Transient():
+            return "Transient"
+        case Persistent(sync):
+            return sync.value
+        case _:
+            assert_never(persistence)
+
+
+def persistence_from_text(text: str) -> Persistence:
+    """Raises ValueError for a text that `persistence_text` never writes."""
+    return Transient() if text == "Transient" else Persistent(Sync(text))
+
+
+class Catalogue:
+    """All drivers of a server, by name. `open_stored` first; each driver's task runs in `nursery`."""
+
+    def __init__(self, config: Config, store: Store, budget: Budget, nursery: trio.Nursery) -> None:
+        self._config = config
+        self._store = store
+        self._nursery = nursery
+        self.writers = {level: Writer(store.level(level), budget) for level in Level}
+        self._resources = Resources(
+            budget=budget,
+            tails=TailMemory(config.memory_bytes // 2),
+            tail_octets=config.memory_bytes // 4,
+            readers=trio.CapacityLimiter(READERS),
+            reserve=self._reserve,
+        )
+        self._drivers: dict[bytes, Driver] = {}
+        self._records: dict[int, TopicRecord] = {}
+        self._dealers: dict[Driver, trio.CancelScope] = {}
+        self._changing = trio.Lock()
+
+    def __iter__(self) -> Iterator[Driver]:
+        return iter(self._drivers.values())
+
+    def lookup(self, name: bytes) -> Driver | None:
+        """The driver behind a name, None where there is none."""
+        return self._drivers.get(name)
+
+    def topics(self) -> tuple[TopicInfo, ...]:
+        """Every topic, by id."""
+        return tuple(sorted((driver.info() for driver in self), key=lambda info: info.id))
+
+    # -- opening -------------------------------------------------------------------------------------------
+
+    async def open_stored(self) -> None:
+        """Open a driver for every topic of the store, then declare those of the configuration.
+
+        Raises StoreError, and Refused for a configured topic that exists with other types.
+        """
+        rolled_back = {recovery.level for recovery in self._store.recoveries if recovery.rolled_back}
+        extents = {level: self._store.level(level).extents() for level in Level}
+        positions = {level: self._store.level(level).positions() for level in Level}
+        known: dict[Level, set[int]] = {level: set() for level in Level}
+        for record in self._store.catalogue.topics():
+            persistence = persistence_from_text(record.persistence)
+            match persistence:
+                case Transient():
+                    self._add(record, Extent(), None, record.reserved)
+                case Persistent(sync):
+                    level = LEVELS[sync]
+                    known[level].add(record.id)
+                    extent = extents[level].get(record.id, Extent())
+                    next_id = max(1, extent.next)
+                    if level in rolled_back and record.reserved > next_id:
+                        log.warning(
+                            "%r: messages %d to %d may have been lost before they were durable",
+                            record.name,
+                            next_id,
+                            record.reserved - 1,
+                        )
+                        next_id = record.reserved
+                    self._add(record, extent, positions[level].get(record.id), next_id)
+                case _:
+                    assert_never(persistence)
+        for level, topics in known.items():
+            for leftover in extents[level].keys() - topics:
+                # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
+                await self.writers[level].call(partial(self._store.level(level).drop, leftover))
+        for topic in self._config.topics:
+            await self.declare(topic.name.encode(), *topic.types())
+
+    def _add(self, record: TopicRecord, extent: Extent, position: Position | None, next_id: int) -> Driver:
+        persistence = persistence_from_text(record.persistence)
+        opening = Opening(
+            topic=Topic(record.id, record.name),
+            persistence=persistence,
+            writer=self.writers[LEVELS[persistence.sync]] if isinstance(persistence, Persistent) else None,
+            resources=self._resources,
+            next_id=max(1, next_id),
+            reserved=record.reserved,
+            extent=extent,
+            position=position,
+        )
+        driver: Driver
+        match Delivery(record.delivery):
+            case Delivery.BROADCAST:
+                driver = BroadcastDriver(opening)
+            case Delivery.ROUND_ROBIN:
+                driver = RoundRobinDriver(opening)
+                self._nursery.start_soon(self._deal, driver)
+            case other:
+                assert_never(other)
+        self._drivers[record.name] = driver
+        self._records[record.id] = record
+        return driver
+
+    async def _deal(self, driver: RoundRobinDriver) -> None:
+        with trio.CancelScope() as scope:
+            self._dealers[driver] = scope
+            if not driver.deleted:
+                await driver.run()
+
+    # -- declaring -----------------------------------------------------------------------------------------
+
+    async def declare(self, name: bytes, delivery: Delivery, persistence: Persistence) -> Driver:
+        """The topic of that name and types, made where there is none. Raises Refused."""
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                return await self._create(name, delivery, persistence, declared=True)
+            record = self._records[driver.topic.id]
+            same = driver.delivery is delivery and driver.persistence == persistence
+            if same and record.declared:
+                return driver
+            if same or (not record.declared and driver.is_empty):
+                return await self._retype(driver, record, delivery, persistence)
+            types = f"{driver.delivery.value} {_describe(driver.persistence)}"
+            raise Refused(f"the topic exists as {types}")
+
+    async def lookup_or_declare(self, name: bytes) -> Driver:
+        """The driver behind a name; an unknown one is declared with the default types. Raises Refused."""
+        driver = self._drivers.get(name)
+        if driver is not None:
+            return driver
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is not None:
+                return driver
+            if not self._config.allow_undeclared:
+                _check_name(name)
+                raise Refused("there is no such topic, and this server wants topics declared")
+            return await self._create(name, *self._config.default_types(), declared=False)
+
+    async def _create(
+        self, name: bytes, delivery: Delivery, persistence: Persistence, *, declared: bool
+    ) -> Driver:
+        _check_name(name)
+        if len(self._drivers) >= self._config.max_topics:
+            raise Refused(f"the server has its {self._config.max_topics} topics, the most it is configured for")
+        record = await self._in_store(
+            partial(
+                self._store.catalogue.create,
+                name,
+                delivery.value,
+                persistence_text(persistence),
+                declared,
+                reserved=1,
+            )
+        )
+        return self._add(record, Extent(), None, 1)
+
+    async def _retype(
+        self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
+    ) -> Driver:
+        """Give an empty topic its declared types, and its subscribers channels on the new driver."""
+        record = dataclasses.replace(
+            record,
+            delivery=delivery.value,
+            persistence=persistence_text(persistence),
+            declared=True,
+            reserved=old.reserved,
+        )
+        await self._in_store(partial(self._store.catalogue.update, record))
+        if old.delivery is delivery and old.persistence == persistence:
+            self._records[record.id] = record
+            return old
+        if not old.is_empty:
+            # The first message came during the update: its types stand.
+            await self._in_store(partial(self._store.catalogue.update, self._records[record.id]))
+            raise Refused("the topic was used meanwhile")
+        driver = self._add(record, Extent(), None, 1)
+        for channel, subscriber in list(old.subscribers()):
+            channel.close()
+            subscriber.replaced(driver.open(subscriber, FromCurrent()))
+        self._stop(old)
+        return driver
+
+    async def delete(self, name: bytes) -> Topic:
+        """Delete a topic and everything of it; its subscribers' channels end. Raises Refused."""
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                raise Refused("there is no such topic")
+            await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
+            del self._drivers[name]
+            del self._records[driver.topic.id]
+            driver.end()
+            self._stop(driver)
+            if driver.writer is not None:
+                try:
+                    await driver.writer.call(partial(driver.environment.drop, driver.topic.id))
+                except StoreError as problem:
+                    # The catalogue has forgotten it: the next start drops what is left.
+                    log.error("%r: not all of it could be deleted yet: %s", name, problem)
+            return driver.topic
+
+    def _stop(self, driver: Driver) -> None:
+        driver.deleted = True
+        scope = self._dealers.pop(driver, None)
+        if scope is not None:
+            scope.cancel()
+
+    # -- the store -----------------------------------------------------------------------------------------
+
+    async def _reserve(self, topic: int, upto: int) -> None:
+        await trio.to_thread.run_sync(self._store.catalogue.reserve, {topic: upto})
+        self._records[topic] = dataclasses.replace(self._records[topic], reserved=upto)
+
+    async def _in_store(self, function: Callable[[], T]) -> T:
+        """Run a call of the store's catalogue in a thread; its errors become refusals."""
+        try:
+            return await trio.to_thread.run_sync(function)
+        except StoreError as problem:
+            log.error("the catalogue: %s", problem)
+            raise Refused(str(problem)) from problem
+
+    def release_ids(self) -> dict[int, int]:
+        """For each topic with reserved ids, the next id: at a clean end, those from there on were not used."""
+        return {
+            driver.topic.id: driver.next_id for driver in self if driver.reserved > max(1, driver.next_id)
+        }
+
+
+def _check_name(name: bytes) -> None:
+    problem = check_topic(name)
+    if problem is not None:
+        raise Refused(problem)
+
+
+def _describe(persistence: Persistence) -> str:
+    """As a Declare would say it."""
+    match persistence:
+        case Transient():
+            return "Transient"
+        case Persistent(sync):
+            return f"(Persistent {sync.value})"
+        case _:
+            assert_never(persistence)

@@ -1,0 +1,71 @@
+"""What runs between a terminal and a driver: channels (terminal-driver RFC, section 2.3).
+
+A terminal opens a channel on a driver, takes what the driver forwards, and says how much of it was written.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+Octets = bytes | memoryview
+
+
+class Refused(Exception):
+    """The driver cannot do what was asked; the message is one sentence for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Message frames to write, in order, as they go out on the wire."""
+
+    parts: tuple[Octets, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Messages `first` to `last` can no longer be had by this subscriber, and why."""
+
+    first: int
+    last: int
+    reason: str
+
+
+Taken = Frames | Gone
+
+
+class End(Enum):
+    """Why a channel was ended by its driver rather than by its subscriber."""
+
+    DELETED = "deleted"
+
+
+class Subscriber(Protocol):
+    """The terminal's side of a channel."""
+
+    def wake(self) -> None:
+        """There is something to take."""
+
+    def replaced(self, channel: "Channel") -> None:
+        """The topic was given other types while it was empty: go on with this channel."""
+
+    def ended(self, end: End) -> None:
+        """The topic is gone, and the channel with it."""
+
+
+class Channel(Protocol):
+    """The driver's side of a channel."""
+
+    def ready(self) -> bool:
+        """Whether `take` has something to give without waiting for a publisher."""
+
+    async def take(self) -> Taken | None:
+        """The next thing to write, None when there was nothing after all."""
+
+    def written(self, octets: int) -> None:
+        """How many octets of the last Frames taken were written to the socket: all, or fewer when it broke."""
+
+    def finish(self) -> None:
+        """Give what is there now and nothing that comes later: the client has stopped listening."""
+
+    def close(self) -> None:
+        """End the channel; what was dealt to it and not done goes to others."""

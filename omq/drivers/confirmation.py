@@ -1,0 +1,33 @@
+"""The answer to a post (terminal-driver RFC: channel_confirm and channel_failure)."""
+
+from collections.abc import Callable
+
+
+class Confirmation:
+    """Settled once: with success (`failure` is None) or with the reason of the failure."""
+
+    __slots__ = ("_listener", "failure", "settled")
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.failure: str | None = None
+        self._listener: Callable[[], None] | None = None
+
+    def settle(self, failure: str | None = None) -> None:
+        self.settled = True
+        self.failure = failure
+        if self._listener is not None:
+            self._listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when it is settled, at once if it is already."""
+        self._listener = listener
+        if self.settled:
+            listener()
+
+
+def confirmed() -> Confirmation:
+    """One that is a success already."""
+    done = Confirmation()
+    done.settle()
+    return done

@@ -1,0 +1,214 @@
+"""What every driver is: a queue behind a name, with ids to give and octets to keep (terminal-driver RFC, 3.5.1)."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from omq.drivers.budget import Budget
+from omq.drivers.channel import Channel, End, Refused, Subscriber
+from omq.drivers.confirmation import Confirmation, confirmed
+from omq.drivers.tail import Tail, TailMemory
+from omq.drivers.writer import Post, Writer
+from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
+from storage.blocks import FRAME_HEADER, Block, encode
+from storage.environment import Environment, Extent, Position
+from storage.errors import StoreError
+
+IDS_RESERVED = 1 << 20
+"""How many ids are reserved at a time for messages that a power failure may take back (design, section 6)."""
+
+READ_OCTETS = 1 << 20
+"""How much one read of the store brings: enough to amortise the thread, little enough to share memory."""
+
+
+MERGE_BACK = 1 << 16
+"""How far behind its end a topic is looked through for small blocks when it is opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What all drivers of a server share."""
+
+    budget: Budget
+    tails: TailMemory
+    tail_octets: int
+    readers: trio.CapacityLimiter
+    reserve: Callable[[int, int], Awaitable[None]]
+    """Reserve durably, for a topic id, all ids below another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a driver starts from: the catalogue's record, and what the store holds."""
+
+    topic: Topic
+    persistence: Persistence
+    writer: Writer | None
+    """The store's side of a persistent topic, None for a transient one."""
+    resources: Resources
+    next_id: int
+    reserved: int
+    extent: Extent
+    position: Position | None
+
+
+class Driver(ABC):
+    """One topic."""
+
+    delivery: Delivery
+
+    def __init__(self, opening: Opening) -> None:
+        self.topic = opening.topic
+        self.persistence = opening.persistence
+        self.writer = opening.writer
+        self.resources = opening.resources
+        self.next_id = opening.next_id
+        self.reserved = opening.reserved
+        self.extent = opening.extent
+        self.tail = Tail(opening.resources.tails, opening.resources.tail_octets)
+        self.deleted = False
+        # Where housekeeping stands: up to which id it has looked, and where merging goes on.
+        self.tidied = self.next_id
+        self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
+        self._used = False
+        self._ids = trio.Lock()
+        self._time = 0
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.writer is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it never had a message: only then can it still be given other types."""
+        return self.next_id == 1 and not self._used
+
+    # -- in: post ------------------------------------------------------------------------------------------
+
+    async def post(self, bodies: Sequence[bytes]) -> Confirmation:
+        """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
+
+        A transient topic's confirmation is given at once: handed to the driver is all it promises.
+        """
+        self._used = True
+        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
+        if self.writer is None:
+            await self._room(octets)
+            try:
+                async with self._ids:
+                    await self.reserve(len(bodies))
+                    if self.deleted:
+                        raise Refused("the topic was deleted")
+                    block = encode(self.topic.id, self.next_id, bodies, self.now())
+                    self.next_id = block.next
+                    self._keep(block)
+            except (StoreError, Refused) as problem:
+                self._free(octets)
+                raise Refused(str(problem)) from problem
+            await self._pace()
+            return confirmed()
+        await self.resources.budget.take(octets)
+        confirmation = Confirmation()
+        self.writer.submit(Post(self, bodies, octets, confirmation))
+        return confirmation
+
+    async def reserve(self, count: int) -> None:
+        """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
+        if self.next_id + count > self.reserved:
+            upto = self.next_id + count + IDS_RESERVED
+            await self.resources.reserve(self.topic.id, upto)
+            self.reserved = upto
+
+    def now(self) -> int:
+        """Microseconds since the epoch, never going back within a topic."""
+        self._time = max(self._time, time.time_ns() // 1000)
+        return self._time
+
+    def stored(self, block: Block) -> None:
+        """The writer has stored `block` as safely as the topic asks: let the subscribers have it."""
+        self.next_id = block.next
+        extent = self.extent
+        self.extent = Extent(
+            first=extent.first if extent.messages else block.first,
+            last=block.last,
+            messages=extent.messages + block.count,
+            bytes=extent.bytes + len(block.frames),
+        )
+        self._keep(block)
+
+    @abstractmethod
+    def _keep(self, block: Block) -> None:
+        """Take the newest block in and wake those who wait for it."""
+
+    async def _room(self, octets: int) -> None:  # noqa: B027 (the default is to need none)
+        """Wait until a transient topic can take `octets` more."""
+
+    def _free(self, octets: int) -> None:  # noqa: B027
+        """Octets that `_room` made room for are held no more."""
+
+    async def _pace(self) -> None:  # noqa: B027
+        """Let subscribers that keep up stay ahead of what memory can hold."""
+
+    # -- out: channels -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self, subscriber: Subscriber, replay: Replay) -> Channel:
+        """Open a channel for a subscriber. Raises Refused."""
+
+    @abstractmethod
+    def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
+        """The channels that are open."""
+
+    async def read(self, position: int, octets: int) -> list[Block]:
+        """Stored blocks from `position` on, whole, none that subscribers may not see yet.
+
+        Raises storage.errors.DamagedBlock when the first of them is damaged.
+        """
+        environment = self.environment
+        blocks = await trio.to_thread.run_sync(
+            partial(environment.read, self.topic.id, position, octets), limiter=self.resources.readers
+        )
+        return [block for block in blocks if block.first < self.next_id]
+
+    @property
+    def environment(self) -> Environment:
+        assert self.writer is not None, "a transient topic has no store"
+        return self.writer.environment
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def info(self) -> TopicInfo:
+        messages, octets, first, last = self._kept()
+        return TopicInfo(
+            id=self.topic.id,
+            topic=self.topic.topic,
+            delivery=self.delivery,
+            persistence=self.persistence,
+            messages=messages,
+            bytes=octets,
+            first=first,
+            last=last,
+            subscribers=sum(1 for _ in self.subscribers()),
+        )
+
+    def _kept(self) -> tuple[int, int, int, int]:
+        """Messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
+        last = self.next_id - 1
+        if self.is_persistent:
+            first = self.extent.first if self.extent.messages else self.next_id
+            return self.extent.messages, self.extent.bytes, first if last else 0, last
+        held = self.tail.first
+        first = self.next_id if held is None else held
+        return self.next_id - first, self.tail.octets, first if last else 0, last
+
+    def end(self) -> None:
+        """The topic is deleted: end its channels."""
+        self.deleted = True
+        for channel, subscriber in list(self.subscribers()):
+            channel.close()
+            subscriber.ended(End.DELETED)
+        self.tail.clear()

@@ -1,0 +1,49 @@
+"""The messages of a transient round-robin topic: held in memory until they are done."""
+
+from bisect import bisect_right
+
+from storage.blocks import Block
+
+
+class Holdings:
+    """Blocks in order, each with the count of its messages that are not done."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._starts: list[int] = []
+        self._undone: list[int] = []
+
+    def append(self, block: Block) -> None:
+        self._blocks.append(block)
+        self._starts.append(block.first)
+        self._undone.append(block.count)
+
+    def find(self, message: int) -> Block:
+        """The block that holds a message which is not done."""
+        return self._blocks[bisect_right(self._starts, message) - 1]
+
+    def done(self, message: int, count: int) -> int:
+        """Note `count` messages of the block with `message` as done; gives the octets that became free."""
+        self._undone[bisect_right(self._starts, message) - 1] -= count
+        finished = 0
+        while finished < len(self._undone) and self._undone[finished] == 0:
+            finished += 1
+        freed = sum(len(block.frames) for block in self._blocks[:finished])
+        del self._blocks[:finished], self._starts[:finished], self._undone[:finished]
+        return freed
+
+    def clear(self) -> int:
+        """Forget all; gives the octets that became free."""
+        freed = sum(len(block.frames) for block in self._blocks)
+        self._blocks.clear()
+        self._starts.clear()
+        self._undone.clear()
+        return freed
+
+    def summary(self) -> tuple[int, int, int | None]:
+        """Messages not done, octets held, and the oldest block's first message."""
+        return (
+            sum(self._undone),
+            sum(len(block.frames) for block in self._blocks),
+            self._starts[0] if self._starts else None,
+        )

@@ -1,0 +1,107 @@
+"""What is done for the stores in the background: checkpoints, retention, merging, positions, room on disk."""
+
+import logging
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.driver import Driver
+from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.writer import Writer
+from storage.errors import StoreError
+from storage.levels import Level
+
+log = logging.getLogger("omq.housekeeping")
+
+TIDY_SECONDS = 2.0
+
+
+async def keep_flushing(writer: Writer, seconds: float) -> None:
+    """Make what was written durable, every `seconds`."""
+    due = trio.current_time() + seconds
+    while True:
+        await trio.sleep_until(due)
+        due = max(due + seconds, trio.current_time())
+        try:
+            await trio.to_thread.run_sync(writer.environment.checkpoint)
+        except StoreError as problem:
+            log.error("%s: not made durable: %s", writer.environment.level.value, problem)
+
+
+async def keep_tidy(catalogue: Catalogue, config: Config, level: Level) -> None:
+    """Everything else, for one level, every two seconds."""
+    writer = catalogue.writers[level]
+    while True:
+        await trio.sleep(TIDY_SECONDS)
+        writer.refusal = await _disk_refusal(Path(config.store), config.disk_reserve_bytes, writer.refusal)
+        drivers = [driver for driver in catalogue if driver.writer is writer]
+        try:
+            await save_positions(writer, drivers)
+            for driver in drivers:
+                if not driver.deleted:
+                    await tidy(driver, writer, config)
+            await trio.to_thread.run_sync(writer.environment.reader_check)
+        except StoreError as problem:
+            log.error("%s: %s", level.value, problem)
+
+
+async def _disk_refusal(store: Path, reserve: int, before: str | None) -> str | None:
+    status = await trio.to_thread.run_sync(os.statvfs, store)
+    free = status.f_bavail * status.f_frsize
+    if free >= reserve:
+        if before is not None:
+            log.warning("there is room on the disk again")
+        return None
+    if before is None:
+        log.error("the disk has %d MiB left: nothing more is stored until there is room", free >> 20)
+    return f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+
+
+async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
+    """Store how far the round-robin topics are, where that changed, then delete what is done."""
+    changed = {}
+    for driver in drivers:
+        if isinstance(driver, RoundRobinDriver) and not driver.deleted:
+            position = driver.position()
+            if position != driver.saved_position:
+                changed[driver] = position
+    if not changed:
+        return
+    positions = {driver.topic.id: position for driver, position in changed.items()}
+    await writer.call(partial(writer.environment.set_positions, positions))
+    for driver, position in changed.items():
+        driver.saved_position = position
+        lowest = position.undone[0] if position.undone else position.cursor
+        driver.extent = await writer.call(partial(writer.environment.trim, driver.topic.id, lowest))
+
+
+async def tidy(driver: Driver, writer: Writer, config: Config) -> None:
+    """Merge the small blocks of a topic that grew, and delete what its retention no longer keeps."""
+    environment = writer.environment
+    topic = driver.topic.id
+    if driver.next_id != driver.tidied:
+        driver.tidied = driver.next_id
+        start: int | None = driver.merge_from
+        while start is not None:
+            driver.merge_from = start
+            start = await writer.call(partial(environment.merge_small, topic, start))
+        driver.extent = await writer.call(partial(environment.extent, topic))
+    octets, seconds = config.retention(driver.topic.topic)
+    if octets is None and seconds is None:
+        return
+    oldest = None if seconds is None else time.time_ns() // 1000 - int(seconds * 1_000_000)
+    keep_from = None
+    if isinstance(driver, RoundRobinDriver):
+        position = driver.position()
+        keep_from = position.undone[0] if position.undone else position.cursor
+    while True:
+        extent = await writer.call(partial(environment.retain, topic, octets, oldest, keep_from))
+        changed = extent != driver.extent
+        driver.extent = extent
+        if not changed:
+            return

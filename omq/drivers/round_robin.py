@@ -1,0 +1,234 @@
+"""Round-robin: every message goes to exactly one subscriber, in turn (design, section 4).
+
+A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to the
+socket, for one with credit when it is confirmed with Received. What is outstanding when its subscriber goes is
+dealt to another. The topic's position is the next id to deal and the ids below it that are not done.
+"""
+
+import heapq
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import assert_never
+
+import trio
+
+from omq.drivers.channel import Gone, Refused, Subscriber
+from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.holdings import Holdings
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.signal import Signal
+from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
+from storage.blocks import Block
+from storage.environment import Position
+from storage.errors import DamagedBlock
+
+log = logging.getLogger("omq.round_robin")
+
+
+class RoundRobinDriver(Driver):
+    """`run` is its task: the dealer."""
+
+    delivery = Delivery.ROUND_ROBIN
+
+    def __init__(self, opening: Opening) -> None:
+        super().__init__(opening)
+        position = opening.position
+        if position is None:
+            position = Position(self.extent.first if self.extent.messages else self.next_id, ())
+        self.saved_position = opening.position
+        self._cursor = min(position.cursor, self.next_id)
+        self._returned = [message for message in position.undone if message < self._cursor]
+        heapq.heapify(self._returned)
+        self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
+        self._finishing: set[RoundRobinChannel] = set()
+        self._signal = Signal()
+        self._holdings = Holdings()
+        self._held = 0
+        self._room_made = trio.lowlevel.ParkingLot()
+        self._frames: tuple[Block, list[memoryview]] | None = None
+        self._read_ahead: deque[Block] = deque()
+
+    # -- channels ------------------------------------------------------------------------------------------
+
+    def open(self, subscriber: Subscriber, replay: Replay) -> RoundRobinChannel:
+        """Raises Refused for any replay: a message that is done is gone."""
+        match replay:
+            case FromBeginning() | FromMessage():
+                raise Refused("a round-robin topic cannot be replayed")
+            case FromCurrent():
+                channel = RoundRobinChannel(self, subscriber)
+            case _:
+                assert_never(replay)
+        self._channels.append(channel)
+        self._signal.set()
+        return channel
+
+    def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
+        return ((channel, channel.subscriber) for channel in self._channels)
+
+    def finishing(self, channel: RoundRobinChannel) -> None:
+        """Deal nothing more to a channel; what it has is still its own."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+            self._finishing.add(channel)
+
+    def closed(self, channel: RoundRobinChannel, outstanding: Iterable[int]) -> None:
+        """A channel ended: what it had not done is dealt to others."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+        self._finishing.discard(channel)
+        if not self.deleted:
+            for message in outstanding:
+                heapq.heappush(self._returned, message)
+        self._signal.set()
+
+    def can_take(self) -> None:
+        """A subscriber has room again."""
+        self._signal.set()
+
+    def done(self, message: int, count: int) -> None:
+        """`count` messages of the block that holds `message` need not be kept any more."""
+        if not self.is_persistent and not self.deleted:
+            self._free(self._holdings.done(message, count))
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    async def _room(self, octets: int) -> None:
+        while self._held and self._held + octets > self.resources.tail_octets:
+            await self._room_made.park()
+        self._held += octets
+        try:
+            await self.resources.budget.take(octets)
+        except BaseException:
+            self._held -= octets
+            self._room_made.unpark_all()
+            raise
+
+    def _free(self, octets: int) -> None:
+        if octets:
+            self._held -= octets
+            self.resources.budget.give(octets)
+            self._room_made.unpark_all()
+
+    def _keep(self, block: Block) -> None:
+        if not self.is_persistent:
+            self._holdings.append(block)
+        elif self.tail.next == block.first:
+            # Never push the oldest out: they are the next to be dealt. The store has what does not fit.
+            if self.tail.octets + len(block.frames) <= self.resources.tail_octets:
+                self.tail.append(block)
+        elif self._cursor == block.first:
+            self.tail.append(block)
+        self._signal.set()
+
+    # -- out -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Deal while there are messages and subscribers that can take them, until cancelled."""
+        while True:
+            await self._signal.wait()
+            while (self._returned or self._cursor < self.next_id) and self._able():
+                if self._returned:
+                    await self._deal_returned(self._returned[0])
+                else:
+                    await self._deal_next()
+                await trio.lowlevel.checkpoint()
+
+    def _able(self) -> list[RoundRobinChannel]:
+        return [channel for channel in self._channels if channel.room(1)]
+
+    async def _deal_returned(self, message: int) -> None:
+        try:
+            block = await self._find(message)
+        except DamagedBlock as damaged:
+            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
+            block = None
+        able = self._able()
+        if not able or not self._returned or self._returned[0] != message:
+            return  # things changed during the read: look again
+        heapq.heappop(self._returned)
+        if block is not None:
+            able[0].deal(range(message, message + 1), [block.frame(message)])
+            self._turn_after(able[0])
+
+    async def _deal_next(self) -> None:
+        try:
+            block = await self._find(self._cursor)
+        except DamagedBlock as damaged:
+            last = damaged.first if damaged.last is None else damaged.last
+            self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
+            self._cursor = max(self._cursor, last) + 1
+            return
+        if block is None:
+            self._cursor = self.next_id  # ids that were lost before they were durable
+            return
+        if block.first > self._cursor:
+            self._cursor = block.first
+        if self._frames is None or self._frames[0] is not block:
+            self._frames = block, block.slices(block.first)
+        self._deal_block(*self._frames)
+        if self._cursor == block.next:
+            self._frames = None
+            self.tail.forget_below(self._cursor)
+
+    def _deal_block(self, block: Block, frames: list[memoryview]) -> None:
+        """Deal from the cursor on, in rounds in which every subscriber that can take gets equally many."""
+        index = self._cursor - block.first
+        frame_octets = len(block.frames) // block.count
+        while index < block.count and (able := self._able()):
+            share = min(channel.room(frame_octets) for channel in able)
+            count = min(block.count - index, share * len(able))
+            for turn, channel in enumerate(able[:count]):
+                channel.deal(
+                    range(block.first + index + turn, block.first + index + count, len(able)),
+                    frames[index + turn : index + count : len(able)],
+                )
+            self._turn_after(able[(count - 1) % len(able)])
+            index += count
+        self._cursor = block.first + index
+
+    def _turn_after(self, channel: RoundRobinChannel) -> None:
+        self._channels.rotate(-1 - self._channels.index(channel))
+
+    async def _find(self, message: int) -> Block | None:
+        """The block with a message, or the next one after it; None when the store has neither."""
+        if not self.is_persistent:
+            return self._holdings.find(message)
+        if self._frames is not None and self._frames[0].first <= message < self._frames[0].next:
+            return self._frames[0]
+        if self.tail.covers(message):
+            return self.tail.from_position(message, 1)[0]
+        while self._read_ahead and self._read_ahead[0].next <= message:
+            self._read_ahead.popleft()
+        if not self._read_ahead or self._read_ahead[0].first > message:
+            self._read_ahead = deque(await self.read(message, READ_OCTETS))
+        return self._read_ahead[0] if self._read_ahead else None
+
+    def _report(self, gone: Gone) -> None:
+        log.error("%r: messages %d to %d: %s", self.topic.topic, gone.first, gone.last, gone.reason)
+        for channel in self._channels:
+            channel.tell(gone)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """What is done and what is not: written to the store now and then."""
+        undone = set(self._returned)
+        for channel in (*self._channels, *self._finishing):
+            undone.update(channel.outstanding())
+        return Position(self._cursor, tuple(sorted(undone)))
+
+    def _kept(self) -> tuple[int, int, int, int]:
+        if self.is_persistent:
+            return super()._kept()
+        messages, octets, first = self._holdings.summary()
+        last = self.next_id - 1
+        oldest = self.next_id if first is None else first
+        return messages, octets, oldest if last else 0, last
+
+    def end(self) -> None:
+        super().end()
+        self._returned.clear()
+        self._free(self._holdings.clear())
+        self._room_made.unpark_all()

@@ -1,0 +1,119 @@
+"""The recent blocks of a topic, in memory: live subscribers share the very octets that came in."""
+
+from bisect import bisect_right
+
+from storage.blocks import Block
+
+MOST_BLOCKS = 512
+"""How many blocks one look at a tail gives at the most: small ones are gathered, but the loop stays short."""
+
+
+class TailMemory:
+    """One bound for the tails of all topics. When it is passed, the topic that was idle longest gives first."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._tails: dict[Tail, None] = {}  # in the order of their last append
+
+    def grew(self, tail: "Tail", octets: int) -> None:
+        self.used += octets
+        self._tails.pop(tail, None)
+        self._tails[tail] = None
+        while self.used > self.limit:
+            oldest = next(iter(self._tails))
+            if oldest is tail and len(tail) == 1:
+                break  # the newest block of all stays: its subscribers have not seen it yet
+            oldest.forget_oldest()
+
+    def shrank(self, tail: "Tail", octets: int) -> None:
+        self.used -= octets
+        if not len(tail):
+            self._tails.pop(tail, None)
+
+
+class Tail:
+    """Blocks with consecutive ids, oldest first, at most `limit` octets (one block may be larger)."""
+
+    __slots__ = ("_blocks", "_limit", "_memory", "_starts", "octets")
+
+    def __init__(self, memory: TailMemory, limit: int) -> None:
+        self._memory = memory
+        self._limit = limit
+        # Two lists that are cut at the front now and then: a position is found by bisection.
+        self._blocks: list[Block] = []
+        self._starts: list[int] = []
+        self.octets = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def first(self) -> int | None:
+        """The oldest message held, None when there is none."""
+        return self._starts[0] if self._starts else None
+
+    @property
+    def next(self) -> int | None:
+        """The id after the newest message held, None when there is none."""
+        return self._blocks[-1].next if self._blocks else None
+
+    def append(self, block: Block) -> None:
+        """Add the newest block; what no longer fits goes, the oldest first."""
+        if self._blocks and self._blocks[-1].next != block.first:
+            self.clear()  # ids were skipped: a cursor in the gap must not find the wrong block
+        self._blocks.append(block)
+        self._starts.append(block.first)
+        octets = len(block.frames)
+        self.octets += octets
+        self._memory.grew(self, octets)
+        if self.octets > self._limit:
+            excess = self.octets - self._limit
+            count = 0
+            while excess > 0 and count < len(self._blocks) - 1:
+                excess -= len(self._blocks[count].frames)
+                count += 1
+            self._cut(count)
+
+    def forget_oldest(self) -> None:
+        self._cut(1)
+
+    def forget_below(self, position: int) -> None:
+        """Drop the blocks that lie wholly below `position`."""
+        count = bisect_right(self._starts, position) - 1
+        if self._blocks and position >= self._blocks[-1].next:
+            count = len(self._blocks)
+        if count > 0:
+            self._cut(count)
+
+    def clear(self) -> None:
+        self._cut(len(self._blocks))
+
+    def _cut(self, count: int) -> None:
+        octets = sum(len(block.frames) for block in self._blocks[:count])
+        del self._blocks[:count]
+        del self._starts[:count]
+        self.octets -= octets
+        self._memory.shrank(self, octets)
+
+    def covers(self, position: int) -> bool:
+        """Whether the message `position` is here."""
+        return bool(self._starts) and self._starts[0] <= position < self._blocks[-1].next
+
+    def from_position(self, position: int, octets: int) -> list[Block]:
+        """The block that holds `position` and those after it, up to about `octets`, at least one."""
+        index = bisect_right(self._starts, position) - 1
+        end = index
+        while end < len(self._blocks) and octets > 0 and end - index < MOST_BLOCKS:
+            octets -= len(self._blocks[end].frames)
+            end += 1
+        return self._blocks[index:end]
+
+    def octets_after(self, position: int, enough: int) -> int:
+        """How many octets lie at or after `position`, counted until it is `enough`."""
+        total = 0
+        for block in reversed(self._blocks):
+            if block.next <= position or total >= enough:
+                break
+            total += len(block.frames)
+        return total

@@ -1,0 +1,70 @@
+"""Pings and signs of life (omq text, Pings and Acks; design, section 4)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+
+class Tick(Enum):
+    """What a look at the clock says."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    """A ping is due: it waits in `take_ping` for the next chance to write."""
+    DEAD = "dead"
+    """Too many pings stayed unanswered, the last of them for a whole interval."""
+
+
+class Liveness:
+    """When to ping, and when a client that answers nothing is given up.
+
+    Every command is a sign of life. Time in which the server did not read the connection, because publishers
+    had to wait, is not the client's silence; time in which the client did not read is. Times are of one
+    monotonic clock, in seconds.
+    """
+
+    def __init__(self, ping_seconds: float, missed_pings: int) -> None:
+        self._interval = ping_seconds
+        self._missed = missed_pings
+        self._last: float | None = None
+        self._due = False
+        self._unanswered = 0
+        self._waiting = False
+
+    def tick(self, now: float) -> Tick:
+        """Look at the clock. The first ping is due an interval after the first look."""
+        if self._last is None:
+            self._last = now
+        if now - self._last < self._interval:
+            return Tick.NOTHING
+        if not self._waiting:
+            if 0 < self._missed <= self._unanswered:
+                return Tick.DEAD
+            self._unanswered += 1
+        self._last = now
+        self._due = True
+        return Tick.PING
+
+    def take_ping(self) -> bool:
+        """Whether to send a ping now."""
+        due, self._due = self._due, False
+        return due
+
+    @staticmethod
+    def clock() -> int:
+        """What a Ping carries: seconds since the epoch, within 32 bits."""
+        return int(time.time()) & 0xFFFFFFFF
+
+    def alive(self) -> None:
+        """The client gave a command."""
+        self._unanswered = 0
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """The server does not read the connection meanwhile."""
+        self._waiting = True
+        try:
+            yield
+        finally:
+            self._waiting = False

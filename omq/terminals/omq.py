@@ -1,0 +1,442 @@
+"""The omq terminal: protocol one on one connection (omq text; design, section 4).
+
+Two tasks: one reads commands and acts on them, the other writes what there is to say. What there is to say:
+answers in the order of the commands, pings, and messages of the subscriptions in turn.
+"""
+
+import logging
+from typing import assert_never
+
+import trio
+
+from omq.config import Config
+from omq.drivers.budget import Budget
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Channel, End, Frames, Gone, Refused
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.signal import Signal
+from omq.protocol import types
+from omq.protocol.frames import encode
+from omq.protocol.lines import LineReader, Parsed, PublishRun, TooLong
+from omq.protocol.lines import Refused as BadLine
+from omq.protocol.sentences import sentence
+from omq.terminals.liveness import Liveness, Tick
+from omq.terminals.replies import Replies
+from omq.terminals.transport import Transport
+
+MOST_REPLIES = 1000
+"""How many answers may wait to be given or sent before no more commands are read."""
+
+FREE_LINE_OCTETS = 64 << 10
+"""How much of an unfinished line a connection may hold before it needs a share of the memory budget."""
+
+GOODBYE_SECONDS = 2.0
+"""How long a connection that the server ends may take to send what is left to say."""
+
+log = logging.getLogger("omq.terminal")
+
+
+class Subscription:
+    """The terminal's side of one channel (see omq.drivers.channel.Subscriber)."""
+
+    __slots__ = ("_terminal", "channel", "closed", "name", "started", "topic")
+
+    def __init__(self, terminal: "OmqTerminal", topic: types.Topic) -> None:
+        self._terminal = terminal
+        self.topic = topic
+        self.channel: Channel | None = None
+        self.started = False
+        """Whether Subscribed is on its way, before which there are no messages."""
+        self.closed = False
+
+    def wake(self) -> None:
+        if self.started and not self.closed:
+            self._terminal.ready(self)
+
+    def start(self) -> None:
+        self.started = True
+        self.wake()
+
+    def replaced(self, channel: Channel) -> None:
+        self.channel = channel
+        self.wake()
+
+    def ended(self, end: End) -> None:
+        self._terminal.ended(self)
+
+
+class OmqTerminal:
+    """One connection after its handshake. `serve` returns when it is over, whatever the reason."""
+
+    def __init__(
+        self, transport: Transport, catalogue: Catalogue, budget: Budget, config: Config, received: bytes
+    ) -> None:
+        self._transport = transport
+        self._catalogue = catalogue
+        self._budget = budget
+        self._config = config
+        self._received = received
+        self._lines = LineReader(config.max_line_bytes)
+        self._signal = Signal()
+        self._replies = Replies(self._signal.set)
+        self._replied = trio.lowlevel.ParkingLot()
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._ready: dict[Subscription, None] = {}
+        self._sending: Subscription | None = None
+        self._credits: dict[bytes, int] = {}
+        self._line_octets = 0
+        self._connected = False
+        self._finished = False
+        self._ended_by_peer = False
+        self._reading = trio.CancelScope()
+        self._scope = trio.CancelScope()
+        self._liveness = Liveness(config.ping_seconds, config.missed_pings)
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Read and write until the other side is done, or something ends the connection."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    await self._read()
+                if not self._ended_by_peer:
+                    await self._transport.finish()
+        finally:
+            for subscription in list(self._subscriptions.values()):
+                self._close(subscription)
+            self._budget.give(self._line_octets)
+            self._transport.close()
+
+    def sweep(self, now: float) -> None:
+        """Called about every second: see whether a ping is due, or the client is gone."""
+        if self._finished:
+            return
+        match self._liveness.tick(now):
+            case Tick.NOTHING:
+                pass
+            case Tick.PING:
+                self._signal.set()
+            case Tick.DEAD:
+                missed = self._config.missed_pings
+                self.fail(b"Ping: %d in a row were not answered, the connection is closed" % missed)
+            case other:
+                assert_never(other)
+
+    def fail(self, text: bytes) -> None:
+        """End the connection with an Error, after the answers that are ready."""
+        self._replies.add(types.Error(text))
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """End the connection: no more commands, and no more messages, but the answers that are due."""
+        for subscription in list(self._subscriptions.values()):
+            self._close(subscription)
+        self._reading.cancel()
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+
+    def _finish(self) -> None:
+        """Nothing more comes in: say what there is to say now, then end."""
+        self._finished = True
+        for subscription in self._subscriptions.values():
+            assert subscription.channel is not None
+            subscription.channel.finish()
+        self._signal.set()
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def ready(self, subscription: Subscription) -> None:
+        """A subscription has something to take."""
+        self._ready[subscription] = None
+        self._signal.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                octets = self._replies.collect()
+                self._replied.unpark_all()
+                if self._liveness.take_ping():
+                    octets += encode(types.Ping(self._liveness.clock()))
+                if octets:
+                    await self._transport.send(octets)
+                elif self._ready:
+                    subscription = next(iter(self._ready))
+                    del self._ready[subscription]
+                    await self._forward(subscription)
+                elif self._finished and not self._replies:
+                    return
+                else:
+                    await self._signal.wait()
+        except trio.BrokenResourceError:
+            # The client is gone. That is its right, and no news to anybody else.
+            self._ended_by_peer = True
+            self._scope.cancel()
+
+    async def _forward(self, subscription: Subscription) -> None:
+        """Give one subscription its turn: what its channel has at once, then the next one's."""
+        channel = subscription.channel
+        if subscription.closed or channel is None or not channel.ready():
+            return
+        taken = await channel.take()
+        if subscription.closed:
+            return
+        match taken:
+            case Frames(parts):
+                self._sending = subscription
+                before = self._transport.sent
+                try:
+                    for part in parts:
+                        await self._transport.send(part)
+                finally:
+                    self._sending = None
+                    channel.written(self._transport.sent - before)
+                    if subscription.closed:
+                        channel.close()
+            case Gone(first, last, reason):
+                what = f"messages {first} to {last} are gone: {reason}"
+                text = sentence("Subscribe", subscription.topic.topic, what)
+                await self._transport.send(encode(types.Error(text)))
+            case None:
+                pass
+            case _:
+                assert_never(taken)
+        if not subscription.closed and channel.ready():
+            self._ready[subscription] = None
+
+    def _close(self, subscription: Subscription) -> None:
+        """End a subscription from this side, now or when what it is sending is sent."""
+        self._subscriptions.pop(subscription.topic.topic, None)
+        self._ready.pop(subscription, None)
+        subscription.closed = True
+        if subscription is not self._sending and subscription.channel is not None:
+            subscription.channel.close()
+
+    def ended(self, subscription: Subscription) -> None:
+        """The topic was deleted, and the channel with it."""
+        self._subscriptions.pop(subscription.topic.topic, None)
+        self._ready.pop(subscription, None)
+        subscription.closed = True
+        self._replies.add(types.Unsubscribed(subscription.topic))
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            with self._reading:
+                while True:
+                    if self._received and not await self._feed():
+                        break
+                    self._received = await self._transport.receive()
+                    if not self._received:
+                        self._ended_by_peer = True
+                        if self._lines.buffered:
+                            text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
+                            self._replies.add(types.Error(text))
+                        break
+        except trio.BrokenResourceError:
+            self._ended_by_peer = True
+            self._scope.cancel()
+        self._finish()
+
+    async def _feed(self) -> bool:
+        """Act on what was received; False when the connection is to end."""
+        events = self._lines.feed(self._received)
+        self._received = b""
+        runs: dict[bytes, list[bytes]] = {}
+        for event in events:
+            if not self._connected:
+                if not self._connect(event):
+                    return False
+                continue
+            match event:
+                case PublishRun(topic, bodies):
+                    # Order matters within a topic only: one read makes one post for each.
+                    if topic in runs:
+                        runs[topic] += bodies
+                    else:
+                        runs[topic] = bodies
+                    continue
+                case _:
+                    await self._publish_all(runs)
+            match event:
+                case Parsed(command):
+                    await self._room_for_replies()
+                    await self._act(command)
+                case BadLine(error, publish):
+                    await self._room_for_replies()
+                    if publish:
+                        self._replies.refuse_publish(error)
+                    else:
+                        self._replies.add(types.Error(error))
+                case TooLong(error):
+                    self._replies.add(types.Error(error))
+                    return False
+                case _:
+                    assert_never(event)
+        await self._publish_all(runs)
+        if events:
+            self._liveness.alive()
+        await self._hold_line()
+        return True
+
+    def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
+        """The first command must be Connect, with the version of the handshake."""
+        match event:
+            case Parsed(types.Connect(version, id)):
+                if version == types.VERSION_ONE:
+                    self._connected = True
+                    log.debug("%s is %r", self._transport.peer(), id)
+                    return True
+                what = f"the handshake agreed on version {types.VERSION_ONE}"
+                self._replies.add(types.Error(sentence("Connect", str(version).encode(), what)))
+            case TooLong(error):
+                self._replies.add(types.Error(error))
+            case _:
+                self._replies.add(types.Error(b"Connect: it must be the first command of a connection"))
+        return False
+
+    async def _hold_line(self) -> None:
+        """A long line that is not complete holds its share of the memory, or waits for it."""
+        if self._lines.buffered <= FREE_LINE_OCTETS:
+            self._budget.give(self._line_octets)
+            self._line_octets = 0
+        elif not self._line_octets:
+            with self._liveness.excused():
+                await self._budget.take(self._config.max_line_bytes)
+            self._line_octets = self._config.max_line_bytes
+
+    async def _room_for_replies(self) -> None:
+        while len(self._replies) >= MOST_REPLIES:
+            await self._replied.park()
+
+    async def _publish_all(self, runs: dict[bytes, list[bytes]]) -> None:
+        for topic, bodies in runs.items():
+            await self._publish(topic, bodies)
+        runs.clear()
+
+    async def _publish(self, topic: bytes, bodies: list[bytes]) -> None:
+        await self._room_for_replies()
+        limit = self._config.max_message_bytes
+        try:
+            if limit < self._config.max_line_bytes and max(map(len, bodies)) > limit:
+                await self._publish_those_within(topic, bodies, limit)
+                return
+            driver = self._catalogue.lookup(topic) or await self._catalogue.lookup_or_declare(topic)
+            with self._liveness.excused():
+                confirmation = await driver.post(bodies)
+        except Refused as refused:
+            what = str(refused) if len(bodies) == 1 else f"{len(bodies)} messages: {refused}"
+            self._replies.refuse_publish(sentence("Publish", topic, what))
+            return
+        self._replies.published(topic, len(bodies), confirmation)
+
+    async def _publish_those_within(self, topic: bytes, bodies: list[bytes], limit: int) -> None:
+        fitting = [body for body in bodies if len(body) <= limit]
+        if fitting:
+            await self._publish(topic, fitting)
+        for body in bodies:
+            if len(body) > limit:
+                what = f"a message has at most {limit} octets, this one {len(body)}"
+                self._replies.refuse_publish(sentence("Publish", topic, what))
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    async def _act(self, command: types.Command) -> None:
+        try:
+            await self._perform(command)
+        except Refused as refused:
+            constructor, argument = _subject(command)
+            self._replies.add(types.Error(sentence(constructor, argument, str(refused))))
+
+    async def _perform(self, command: types.Command) -> None:
+        """Raises Refused."""
+        match command:
+            case types.Connect():
+                raise Refused("this connection is connected already")
+            case types.Publish(topic, body):
+                await self._publish(topic, [body])
+            case types.Subscribe(topic, replay):
+                await self._subscribe(topic, replay)
+            case types.Unsubscribe(topic):
+                self._unsubscribe(topic)
+            case types.Ack():
+                pass  # a sign of life, which every command is
+            case types.Declare(topic, delivery, persistence):
+                driver = await self._catalogue.declare(topic, delivery, persistence)
+                self._replies.add(types.Declared(driver.topic))
+            case types.Confirm(n):
+                self._replies.confirm(n)
+            case types.Delete(topic):
+                self._replies.add(types.Deleted(await self._catalogue.delete(topic)))
+            case types.Topics():
+                self._replies.add(types.TopicList(self._catalogue.topics()))
+            case types.Request(topic, n):
+                self._request(topic, n)
+            case types.Received(topic, id):
+                self._round_robin_channel(topic).received(id)
+            case types.Put() | types.Get():
+                raise Refused("this server does not serve DMP yet")
+            case types.Fetch() | types.Blocks():
+                raise Refused("this server does not serve stored blocks yet")
+            case _:
+                assert_never(command)
+
+    async def _subscribe(self, topic: bytes, replay: types.Replay) -> None:
+        if topic in self._subscriptions:
+            raise Refused("this connection is subscribed already")
+        driver = await self._catalogue.lookup_or_declare(topic)
+        subscription = Subscription(self, driver.topic)
+        subscription.channel = driver.open(subscription, replay)
+        self._subscriptions[topic] = subscription
+        credit = self._credits.get(topic)
+        if credit is not None and isinstance(subscription.channel, RoundRobinChannel):
+            subscription.channel.request(credit)
+        self._replies.add(types.Subscribed(driver.topic), subscription.start)
+
+    def _unsubscribe(self, topic: bytes) -> None:
+        subscription = self._subscriptions.get(topic)
+        if subscription is None:
+            raise Refused("this connection is not subscribed")
+        self._close(subscription)
+        self._credits.pop(topic, None)
+        self._replies.add(types.Unsubscribed(subscription.topic))
+
+    def _request(self, topic: bytes, n: int) -> None:
+        """Credit for the subscription there is, or for the one that follows."""
+        if n < 0:
+            raise Refused("credit cannot be negative")
+        driver = self._catalogue.lookup(topic)
+        if driver is None:
+            raise Refused("there is no such topic")
+        if driver.delivery is not types.Delivery.ROUND_ROBIN:
+            raise Refused("only a round-robin topic gives credit")
+        credit = min(n, self._config.max_credit)
+        self._credits[topic] = credit
+        if topic in self._subscriptions:
+            self._round_robin_channel(topic).request(credit)
+
+    def _round_robin_channel(self, topic: bytes) -> RoundRobinChannel:
+        subscription = self._subscriptions.get(topic)
+        if subscription is None:
+            raise Refused("this connection is not subscribed")
+        if not isinstance(subscription.channel, RoundRobinChannel):
+            raise Refused("only messages of a round-robin topic are confirmed")
+        return subscription.channel
+
+
+def _subject(command: types.Command) -> tuple[str, bytes | None]:
+    """A command's constructor and first argument: how the Error that answers it begins."""
+    match command:
+        case types.Topics():
+            return "Topics", None
+        case types.Ack():
+            return "Ack", None
+        case types.Connect(version, _):
+            return "Connect", str(version).encode()
+        case types.Confirm(n):
+            return "Confirm", str(n).encode()
+        case types.Put(name) | types.Get(name, _):
+            return type(command).__name__, name
+        case _:
+            return type(command).__name__, command.topic

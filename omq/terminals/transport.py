@@ -1,0 +1,72 @@
+"""A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
+
+import trio
+
+READ_OCTETS = 256 << 10
+"""How much one read takes from the socket (design, section 1)."""
+
+LINGER_SECONDS = 2.0
+"""How long the other side has to read the last frame and to close, once the server has finished."""
+
+LINGER_OCTETS = 64 << 20
+"""How much of what it still sends is read and dropped meanwhile."""
+
+
+class Transport:
+    """One connected stream socket."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self.sent = 0
+        """Octets handed to the socket so far: exact also when a send breaks or is cancelled half-way."""
+
+    def peer(self) -> str:
+        """The other side's address, for the log."""
+        try:
+            name = self._stream.socket.getpeername()
+        except OSError:
+            return "(gone)"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    async def receive(self) -> bytes:
+        """What has arrived, at least an octet; nothing when the other side has finished sending.
+
+        Raises trio.BrokenResourceError when the connection broke.
+        """
+        data: bytes = await self._stream.receive_some(READ_OCTETS)
+        return data
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send all of it. Raises trio.BrokenResourceError when the connection broke."""
+        socket = self._stream.socket
+        total = len(data)
+        try:
+            count = await socket.send(data)
+            self.sent += count
+            if count < total:
+                with memoryview(data) as rest:
+                    while count < total:
+                        sent = await socket.send(rest[count:])
+                        self.sent += sent
+                        count += sent
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
+    async def finish(self) -> None:
+        """Say that nothing more comes, and read on a little.
+
+        Closing a socket with unread octets resets the connection, and the reset can overtake what was sent
+        last, such as the Error that explains the end.
+        """
+        try:
+            with trio.move_on_after(LINGER_SECONDS):
+                await self._stream.send_eof()
+                dropped = 0
+                while dropped < LINGER_OCTETS and (data := await self.receive()):
+                    dropped += len(data)
+        except trio.BrokenResourceError:
+            pass  # the other side is gone already, which is what this waits for
+
+    def close(self) -> None:
+        """Close at once."""
+        self._stream.socket.close()
