@@ -121,7 +121,7 @@ class Block:
         return [frames[begin:end] for begin, end in pairwise(bounds)]
 
     def message_time(self, message: int) -> int:
-        """Time of one message in microseconds since the epoch.  ValueError when the block does not have it."""
+        """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
         if not self.first <= message <= self.last:
             raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
         return self.time if self.deltas is None else self.time + _number(self.deltas, message - self.first)

@@ -1,7 +1,24 @@
-"""The catalogue: which topics there are, kept durably in an LMDB environment of its own (design, section 6)."""
+"""The catalogue: which topics there are, kept durably in its own LMDB environment (design, section 6)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from struct import Struct
+from threading import Lock
+
+import msgspec
+
+from storage.database import Database
+from storage.errors import NameTaken, StoreError, UnknownTopic
+from storage.records import key_topic, topic_key
+from storage.sealed import seal, unseal
+
+_TOPICS = b"topics"
+_COUNTER = b"counter"
+_TABLES = (_TOPICS, _COUNTER)
+_NEXT = b"next"
+_NUMBER = Struct(">Q")
+_IDS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +40,20 @@ class TopicRecord:
 class Catalogue:
     """Every call may come from any thread; what it changed is durable when it returns."""
 
+    def __init__(self, path: Path, *, map_size: int) -> None:
+        """Opens the catalogue in an existing directory.  Raises StoreError."""
+        self._lock = Lock()
+        self._database = Database(path, _TABLES, map_size=map_size, sync=True)
+        self._database.make_tables()
+        with self._database.reading() as transaction:
+            records = [_decode(key, sealed) for key, sealed in transaction.cursor(_TOPICS)]
+        self._records = {record.id: record for record in records}
+        self._ids = {record.name: record.id for record in records}
+
     def topics(self) -> list[TopicRecord]:
         """All topics, by ascending id."""
-        raise NotImplementedError
+        with self._lock:
+            return [self._records[topic] for topic in sorted(self._records)]
 
     def create(
         self,
@@ -42,26 +70,114 @@ class Catalogue:
 
         Raises NameTaken, StoreFull, and StoreError when all ids were used.
         """
-        raise NotImplementedError
+        with self._lock:
+            if name in self._ids:
+                raise NameTaken(f"There is a topic {name!r} already.")
+            self._reopen_after_panic()
+            with self._database.writing() as transaction:
+                sealed = transaction.get(_COUNTER, _NEXT)
+                topic = 0 if sealed is None else _NUMBER.unpack(unseal(sealed, "the next topic id"))[0]
+                if topic >= _IDS:
+                    raise StoreError(f"All {_IDS} topic ids were used.")
+                record = TopicRecord(
+                    id=topic,
+                    name=name,
+                    delivery=delivery,
+                    persistence=persistence,
+                    declared=declared,
+                    reserved=reserved,
+                    retention_bytes=retention_bytes,
+                    retention_seconds=retention_seconds,
+                )
+                transaction.put(_COUNTER, _NEXT, seal(_NUMBER.pack(topic + 1)))
+                transaction.put(_TOPICS, topic_key(topic), _encode(record))
+            self._keep(record)
+            return record
 
     def update(self, record: TopicRecord) -> None:
         """Replaces the record of that id.
 
         Raises UnknownTopic, NameTaken, StoreFull, and StoreError when ``reserved`` would go down.
         """
-        raise NotImplementedError
+        with self._lock:
+            known = self._known(record.id)
+            if record.reserved < known.reserved:
+                raise _backwards(known, record.reserved)
+            if self._ids.get(record.name, record.id) != record.id:
+                raise NameTaken(f"There is a topic {record.name!r} already.")
+            self._write([record])
 
     def reserve(self, reserved: Mapping[int, int]) -> None:
         """Sets ``reserved`` of these topic ids in one commit, after which ids below it may be handed out.
 
         Raises UnknownTopic, StoreFull, and StoreError when one would go down; then none is changed.
         """
-        raise NotImplementedError
+        with self._lock:
+            records = []
+            for topic, bound in reserved.items():
+                known = self._known(topic)
+                if bound < known.reserved:
+                    raise _backwards(known, bound)
+                records.append(replace(known, reserved=bound))
+            self._write(records)
 
     def delete(self, topic: int) -> None:
         """Forgets a topic; its blocks are the environment's to drop.  Raises UnknownTopic."""
-        raise NotImplementedError
+        with self._lock:
+            known = self._known(topic)
+            self._reopen_after_panic()
+            with self._database.writing() as transaction:
+                transaction.delete(_TOPICS, topic_key(topic))
+            del self._records[topic]
+            del self._ids[known.name]
 
     def close(self) -> None:
         """Waits for the calls under way and closes the environment."""
-        raise NotImplementedError
+        with self._lock:
+            self._database.close()
+
+    def _known(self, topic: int) -> TopicRecord:
+        record = self._records.get(topic)
+        if record is None:
+            raise UnknownTopic(f"There is no topic with id {topic}.")
+        return record
+
+    def _write(self, records: list[TopicRecord]) -> None:
+        if not records:
+            return
+        self._reopen_after_panic()
+        with self._database.writing() as transaction:
+            for record in records:
+                transaction.put(_TOPICS, topic_key(record.id), _encode(record))
+        for record in records:
+            self._keep(record)
+
+    def _keep(self, record: TopicRecord) -> None:
+        """Remembers what was written; only once it is durable."""
+        before = self._records.get(record.id)
+        if before is not None:
+            del self._ids[before.name]
+        self._records[record.id] = record
+        self._ids[record.name] = record.id
+
+    def _reopen_after_panic(self) -> None:
+        if self._database.panicked():
+            self._database.reopen()
+
+
+def _encode(record: TopicRecord) -> bytes:
+    return seal(msgspec.msgpack.encode(record))
+
+
+def _decode(key: bytes, sealed: bytes) -> TopicRecord:
+    what = f"topic {key_topic(key)} in the catalogue"
+    try:
+        return msgspec.msgpack.decode(unseal(sealed, what), type=TopicRecord)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"The record of {what} cannot be read: {error}.") from error
+
+
+def _backwards(known: TopicRecord, bound: int) -> StoreError:
+    return StoreError(
+        f"Message ids of topic {known.id} were reserved up to {known.reserved}; {bound} would go back."
+    )

@@ -1,85 +1,78 @@
-"""One LMDB environment with the blocks of all the topics of one sync level (design, section 6)."""
+"""One LMDB environment with the blocks of all the topics of one sync level (design, section 6).
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+Its tables: ``blocks`` holds one value a block; ``index`` a short record under the same key, so that looking
+for a message, listing, deleting and merging need not touch the messages; ``extents`` and ``positions`` one
+record a topic. All change in one transaction, so that after a power failure they agree: a position never
+points past what survived.
+"""
 
-from storage.blocks import Block
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+from typing import assert_never
+
+from storage.blocks import Block, merge, pack, unpack
+from storage.checkpoint import Checkpoints, prepare
+from storage.database import Database, Reading, Writing
+from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
+from storage.merging import plan
+from storage.records import (
+    BlockInfo,
+    Extent,
+    Position,
+    Usage,
+    block_key,
+    key_topic,
+    pack_extent,
+    pack_info,
+    pack_position,
+    topic_key,
+    unpack_extent,
+    unpack_info,
+    unpack_position,
+)
 
+__all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What is stored of one topic.
-
-    ``last`` stays when everything was deleted; ``first`` is then ``last + 1``.  All are 0 for a topic that
-    never had a message.
-    """
-
-    first: int = 0
-    last: int = 0
-    messages: int = 0
-    bytes: int = 0
-    """Octets of the stored values: frames, offsets and headers."""
-
-    @property
-    def next(self) -> int:
-        """The id after the last one that was ever stored; 0 when none was."""
-        return self.last + 1 if self.messages or self.first > self.last else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a round-robin topic was dealt.
-
-    ``cursor`` is the next id to deal; ``undone`` are the ids below it that were dealt but are not done.
-    """
-
-    cursor: int
-    undone: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BlockInfo:
-    """One stored block, without its messages."""
-
-    first: int
-    count: int
-    time: int
-    """Microseconds since the epoch, of the first message."""
-    span: int
-    """Microseconds from the first message to the last."""
-    bytes: int
-    """Octets of the stored value."""
-
-    @property
-    def last(self) -> int:
-        """Id of the last message."""
-        return self.first + self.count - 1
-
-    @property
-    def next(self) -> int:
-        """Id after that of the last message."""
-        return self.first + self.count
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How much of its room an environment uses, and how much of it is safe from a power failure."""
-
-    map_size: int
-    used: int
-    """Octets of the map that were ever used; free pages inside are used again before it grows."""
-    readers: int
-    transaction: int
-    """Number of the last transaction that was written."""
-    durable: int
-    """Number of the last transaction that would survive a power failure."""
+_BLOCKS = b"blocks"
+_INDEX = b"index"
+_EXTENTS = b"extents"
+_POSITIONS = b"positions"
+_TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS)
+_DELETED_AT_ONCE = 256
+_SCANNED_AT_ONCE = 4096
+_MERGED_AT_ONCE = 8 << 20
+_GROWTH = 8 << 20
 
 
 class Environment:
     """The stored blocks of one level.  Any call may come from any thread; writing calls queue for one lock."""
 
     level: Level
+
+    def __init__(self, path: Path, level: Level, *, map_size: int, boot_id: str) -> None:
+        """Opens the environment in this directory, which exists and was recovered; see
+        ``checkpoint.recover``.
+
+        Raises StoreError, and OSError when the checkpoint file cannot be used.
+        """
+        self.level = level
+        self._one_writer = RLock()
+        self._closed = False
+        self._checkpoints: Checkpoints | None = None
+        match level:
+            case Level.STRONG:
+                self._database = Database(path, _TABLES, map_size=map_size, sync=True)
+            case Level.WEAK | Level.ASYNC:
+                prepare(path)
+                self._database = Database(path, _TABLES, map_size=map_size, sync=False)
+                self._checkpoints = Checkpoints(self._database, boot_id)
+            case _:
+                assert_never(level)
+        self._database.make_tables()
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Stores blocks, of any topics, in one transaction: all of them or, when it raises, none.
@@ -89,7 +82,34 @@ class Environment:
 
         Raises StoreFull, StoreFailed, and StoreError when a block does not lie after what is stored.
         """
-        raise NotImplementedError
+        values = [pack(block) for block in blocks]
+        if not blocks:
+            return
+        extents: dict[int, Extent] = {}
+        with self._writing() as transaction:
+            newest = transaction.cursor(_INDEX)
+            highest = newest.key() if newest.last() else b""
+            for block, value in zip(blocks, values, strict=True):
+                topic = block.topic
+                extent = extents[topic] if topic in extents else _extent(transaction, topic)
+                if block.first < extent.next:
+                    raise StoreError(
+                        f"Messages of topic {topic} cannot be stored from {block.first} on, after {extent.last}."
+                    )
+                key = block_key(topic, block.first)
+                info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+                at_end = key > highest
+                transaction.put(_BLOCKS, key, value, at_end=at_end)
+                transaction.put(_INDEX, key, pack_info(info), at_end=at_end)
+                highest = max(highest, key)
+                extents[topic] = Extent(
+                    first=extent.first if extent.messages else block.first,
+                    last=block.last,
+                    messages=extent.messages + block.count,
+                    bytes=extent.bytes + len(value),
+                )
+            for topic, extent in extents.items():
+                transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
         """The block that contains message ``first``, or else the next after it, and those that follow, in
@@ -101,23 +121,48 @@ class Environment:
         Raises DamagedBlock (with its ``last``; reading goes on at ``last + 1``) or NewerFormat for the first
         of them; a damaged one further on only ends the list before it.
         """
-        raise NotImplementedError
+        found: list[tuple[BlockInfo, bytes | None]] = []
+        size = 0
+        with self._database.reading() as transaction:
+            for info in _infos(transaction, topic, first):
+                size += info.bytes
+                if found and (size > max_bytes or len(found) >= max_blocks):
+                    break
+                found.append((info, transaction.get(_BLOCKS, block_key(topic, info.first))))
+        # Verified outside of the transaction, so that it does not hold room for longer than copying takes.
+        blocks: list[Block] = []
+        for info, value in found:
+            try:
+                blocks.append(_verified(topic, info, value))
+            except (DamagedBlock, NewerFormat):
+                if not blocks:
+                    raise
+                break  # the next call begins with this block, and raises
+        return blocks
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
         """What ``read`` would find, as a list of up to ``limit``, without touching the messages."""
-        raise NotImplementedError
+        with self._database.reading() as transaction:
+            return list(islice(_infos(transaction, topic, first), limit))
 
     def extent(self, topic: int) -> Extent:
         """What is stored of this topic."""
-        raise NotImplementedError
+        with self._database.reading() as transaction:
+            return _extent(transaction, topic)
 
     def extents(self) -> dict[int, Extent]:
         """What is stored of every topic that has, or had, messages here."""
-        raise NotImplementedError
+        with self._database.reading() as transaction:
+            return {
+                key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(_EXTENTS)
+            }
 
     def trim(self, topic: int, before: int) -> Extent:
         """Deletes the blocks that lie wholly below message ``before``, in bounded transactions."""
-        raise NotImplementedError
+        while True:
+            extent, more = self._freeing(topic, lambda info, _: info.next > before)
+            if not more:
+                return extent
 
     def retain(self, topic: int, max_bytes: int | None, oldest: int | None, keep_from: int | None) -> Extent:
         """Deletes the oldest blocks until what is left keeps to the limits; None is no limit.
@@ -128,14 +173,24 @@ class Environment:
 
         At most 256 blocks a call, in one transaction: call again while the extent changes.
         """
-        raise NotImplementedError
+
+        def kept(info: BlockInfo, extent: Extent) -> bool:
+            if keep_from is not None and info.next > keep_from:
+                return True
+            too_many = max_bytes is not None and extent.bytes > max_bytes and info.last != extent.last
+            too_old = oldest is not None and info.time + info.span < oldest
+            return not (too_many or too_old)
+
+        return self._freeing(topic, kept)[0]
 
     def drop(self, topic: int) -> None:
         """Deletes everything of a topic, its extent and position too, in bounded transactions.
 
         One that was interrupted leaves a topic with fewer blocks; dropping it again completes it.
         """
-        raise NotImplementedError
+        more = True
+        while more:
+            more = self._freeing(topic, lambda _, __: False, forget=True)[1]
 
     def merge_small(self, topic: int, start: int) -> int | None:
         """Merges small blocks that follow one another, from message ``start`` on, in one bounded transaction.
@@ -147,34 +202,220 @@ class Environment:
         Returns the message id to go on at, or None when nothing further can be merged now; remember the last
         id returned as the place to begin next time.
         """
-        raise NotImplementedError
+        with self._database.reading() as transaction:
+            found = list(islice(_infos(transaction, topic, start), _SCANNED_AT_ONCE + 1))
+            beyond = len(found) > _SCANNED_AT_ONCE
+            scanned = found[:_SCANNED_AT_ONCE]
+            if not scanned:
+                return None
+            planned = plan(scanned)
+            runs = list(_within(planned.runs, _MERGED_AT_ONCE))
+            # Everything is copied and merged before the write transaction, which others wait for.
+            values = [
+                [(info, transaction.get(_BLOCKS, block_key(topic, info.first))) for info in run]
+                for run in runs
+            ]
+        merged = []
+        for run, parts in zip(runs, values, strict=True):
+            block = _merged(topic, parts)
+            if block is not None:
+                merged.append((run, block, pack(block)))
+        if merged:
+            with self._writing() as writing:
+                for run, block, value in merged:
+                    _replace(writing, run, block, value)
+        if len(runs) < len(planned.runs):
+            return runs[-1][-1].next
+        if beyond:
+            return planned.growing if planned.growing > scanned[0].first else scanned[-1].next
+        return planned.growing if merged else None
 
     def positions(self) -> dict[int, Position]:
         """The position of every topic that has one."""
-        raise NotImplementedError
+        with self._database.reading() as transaction:
+            return {
+                key_topic(key): unpack_position(key, sealed) for key, sealed in transaction.cursor(_POSITIONS)
+            }
 
     def set_positions(self, positions: Mapping[int, Position]) -> None:
         """Keeps these positions, in one transaction; as durable as ``append``."""
-        raise NotImplementedError
+        if not positions:
+            return
+        with self._writing() as transaction:
+            for topic, position in positions.items():
+                transaction.put(_POSITIONS, topic_key(topic), pack_position(position))
 
     def checkpoint(self) -> None:
         """Makes everything stored until now survive a power failure; nothing to do for Level.STRONG.
 
         Appending goes on meanwhile.  Raises StoreFailed when the disk refuses.
         """
-        raise NotImplementedError
+        if self._checkpoints is not None:
+            self._checkpoints.take()
 
     def reader_check(self) -> int:
         """Clears the readers of processes that died, whose snapshots hold room; how many there were."""
-        raise NotImplementedError
+        return self._database.reader_check()
 
     def usage(self) -> Usage:
         """How much room is used, and how much of it is durable."""
-        raise NotImplementedError
+        room = self._database.room()
+        durable = room.transaction if self._checkpoints is None else self._checkpoints.durable
+        return Usage(room.map_size, room.used, room.readers, room.transaction, durable)
 
     def close(self, clean: bool = True) -> None:
         """Waits for the calls under way, makes a last checkpoint, and closes.
 
         Without ``clean`` nothing is made durable: what a killed process would leave.
         """
-        raise NotImplementedError
+        with self._one_writer:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                if clean and self._checkpoints is not None:
+                    self._checkpoints.take(clean=True)
+            finally:
+                if self._checkpoints is not None:
+                    self._checkpoints.close()
+                self._database.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writing]:
+        with self._one_writer:
+            if self._database.panicked():
+                self._renew()
+            with self._database.writing() as transaction:
+                yield transaction
+
+    def _renew(self, growth: int = 0) -> None:
+        if self._checkpoints is None:
+            self._database.reopen(growth)
+        else:
+            self._checkpoints.renew(growth)
+
+    def _freeing(
+        self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
+    ) -> tuple[Extent, bool]:
+        """Deletes oldest blocks in one transaction; see ``_delete``.  Gets by in a full map too."""
+        with self._one_writer:
+            try:
+                with self._writing() as transaction:
+                    return _delete(transaction, topic, kept, forget)
+            except StoreFull as full:
+                if full.limit is not Limit.MAP:
+                    raise
+            self._renew(_GROWTH)
+            with self._writing() as transaction:
+                return _delete(transaction, topic, kept, forget)
+
+
+def _extent(transaction: Reading, topic: int) -> Extent:
+    key = topic_key(topic)
+    sealed = transaction.get(_EXTENTS, key)
+    return Extent() if sealed is None else unpack_extent(key, sealed)
+
+
+def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
+    """The records of the block that contains message ``first``, or else the next after it, and of all after
+    it.
+    """
+    cursor = transaction.cursor(_INDEX)
+    start = block_key(topic, first)
+    if not cursor.set_range(start) or cursor.key() != start:
+        # It may be inside the block before; when there is none, the cursor is where it was.
+        before = cursor.prev() if cursor.key() else cursor.last()
+        if not before:
+            before = cursor.first()
+        elif key_topic(cursor.key()) != topic or unpack_info(*cursor.item()).next <= first:
+            before = cursor.next()
+        if not before:
+            return
+    for key, sealed in cursor:
+        if key_topic(key) != topic:
+            return
+        yield unpack_info(key, sealed)
+
+
+def _verified(topic: int, info: BlockInfo, value: bytes | None) -> Block:
+    """The block of a stored value.  Raises DamagedBlock, with the ids that the index knows, and NewerFormat."""
+    if value is None:
+        raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
+    try:
+        block = unpack(topic, info.first, value)
+    except DamagedBlock as damage:
+        raise DamagedBlock(topic, info.first, info.last, damage.why) from damage
+    if block.count != info.count:
+        raise DamagedBlock(topic, info.first, info.last, f"it has {block.count} messages")
+    return block
+
+
+def _delete(
+    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool
+) -> tuple[Extent, bool]:
+    """Deletes oldest blocks until one is ``kept``, 256 at most; the new extent, and whether it stopped for
+    that.
+
+    ``kept`` is asked with the record of the oldest block and the extent as it then is.  ``forget``: when
+    nothing is left, the extent and the position go too.
+    """
+    extent = _extent(transaction, topic)
+    doomed: list[BlockInfo] = []
+    following: BlockInfo | None = None
+    for info in _infos(transaction, topic, 0):
+        if len(doomed) == _DELETED_AT_ONCE or kept(info, extent):
+            following = info
+            break
+        doomed.append(info)
+        extent = Extent(info.next, extent.last, extent.messages - info.count, extent.bytes - info.bytes)
+    for info in doomed:
+        key = block_key(topic, info.first)
+        transaction.delete(_INDEX, key)
+        transaction.delete(_BLOCKS, key)
+    if following is not None:
+        extent = Extent(following.first, extent.last, extent.messages, extent.bytes)
+    elif doomed:
+        extent = Extent(extent.last + 1, extent.last, 0, 0)
+    more = following is not None and len(doomed) == _DELETED_AT_ONCE
+    if forget and following is None:
+        transaction.delete(_EXTENTS, topic_key(topic))
+        transaction.delete(_POSITIONS, topic_key(topic))
+    elif doomed:
+        transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+    return extent, more
+
+
+def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequence[BlockInfo]]:
+    """The first of these runs, as many as have ``limit`` octets together; at least one if there is any."""
+    size = 0
+    for run in runs:
+        size += sum(info.bytes for info in run)
+        if size > limit and run is not runs[0]:
+            return
+        yield run
+
+
+def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
+    """One block for a run; None when one of them cannot be read, and stays as it is for ``read`` to report."""
+    try:
+        return merge([_verified(topic, info, value) for info, value in run])
+    except (DamagedBlock, NewerFormat):
+        return None
+
+
+def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value: bytes) -> None:
+    """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile."""
+    topic = block.topic
+    keys = [block_key(topic, info.first) for info in run]
+    if any(transaction.get(_INDEX, key) != pack_info(info) for key, info in zip(keys, run, strict=True)):
+        return
+    for key in keys[1:]:
+        transaction.delete(_INDEX, key)
+        transaction.delete(_BLOCKS, key)
+    info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+    transaction.put(_INDEX, keys[0], pack_info(info))
+    transaction.put(_BLOCKS, keys[0], value)
+    extent = _extent(transaction, topic)
+    saved = sum(part.bytes for part in run) - info.bytes
+    extent = Extent(extent.first, extent.last, extent.messages, extent.bytes - saved)
+    transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))

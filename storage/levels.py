@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Level(Enum):
-    """How soon a stored message is safe from a power failure.  The values are the names of the directories."""
+    """How soon a stored message is safe from a power failure.  The values name the directories."""
 
     STRONG = "strong"
     """On disk when ``append`` returns."""

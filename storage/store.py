@@ -1,13 +1,35 @@
-"""A store: one directory with a catalogue and an environment for each sync level (design, section 6)."""
+"""A store: one directory with a catalogue and an environment for each sync level (design, section 6).
 
+The directory::
+
+    format       {"format": 1}; a higher number is refused
+    lock         held by the one process that has the store open
+    catalogue/   strong/   weak/   async/       LMDB environments
+"""
+
+import fcntl
+import json
+import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, assert_never
 
 from storage.catalogue import Catalogue
+from storage.checkpoint import Recovered, recover
 from storage.environment import Environment
+from storage.errors import NewerFormat, StoreError, StoreInUse
+from storage.files import make_directory, write_durably
 from storage.levels import Level
+
+_FORMAT = 1
+_FORMAT_FILE = "format"
+_LOCK_FILE = "lock"
+_CATALOGUE = "catalogue"
+_CATALOGUE_MAP_SIZE = 1 << 34
+_BOOT_VARIABLE = "OMQ_BOOT_ID"
+_BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +46,20 @@ class Recovery:
 class Store:
     """An open store.  A context manager; leaving it closes the store cleanly."""
 
-    catalogue: Catalogue
-    recoveries: tuple[Recovery, ...]
+    def __init__(
+        self,
+        path: Path,
+        catalogue: Catalogue,
+        environments: dict[Level, Environment],
+        recoveries: tuple[Recovery, ...],
+        lock: ExitStack,
+    ) -> None:
+        """Use ``open``.  ``lock`` gives the directory back when it is closed."""
+        self.path = path
+        self.catalogue = catalogue
+        self.recoveries = recoveries
+        self._environments = environments
+        self._lock = lock
 
     @classmethod
     def open(cls, path: str | Path, *, map_size: int = 1 << 40, boot_id: str | None = None) -> Self:
@@ -37,18 +71,44 @@ class Store:
 
         Raises StoreInUse, NewerFormat, StoreFull, and StoreError when the directory cannot be used.
         """
-        raise NotImplementedError
+        path = Path(path)
+        try:
+            with ExitStack() as opened:
+                make_directory(path)
+                lock = opened.enter_context(_lock(path))
+                _check_format(path)
+                make_directory(path / _CATALOGUE)
+                catalogue = Catalogue(path / _CATALOGUE, map_size=min(map_size, _CATALOGUE_MAP_SIZE))
+                opened.callback(catalogue.close)
+                if boot_id is None:
+                    boot_id = os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+                environments = {}
+                recoveries = []
+                for level in Level:
+                    recoveries.append(_recover(path / level.value, level, boot_id))
+                    environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
+                    opened.callback(environment.close, clean=False)
+                    environments[level] = environment
+                opened.pop_all()
+                return cls(path, catalogue, environments, tuple(recoveries), lock)
+        except OSError as error:
+            raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
 
     def level(self, level: Level) -> Environment:
         """The environment of one sync level."""
-        raise NotImplementedError
+        return self._environments[level]
 
     def close(self, clean: bool = True) -> None:
         """Closes everything and gives the directory back; calling it again does nothing.
 
         Without ``clean`` no last checkpoint is made.
         """
-        raise NotImplementedError
+        with ExitStack() as closing:
+            # Called last to first, each whatever happens to the others.
+            closing.callback(self._lock.close)
+            closing.callback(self.catalogue.close)
+            for environment in self._environments.values():
+                closing.callback(environment.close, clean)
 
     def __enter__(self) -> Self:
         return self
@@ -57,3 +117,54 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _lock(path: Path) -> ExitStack:
+    """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
+    with ExitStack() as taken:
+        descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        taken.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreInUse(f"The store {path} is in use by another process.") from error
+        return taken.pop_all()
+
+
+def _check_format(path: Path) -> None:
+    """Writes the format file of a new store, or reads that of another.
+
+    Raises NewerFormat, and StoreError when the directory holds something else.
+    """
+    file = path / _FORMAT_FILE
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        # What an interrupted start may leave is no reason to refuse; files of somebody else are.
+        others = sorted({p.name for p in path.iterdir()} - {_LOCK_FILE, _FORMAT_FILE + ".new"})
+        if others:
+            raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.") from None
+        write_durably(file, json.dumps({"format": _FORMAT}).encode())
+        return
+    try:
+        number = json.loads(content)["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"The file {file} is damaged.") from error
+    if not isinstance(number, int) or number < _FORMAT:
+        raise StoreError(f"The file {file} is damaged.")
+    if number > _FORMAT:
+        raise NewerFormat(
+            f"The store {path} has format {number}, made by a later version; this one knows {_FORMAT}."
+        )
+
+
+def _recover(path: Path, level: Level, boot_id: str) -> Recovery:
+    make_directory(path)
+    match level:
+        case Level.STRONG:
+            recovered = Recovered("Every commit is durable; nothing needed to be done.", rolled_back=False)
+        case Level.WEAK | Level.ASYNC:
+            recovered = recover(path, boot_id)
+        case _:
+            assert_never(level)
+    return Recovery(level, recovered.what, recovered.rolled_back)

@@ -1,0 +1,276 @@
+"""Checkpoints: how an environment that does not sync its commits survives a power failure (design, section
+6).
+
+Without a sync at every commit LMDB writes new pages, and reuses old ones, in any order the kernel likes;
+after a power failure the file can hold any mixture.  A checkpoint makes one state safe from that:
+
+1. A read transaction is held on the state after the last commit, and the file is synced.  LMDB never reuses a
+page
+   that a held state needs, so from then on every page of it stays on disk as it is.
+2. The first two pages of the file, from which LMDB finds all others, are the only ones it writes over.  They
+are
+   saved in a file of their own, ``checkpoint``, together with the id of this start of the machine.
+3. Then the state of the checkpoint before is let go.
+
+When the environment is opened under another boot id and was not closed cleanly, the saved pages are put back,
+and the environment is exactly what it was at that checkpoint.  Under the same boot id only the process died:
+the kernel still has everything that was written, and nothing needs to be done.
+
+The file has two slots, written in turn, each with a checksum: a write that a power failure cut short leaves
+the other one.  A slot, numbers big-endian::
+
+    8 octets  "omqcheck"
+    u32       CRC-32C of all that follows
+    u32       length of the description
+    u32       length of the pages
+    u64       sequence number; the higher one counts
+    description (JSON), pages
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from threading import Lock
+
+from crc32c import crc32c
+
+from storage.database import Database, Snapshot
+from storage.errors import StoreError, StoreFailed
+from storage.files import sync_directory, write_durably
+
+_MAGIC = b"omqcheck"
+_START = Struct(">8sI")
+_REST = Struct(">IIQ")
+_SLOT = 80 << 10  # the largest page LMDB uses has 32 KiB; a whole number of disk pages
+_FILE = "checkpoint"
+_DATA = "data.mdb"
+_LOCK = "lock.mdb"
+_NO_BOOT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What ``recover`` found and did: one sentence, and whether messages someone may have seen could be gone."""
+
+    what: str
+    rolled_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One saved checkpoint.  A boot id of no characters is unlike any other: always put the pages back."""
+
+    sequence: int
+    boot_id: str
+    transaction: int
+    clean: bool
+    pages: bytes
+
+
+def recover(path: Path, boot_id: str) -> Recovered:
+    """Puts the environment in this directory back to its last checkpoint if need be; before it is opened.
+
+    Can be interrupted at any moment and done again.  OSError when the disk fails.
+    """
+    data = path / _DATA
+    slots = _read(path)
+    if not data.exists():
+        if slots is None or not slots.written:
+            return Recovered("It is new.", rolled_back=False)
+        (path / _FILE).unlink()
+        sync_directory(path)
+        return Recovered("Its data file is gone; it begins anew.", rolled_back=True)
+    if slots is None or slots.newest is None:
+        # Opening what may be any mixture of pages could end the process, so it is never opened again.
+        # Where at most the first checkpoint was begun, nothing was ever written to it.
+        if slots is not None and slots.damaged <= 1:
+            data.unlink()
+            sync_directory(path)
+            return Recovered("It was never used; it begins anew.", rolled_back=False)
+        aside = _set_aside(path)
+        return Recovered(
+            f"Its checkpoint file is gone or damaged; the data is kept as {aside}.", rolled_back=True
+        )
+    newest = slots.newest
+    if newest.clean:
+        return Recovered("It was closed cleanly.", rolled_back=False)
+    if newest.boot_id == boot_id:
+        return Recovered(
+            "The process ended, the machine did not; everything written is there.", rolled_back=False
+        )
+    descriptor = os.open(data, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, newest.pages, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return Recovered(
+        f"The machine ended without closing it; it is back at its last checkpoint, of transaction "
+        f"{newest.transaction}.",
+        rolled_back=True,
+    )
+
+
+class Checkpoints:
+    """Takes the checkpoints of one open environment.  The first is taken at once, before anything is written."""
+
+    def __init__(self, database: Database, boot_id: str) -> None:
+        """Raises StoreError, and OSError when the checkpoint file cannot be read."""
+        self._database = database
+        self._boot_id = boot_id
+        self._taking = Lock()
+        self._held: list[Snapshot] = []
+        slots = _read(database.path)
+        newest = None if slots is None else slots.newest
+        self._sequence = 0 if newest is None else newest.sequence
+        self._safe = newest
+        self._file = os.open(database.path / _FILE, os.O_RDWR)
+        with self._taking:
+            self._take(clean=False)
+
+    @property
+    def durable(self) -> int:
+        """Number of the last transaction that would survive a power failure."""
+        return -1 if self._safe is None else self._safe.transaction
+
+    def take(self, clean: bool = False) -> None:
+        """Makes everything committed so far survive a power failure; others write meanwhile.
+
+        ``clean``: nothing will be written after it.  Without anything new since the last one nothing is done.
+
+        Raises StoreFailed when the disk refused to sync.  What was refused may still seem to be there, but
+        cannot be made safe any more by trying again: the kernel reports such a failure only once.  So nothing
+        more is written, and the next start goes back to the checkpoint before.
+        """
+        with self._taking:
+            if clean or self._database.room().transaction != self.durable:
+                self._take(clean)
+
+    def renew(self, growth: int = 0) -> None:
+        """Opens the environment anew; nothing may be written meanwhile.  See Database.reopen."""
+        with self._taking:
+            self._held.clear()
+            self._database.reopen(growth)
+            self._take(clean=False)
+
+    def close(self) -> None:
+        """Gives the checkpoint file back; the database is closed by its owner, which lets the state go."""
+        with self._taking:
+            self._held.clear()
+            os.close(self._file)
+
+    def _take(self, clean: bool) -> None:
+        snapshot = self._database.hold()
+        # Only when the new state is safe may an older one be let go.  Until a checkpoint file was written
+        # without error it is unknown which one a start would find there, so every one held so far is kept.
+        self._held.append(snapshot)
+        try:
+            self._database.sync()
+        except StoreError as error:
+            self._give_up(error)
+        self._write(_Slot(self._sequence + 1, self._boot_id, snapshot.number, clean, snapshot.head))
+        for old in self._held[:-1]:
+            old.release()
+        del self._held[:-1]
+
+    def _give_up(self, error: StoreError) -> None:
+        sentence = (
+            f"The disk refused to make {self._database.path} durable, so nothing more is written there; "
+            "the next start goes back to the last checkpoint."
+        )
+        self._database.refuse(sentence)
+        safe = self._safe
+        if safe is not None:
+            self._write(_Slot(self._sequence + 1, _NO_BOOT, safe.transaction, clean=False, pages=safe.pages))
+        raise StoreFailed(sentence) from error
+
+    def _write(self, slot: _Slot) -> None:
+        """Writes the slot that is not the newest; StoreError when the disk refuses."""
+        try:
+            os.pwrite(self._file, _encode(slot), slot.sequence % 2 * _SLOT)
+            os.fdatasync(self._file)
+        except OSError as error:
+            sentence = f"The checkpoint of {self._database.path} could not be written: {error}."
+            raise StoreError(sentence) from error
+        self._sequence = slot.sequence
+        self._safe = slot
+
+
+def prepare(path: Path) -> None:
+    """Makes the checkpoint file if there is none; before the environment is made.  OSError when that fails."""
+    if not (path / _FILE).exists():
+        write_durably(path / _FILE, bytes(2 * _SLOT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """What the checkpoint file holds: the newest good checkpoint, and how many slots are neither good nor
+    empty.
+    """
+
+    newest: _Slot | None
+    damaged: int
+
+    @property
+    def written(self) -> bool:
+        return self.newest is not None or self.damaged > 0
+
+
+def _read(path: Path) -> _Slots | None:
+    """What the checkpoint file holds, None when there is no such file."""
+    try:
+        content = (path / _FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+    good: list[_Slot] = []
+    damaged = 0
+    for begin in (0, _SLOT):
+        octets = content[begin : begin + _SLOT]
+        slot = _decode(octets)
+        if slot is not None:
+            good.append(slot)
+        elif octets.strip(b"\0") or len(octets) != _SLOT:
+            damaged += 1
+    return _Slots(max(good, key=lambda slot: slot.sequence, default=None), damaged)
+
+
+def _encode(slot: _Slot) -> bytes:
+    description = json.dumps(
+        {"boot_id": slot.boot_id, "transaction": slot.transaction, "clean": slot.clean}
+    ).encode()
+    rest = _REST.pack(len(description), len(slot.pages), slot.sequence) + description + slot.pages
+    return _START.pack(_MAGIC, crc32c(rest)) + rest
+
+
+def _decode(octets: bytes) -> _Slot | None:
+    """The checkpoint in one slot, None when it is empty or damaged."""
+    if len(octets) < _START.size + _REST.size:
+        return None
+    magic, checksum = _START.unpack_from(octets)
+    described, paged, sequence = _REST.unpack_from(octets, _START.size)
+    begin = _START.size + _REST.size
+    end = begin + described + paged
+    if magic != _MAGIC or end > len(octets) or crc32c(octets[_START.size : end]) != checksum:
+        return None
+    description = json.loads(octets[begin : begin + described])
+    return _Slot(
+        sequence=sequence,
+        boot_id=description["boot_id"],
+        transaction=description["transaction"],
+        clean=description["clean"],
+        pages=octets[end - paged : end],
+    )
+
+
+def _set_aside(path: Path) -> str:
+    """Renames the data file to a free name and removes what belonged to it."""
+    number = 1
+    while (aside := path / f"data.damaged-{number}.mdb").exists():
+        number += 1
+    (path / _DATA).rename(aside)
+    for name in (_FILE, _LOCK):
+        (path / name).unlink(missing_ok=True)
+    sync_directory(path)
+    return aside.name
