@@ -1,4 +1,4 @@
-"""The server: one store, its drivers, and listeners whose connections choose their terminal (design, section 2)."""
+"""The server: one store, its drivers, and listeners whose connections choose their terminal (design, 2)."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -59,7 +59,9 @@ class Server:
                 try:
                     opened = await trio.open_tcp_listeners(port, host=host)
                 except OSError as problem:
-                    raise ListenError(f"cannot listen on {address}: {problem.strerror or problem}") from problem
+                    raise ListenError(
+                        f"cannot listen on {address}: {problem.strerror or problem}"
+                    ) from problem
                 listeners += opened
                 self.addresses += [listener.socket.getsockname()[:2] for listener in opened]
         except ListenError:
@@ -75,7 +77,7 @@ class Server:
             await self._choose_terminal(transport)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
-        except Exception:  # noqa: BLE001 (a defect of ours must cost this connection only)
+        except Exception:
             log.exception("a connection ended by a defect of the server")
         finally:
             transport.close()
@@ -198,7 +200,7 @@ async def _accept(
     server: Server,
     listeners: list[trio.SocketListener],
     connections: trio.Nursery,
-    task_status: trio.TaskStatus[trio.CancelScope],
+    task_status: "trio.TaskStatus[trio.CancelScope]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.CancelScope() as scope:
         task_status.started(scope)

@@ -1,4 +1,4 @@
-"""Broadcast: every subscriber gets every message; each is a cursor over the topic's log (design, section 1)."""
+"""Broadcast: every subscriber gets every message; each is a cursor over the topic's log (design, 1)."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -12,7 +12,7 @@ from storage.blocks import Block
 from storage.errors import DamagedBlock
 
 TAKE_OCTETS = 256 << 10
-"""What a channel gives at once while it is live: then the connection's other subscriptions have their turn."""
+"""What a live channel gives at once: then the connection's other subscriptions have their turn."""
 
 TRIM_BLOCKS = 64
 """How many small blocks a tail gathers before it is looked through for those that everybody has had."""
@@ -82,8 +82,8 @@ class BroadcastDriver(Driver):
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
 
-        So a subscriber that keeps up with the others loses nothing, and one that is slower than the others, or
-        reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+        So a subscriber that keeps up with the others loses nothing, and one that is slower than they are,
+        or reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
         """
         while self._fastest_lag() > self.resources.tail_octets // 4:
             fastest = self._fastest()
@@ -122,7 +122,7 @@ class BroadcastChannel:
         return self.position < end
 
     async def take(self) -> Taken | None:
-        """From the tail where it reaches back far enough, else from the store, else the news that it is gone."""
+        """From the tail where it reaches back far enough, else from the store, else the news of a gap."""
         if not self.ready():
             return None
         driver = self.driver

@@ -196,7 +196,9 @@ class Catalogue:
     ) -> Driver:
         _check_name(name)
         if len(self._drivers) >= self._config.max_topics:
-            raise Refused(f"the server has its {self._config.max_topics} topics, the most it is configured for")
+            raise Refused(
+                f"the server has its {self._config.max_topics} topics, the most it is configured for"
+            )
         record = await self._in_store(
             partial(
                 self._store.catalogue.create,
@@ -275,7 +277,7 @@ class Catalogue:
             raise Refused(str(problem)) from problem
 
     def release_ids(self) -> dict[int, int]:
-        """For each topic with reserved ids, the next id: at a clean end, those from there on were not used."""
+        """For each topic with reserved ids its next id: at a clean end, those from there on are unused."""
         return {
             driver.topic.id: driver.next_id for driver in self if driver.reserved > max(1, driver.next_id)
         }

@@ -62,7 +62,7 @@ class Channel(Protocol):
         """The next thing to write, None when there was nothing after all."""
 
     def written(self, octets: int) -> None:
-        """How many octets of the last Frames taken were written to the socket: all, or fewer when it broke."""
+        """How many octets of the last Frames taken went to the socket: all, or fewer when it broke."""
 
     def finish(self) -> None:
         """Give what is there now and nothing that comes later: the client has stopped listening."""

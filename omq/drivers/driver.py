@@ -1,4 +1,4 @@
-"""What every driver is: a queue behind a name, with ids to give and octets to keep (terminal-driver RFC, 3.5.1)."""
+"""What every driver is: a queue behind a name, with ids to give and octets to keep (RFC 005, 3.5.1)."""
 
 import time
 from abc import ABC, abstractmethod

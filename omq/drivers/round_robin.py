@@ -1,8 +1,8 @@
 """Round-robin: every message goes to exactly one subscriber, in turn (design, section 4).
 
-A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to the
-socket, for one with credit when it is confirmed with Received. What is outstanding when its subscriber goes is
-dealt to another. The topic's position is the next id to deal and the ids below it that are not done.
+A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to
+the socket, for one with credit when it is confirmed with Received. What is outstanding when its subscriber
+goes is dealt to another. The topic's position is the next id to deal and the ids below it that are not done.
 """
 
 import heapq

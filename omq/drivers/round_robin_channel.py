@@ -85,7 +85,7 @@ class RoundRobinChannel:
         return Frames(tuple(parts)) if parts else None
 
     def written(self, octets: int) -> None:
-        """With `octets` of the last take on the socket: those messages are done, unless they need a Received."""
+        """`octets` of the last take are on the socket: those are done, unless they need a Received."""
         taken, self._taken = self._taken, []
         back: list[tuple[range, list[memoryview]]] = []
         for ids, frames in taken:

@@ -9,7 +9,7 @@ MOST_BLOCKS = 512
 
 
 class TailMemory:
-    """One bound for the tails of all topics. When it is passed, the topic that was idle longest gives first."""
+    """One bound for the tails of all topics. Past it, the topic that was idle longest gives first."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -132,7 +132,7 @@ class Writer:
             post.confirmation.settle(failures.get(post.driver))
 
     async def _append(self, blocks_of: dict[Stored, list[Block]]) -> dict[Stored, str]:
-        """Write all in one transaction; when that fails, topic by topic, so that one cannot fail the others."""
+        """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
         try:
             await trio.to_thread.run_sync(
                 self.environment.append, [block for blocks in blocks_of.values() for block in blocks]

@@ -39,23 +39,29 @@ log = logging.getLogger("omq.terminal")
 class Subscription:
     """The terminal's side of one channel (see omq.drivers.channel.Subscriber)."""
 
-    __slots__ = ("_terminal", "channel", "closed", "name", "started", "topic")
+    __slots__ = ("_closed", "_started", "_terminal", "channel", "topic")
 
     def __init__(self, terminal: "OmqTerminal", topic: types.Topic) -> None:
         self._terminal = terminal
         self.topic = topic
         self.channel: Channel | None = None
-        self.started = False
-        """Whether Subscribed is on its way, before which there are no messages."""
-        self.closed = False
+        self._started = False
+        self._closed = False
 
     def wake(self) -> None:
-        if self.started and not self.closed:
+        if self._started and not self._closed:
             self._terminal.ready(self)
 
     def start(self) -> None:
-        self.started = True
+        """Subscribed is on its way: messages may follow."""
+        self._started = True
         self.wake()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def is_closed(self) -> bool:
+        return self._closed
 
     def replaced(self, channel: Channel) -> None:
         self.channel = channel
@@ -176,10 +182,10 @@ class OmqTerminal:
     async def _forward(self, subscription: Subscription) -> None:
         """Give one subscription its turn: what its channel has at once, then the next one's."""
         channel = subscription.channel
-        if subscription.closed or channel is None or not channel.ready():
+        if subscription.is_closed() or channel is None or not channel.ready():
             return
         taken = await channel.take()
-        if subscription.closed:
+        if subscription.is_closed():
             return
         match taken:
             case Frames(parts):
@@ -191,7 +197,7 @@ class OmqTerminal:
                 finally:
                     self._sending = None
                     channel.written(self._transport.sent - before)
-                    if subscription.closed:
+                    if subscription.is_closed():
                         channel.close()
             case Gone(first, last, reason):
                 what = f"messages {first} to {last} are gone: {reason}"
@@ -201,14 +207,14 @@ class OmqTerminal:
                 pass
             case _:
                 assert_never(taken)
-        if not subscription.closed and channel.ready():
+        if not subscription.is_closed() and channel.ready():
             self._ready[subscription] = None
 
     def _close(self, subscription: Subscription) -> None:
         """End a subscription from this side, now or when what it is sending is sent."""
         self._subscriptions.pop(subscription.topic.topic, None)
         self._ready.pop(subscription, None)
-        subscription.closed = True
+        subscription.close()
         if subscription is not self._sending and subscription.channel is not None:
             subscription.channel.close()
 
@@ -216,7 +222,7 @@ class OmqTerminal:
         """The topic was deleted, and the channel with it."""
         self._subscriptions.pop(subscription.topic.topic, None)
         self._ready.pop(subscription, None)
-        subscription.closed = True
+        subscription.close()
         self._replies.add(types.Unsubscribed(subscription.topic))
 
     # -- reading -------------------------------------------------------------------------------------------

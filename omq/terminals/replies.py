@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from omq.drivers.confirmation import Confirmation
-from omq.protocol.sentences import sentence
 from omq.protocol.frames import encode
+from omq.protocol.sentences import sentence
 from omq.protocol.types import Confirmed, Error, Frame
 
 
