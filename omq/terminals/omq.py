@@ -376,7 +376,7 @@ class OmqTerminal:
             case types.Delete(topic):
                 self._replies.add(types.Deleted(await self._catalogue.delete(topic)))
             case types.Topics():
-                self._replies.add(types.TopicList(self._catalogue.topics()))
+                self._replies.look(lambda: types.TopicList(self._catalogue.topics()))
             case types.Request(topic, n):
                 self._request(topic, n)
             case types.Received(topic, id):

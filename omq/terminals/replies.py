@@ -23,6 +23,13 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Look:
+    """A frame that tells how things are when it is sent, after everything before it is answered."""
+
+    frame: Callable[[], Frame]
+
+
+@dataclass(frozen=True, slots=True)
 class _Refusal:
     """The Error that answers a Publish."""
 
@@ -48,7 +55,7 @@ class Replies:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._queue: deque[_Answer | _Refusal | _Outcome | _Confirm] = deque()
+        self._queue: deque[_Answer | _Look | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
 
     def __len__(self) -> int:
@@ -57,6 +64,11 @@ class Replies:
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
         """Answer with a frame; call `then` when it is about to be sent."""
         self._queue.append(_Answer(encode(frame), then))
+        self._wake()
+
+    def look(self, frame: Callable[[], Frame]) -> None:
+        """Answer with a frame that is made when it is about to be sent."""
+        self._queue.append(_Look(frame))
         self._wake()
 
     def refuse_publish(self, text: bytes) -> None:
@@ -86,6 +98,8 @@ class Replies:
                     ready.append(octets)
                     if then is not None:
                         then()
+                case _Look(frame):
+                    ready.append(encode(frame()))
                 case _Refusal(octets):
                     ready.append(octets)
                     self._refused += 1
