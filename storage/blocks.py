@@ -33,7 +33,7 @@ This is the plain Python codec.  What it does for each message is in ``encode``,
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
@@ -230,39 +230,51 @@ def merge(blocks: Sequence[Block]) -> Block:
     size = sum(b.size for b in blocks)
     if size >= FRAMES_LIMIT:
         raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
+    offsets = [_NUMBER.pack(0)]
+    deltas: list[bytes] = []
     base = 0
-    offsets = array("I", (0,))
-    deltas = array("I")
     latest = 0
     for b in blocks:
-        offsets.extend(map(base.__add__, _numbers(b.offsets)[1:]))
-        base += b.size
         shift = b.time - start.time
         if max(latest, shift + b.span) >= SPAN_LIMIT:
             raise ValueError(f"A block may not span {SPAN_LIMIT} microseconds.")
+        offsets.append(_shifted(b.offsets[_NUMBER.size :], base))
+        base += b.size
         if b.deltas is None:
             latest = max(latest, shift)
-            deltas.extend(repeat(latest, b.count))
+            deltas.append(_NUMBER.pack(latest) * b.count)
+        elif shift >= latest:
+            latest = shift + b.span
+            deltas.append(_shifted(b.deltas, shift))
         else:
-            deltas.extend([max(latest, shift + delta) for delta in _numbers(b.deltas)])
-            latest = deltas[-1]
+            deltas.append(_octets([max(latest, shift + delta) for delta in _numbers(b.deltas)]))
+            latest = max(latest, shift + b.span)
     return Block(
         start.topic,
         start.first,
         sum(b.count for b in blocks),
         start.time,
         b"".join(b.frames for b in blocks),
-        _octets(offsets),
-        _octets(deltas) if latest else None,
+        b"".join(offsets),
+        b"".join(deltas) if latest else None,
     )
 
 
-def _octets(numbers: "array[int] | accumulate[int]") -> bytes:
+def _octets(numbers: Iterable[int]) -> bytes:
     """Numbers as little-endian u32."""
-    four = numbers if isinstance(numbers, array) else array("I", numbers)
+    four = array("I", numbers)
     if sys.byteorder == "big":
         four.byteswap()
     return four.tobytes()
+
+
+def _shifted(octets: Octets, shift: int) -> bytes:
+    """An array of little-endian u32 with ``shift`` added to each of them; none may reach 2^32.
+
+    Added at once, as two large numbers with a lane of 32 bits for each.
+    """
+    shifts = int.from_bytes(_NUMBER.pack(shift) * (len(octets) // _NUMBER.size), "little")
+    return (int.from_bytes(octets, "little") + shifts).to_bytes(len(octets), "little")
 
 
 def _number(octets: Octets, index: int) -> int:

@@ -121,6 +121,14 @@ class Catalogue:
                 records.append(replace(known, reserved=bound))
             self._write(records)
 
+    def release(self, unused: Mapping[int, int]) -> None:
+        """Lowers ``reserved`` of these topic ids in one commit: the ids from there on were never handed out.
+
+        For a clean end only, after which nothing more is handed out.  Raises UnknownTopic and StoreFull.
+        """
+        with self._lock:
+            self._write([replace(self._known(topic), reserved=bound) for topic, bound in unused.items()])
+
     def delete(self, topic: int) -> None:
         """Forgets a topic; its blocks are the environment's to drop.  Raises UnknownTopic."""
         with self._lock:

@@ -29,7 +29,7 @@ the other one.  A slot, numbers big-endian::
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from threading import Lock
@@ -52,7 +52,7 @@ _NO_BOOT = ""
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What ``recover`` found and did: one sentence, and whether messages someone may have seen could be gone."""
+    """What ``recover`` found and did, and whether messages that someone may have seen could be gone."""
 
     what: str
     rolled_back: bool
@@ -114,7 +114,7 @@ def recover(path: Path, boot_id: str) -> Recovered:
 
 
 class Checkpoints:
-    """Takes the checkpoints of one open environment.  The first is taken at once, before anything is written."""
+    """Takes the checkpoints of one open environment.  The first is taken at once, before any write."""
 
     def __init__(self, database: Database, boot_id: str) -> None:
         """Raises StoreError, and OSError when the checkpoint file cannot be read."""
@@ -122,6 +122,7 @@ class Checkpoints:
         self._boot_id = boot_id
         self._taking = Lock()
         self._held: list[Snapshot] = []
+        self._refusal: str | None = None
         slots = _read(database.path)
         newest = None if slots is None else slots.newest
         self._sequence = 0 if newest is None else newest.sequence
@@ -145,6 +146,8 @@ class Checkpoints:
         more is written, and the next start goes back to the checkpoint before.
         """
         with self._taking:
+            if self._refusal is not None:
+                raise StoreFailed(self._refusal)
             if clean or self._database.room().transaction != self.durable:
                 self._take(clean)
 
@@ -180,10 +183,13 @@ class Checkpoints:
             f"The disk refused to make {self._database.path} durable, so nothing more is written there; "
             "the next start goes back to the last checkpoint."
         )
+        self._refusal = sentence
         self._database.refuse(sentence)
-        safe = self._safe
-        if safe is not None:
-            self._write(_Slot(self._sequence + 1, _NO_BOOT, safe.transaction, clean=False, pages=safe.pages))
+        if self._safe is not None:
+            try:
+                self._write(replace(self._safe, sequence=self._sequence + 1, boot_id=_NO_BOOT, clean=False))
+            except StoreError as second:
+                raise StoreFailed(f"{sentence}  That could not even be noted: {second}") from error
         raise StoreFailed(sentence) from error
 
     def _write(self, slot: _Slot) -> None:
@@ -199,7 +205,7 @@ class Checkpoints:
 
 
 def prepare(path: Path) -> None:
-    """Makes the checkpoint file if there is none; before the environment is made.  OSError when that fails."""
+    """Makes the checkpoint file, if there is none, before the environment.  OSError when that fails."""
     if not (path / _FILE).exists():
         write_durably(path / _FILE, bytes(2 * _SLOT))
 

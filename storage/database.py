@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import lmdb
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lmdb import Environment as LmdbEnvironment
     from lmdb import Transaction as LmdbTransaction
     from lmdb import _Database as LmdbTable
+
+Cursor: TypeAlias = "LmdbCursor[bytes]"
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _MOST_READERS = 1024
@@ -48,7 +50,7 @@ class Reading:
         """The value of a key, None when there is none."""
         return self._transaction.get(key, db=self._tables[table])
 
-    def cursor(self, table: bytes) -> "LmdbCursor[bytes]":
+    def cursor(self, table: bytes) -> Cursor:
         """An LMDB cursor; good within the transaction only."""
         return self._transaction.cursor(self._tables[table])
 
@@ -217,13 +219,17 @@ class Database:
                 max_readers=_MOST_READERS,
                 max_spare_txns=_SPARE_TRANSACTIONS,
             )
-            sync_directory(self.path)
-            self._tables = {}
-            for name in self._names:
-                try:
-                    self._tables[name] = self._environment.open_db(name, create=False)
-                except lmdb.NotFoundError:
-                    pass  # make_tables makes it, when the caller is ready for the first write
+            try:
+                sync_directory(self.path)
+                self._tables = {}
+                for name in self._names:
+                    try:
+                        self._tables[name] = self._environment.open_db(name, create=False)
+                    except lmdb.NotFoundError:
+                        pass  # make_tables makes it, when the caller is ready for the first write
+            except BaseException:
+                self._environment.close()
+                raise
 
     def _require_open(self) -> None:
         if self._closed:

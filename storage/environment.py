@@ -15,7 +15,7 @@ from typing import assert_never
 
 from storage.blocks import Block, merge, pack, unpack
 from storage.checkpoint import Checkpoints, prepare
-from storage.database import Database, Reading, Writing
+from storage.database import Cursor, Database, Reading, Writing
 from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
 from storage.merging import plan
@@ -49,7 +49,7 @@ _GROWTH = 8 << 20
 
 
 class Environment:
-    """The stored blocks of one level.  Any call may come from any thread; writing calls queue for one lock."""
+    """The stored blocks of one level.  Any call may come from any thread; writing calls take turns."""
 
     level: Level
 
@@ -94,7 +94,7 @@ class Environment:
                 extent = extents[topic] if topic in extents else _extent(transaction, topic)
                 if block.first < extent.next:
                     raise StoreError(
-                        f"Messages of topic {topic} cannot be stored from {block.first} on, after {extent.last}."
+                        f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
                 info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
@@ -317,28 +317,30 @@ def _extent(transaction: Reading, topic: int) -> Extent:
 
 
 def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
-    """The records of the block that contains message ``first``, or else the next after it, and of all after
-    it.
-    """
+    """The records of the block that contains message ``first``, or else the next one, and of all after it."""
     cursor = transaction.cursor(_INDEX)
-    start = block_key(topic, first)
-    if not cursor.set_range(start) or cursor.key() != start:
-        # It may be inside the block before; when there is none, the cursor is where it was.
-        before = cursor.prev() if cursor.key() else cursor.last()
-        if not before:
-            before = cursor.first()
-        elif key_topic(cursor.key()) != topic or unpack_info(*cursor.item()).next <= first:
-            before = cursor.next()
-        if not before:
-            return
+    if not _seek(cursor, topic, first):
+        return
     for key, sealed in cursor:
         if key_topic(key) != topic:
             return
         yield unpack_info(key, sealed)
 
 
+def _seek(cursor: Cursor, topic: int, first: int) -> bool:
+    """Moves to the block that contains message ``first``, or else the next of any topic; False without one."""
+    start = block_key(topic, first)
+    found = cursor.set_range(start)
+    if found and cursor.key() == start:
+        return True
+    before = cursor.prev() if found else cursor.last()
+    if before and key_topic(cursor.key()) == topic and unpack_info(*cursor.item()).next > first:
+        return True
+    return cursor.set_range(start)
+
+
 def _verified(topic: int, info: BlockInfo, value: bytes | None) -> Block:
-    """The block of a stored value.  Raises DamagedBlock, with the ids that the index knows, and NewerFormat."""
+    """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
     if value is None:
         raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
     try:
@@ -396,7 +398,7 @@ def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequenc
 
 
 def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
-    """One block for a run; None when one of them cannot be read, and stays as it is for ``read`` to report."""
+    """One block for a run; None when a part cannot be read, and stays as it is for ``read`` to report."""
     try:
         return merge([_verified(topic, info, value) for info, value in run])
     except (DamagedBlock, NewerFormat):
