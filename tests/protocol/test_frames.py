@@ -164,7 +164,7 @@ def test_frames_before_a_bad_one_are_not_lost() -> None:
         FrameDecoder().feed(
             encode(Message(1, 5, b"a")) + encode(Error(b"good bye")) + b"\x00\x00\x00\x01\x63"
         )
-    assert caught.value.before == [MessageRun(5, [1], [b"a"]), Error(b"bye")]
+    assert caught.value.before == [MessageRun(5, [1], [b"a"]), Error(b"good bye")]
 
 
 def test_the_limit_counts_what_the_length_counts() -> None:
