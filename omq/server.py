@@ -9,10 +9,10 @@ from typing import assert_never
 import trio
 
 from omq.config import Config, parse_address
-from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
 from omq.drivers.housekeeping import keep_flushing, keep_tidy, save_positions
+from omq.drivers.memory import Memory
 from omq.protocol import handshake
 from omq.terminals.omq import OmqTerminal
 from omq.terminals.transport import Transport
@@ -36,11 +36,11 @@ class ListenError(Exception):
 class Server:
     """A running server. `addresses` are those it listens on, host and real port."""
 
-    def __init__(self, config: Config, catalogue: Catalogue, budget: Budget) -> None:
+    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory) -> None:
         self.config = config
         self.addresses: list[tuple[str, int]] = []
         self._catalogue = catalogue
-        self._budget = budget
+        self.memory = memory
         self._terminals: dict[OmqTerminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         self._stopping = False
@@ -115,7 +115,7 @@ class Server:
                 assert_never(never)
 
     async def _serve_omq(self, transport: Transport, received: bytes) -> None:
-        terminal = OmqTerminal(transport, self._catalogue, self._budget, self.config, received)
+        terminal = OmqTerminal(transport, self._catalogue, self.memory, self.config, received)
         self._terminals[terminal] = None
         try:
             if self._stopping:
@@ -155,9 +155,9 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
             level = logging.WARNING if recovery.rolled_back else logging.INFO
             log.log(level, "%s: %s", recovery.level.value, recovery.what)
         async with trio.open_nursery() as background:
-            budget = Budget(config.memory_bytes)
-            catalogue = Catalogue(config, store, budget, background)
-            server = Server(config, catalogue, budget)
+            memory = Memory(config.memory_bytes)
+            catalogue = Catalogue(config, store, memory, background)
+            server = Server(config, catalogue, memory)
             for writer in catalogue.writers.values():
                 background.start_soon(writer.run)
             try:

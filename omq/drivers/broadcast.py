@@ -85,7 +85,7 @@ class BroadcastDriver(Driver):
         So a subscriber that keeps up with the others loses nothing, and one that is slower than they are,
         or reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
         """
-        while self._fastest_lag() > self.resources.tail_octets // 4:
+        while self._fastest_lag() > self.resources.memory.tail_octets // 4:
             fastest = self._fastest()
             if fastest == self._stalled_at:
                 return
@@ -99,7 +99,7 @@ class BroadcastDriver(Driver):
         return max((channel.position for channel in self._channels), default=self.next_id)
 
     def _fastest_lag(self) -> int:
-        if self.tail.octets <= self.resources.tail_octets // 4:
+        if self.tail.octets <= self.resources.memory.tail_octets // 4:
             return 0
         return self.tail.octets_after(self._fastest(), self.tail.octets)
 

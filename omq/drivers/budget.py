@@ -21,6 +21,13 @@ class Budget:
         # One taker may exceed the limit when nobody holds anything: else it could never go on.
         return self.used == 0 or self.used + octets <= self.limit
 
+    def try_take(self, octets: int) -> bool:
+        """Hold `octets` if they are free now and nobody waits for them."""
+        if self._waiting or not self._fits(octets):
+            return False
+        self.used += octets
+        return True
+
     async def take(self, octets: int) -> None:
         """Wait until `octets` are free, then hold them."""
         if not self._waiting and self._fits(octets):

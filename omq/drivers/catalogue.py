@@ -10,11 +10,10 @@ import trio
 
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
-from omq.drivers.budget import Budget
 from omq.drivers.channel import Refused
 from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.memory import Memory
 from omq.drivers.round_robin import RoundRobinDriver
-from omq.drivers.tail import TailMemory
 from omq.drivers.writer import Writer
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
@@ -62,15 +61,13 @@ def persistence_from_text(text: str) -> Persistence:
 class Catalogue:
     """All drivers of a server, by name. `open_stored` first; each driver's task runs in `nursery`."""
 
-    def __init__(self, config: Config, store: Store, budget: Budget, nursery: trio.Nursery) -> None:
+    def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
         self._store = store
         self._nursery = nursery
-        self.writers = {level: Writer(store.level(level), budget) for level in Level}
+        self.writers = {level: Writer(store.level(level), memory.posted) for level in Level}
         self._resources = Resources(
-            budget=budget,
-            tails=TailMemory(config.memory_bytes // 2),
-            tail_octets=config.memory_bytes // 4,
+            memory=memory,
             readers=trio.CapacityLimiter(READERS),
             reserve=self._reserve,
         )

@@ -8,10 +8,10 @@ from functools import partial
 
 import trio
 
-from omq.drivers.budget import Budget
 from omq.drivers.channel import Channel, End, Refused, Subscriber
 from omq.drivers.confirmation import Confirmation, confirmed
-from omq.drivers.tail import Tail, TailMemory
+from omq.drivers.memory import Memory
+from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
 from storage.blocks import FRAME_HEADER, Block, encode
@@ -33,9 +33,7 @@ MERGE_BACK = 1 << 16
 class Resources:
     """What all drivers of a server share."""
 
-    budget: Budget
-    tails: TailMemory
-    tail_octets: int
+    memory: Memory
     readers: trio.CapacityLimiter
     reserve: Callable[[int, int], Awaitable[None]]
     """Reserve durably, for a topic id, all ids below another."""
@@ -69,7 +67,8 @@ class Driver(ABC):
         self.next_id = opening.next_id
         self.reserved = opening.reserved
         self.extent = opening.extent
-        self.tail = Tail(opening.resources.tails, opening.resources.tail_octets)
+        memory = opening.resources.memory
+        self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
         # Where housekeeping stands: up to which id it has looked, and where merging goes on.
         self.tidied = self.next_id
@@ -111,7 +110,7 @@ class Driver(ABC):
                 raise Refused(str(problem)) from problem
             await self._pace()
             return confirmed()
-        await self.resources.budget.take(octets)
+        await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
         self.writer.submit(Post(self, bodies, octets, confirmation))
         return confirmation

@@ -95,11 +95,11 @@ class RoundRobinDriver(Driver):
     # -- in ------------------------------------------------------------------------------------------------
 
     async def _room(self, octets: int) -> None:
-        while self._held and self._held + octets > self.resources.tail_octets:
+        while self._held and self._held + octets > self.resources.memory.tail_octets:
             await self._room_made.park()
         self._held += octets
         try:
-            await self.resources.budget.take(octets)
+            await self.resources.memory.waiting.take(octets)
         except BaseException:
             self._held -= octets
             self._room_made.unpark_all()
@@ -108,7 +108,7 @@ class RoundRobinDriver(Driver):
     def _free(self, octets: int) -> None:
         if octets:
             self._held -= octets
-            self.resources.budget.give(octets)
+            self.resources.memory.waiting.give(octets)
             self._room_made.unpark_all()
 
     def _keep(self, block: Block) -> None:
@@ -116,7 +116,7 @@ class RoundRobinDriver(Driver):
             self._holdings.append(block)
         elif self.tail.next == block.first:
             # Never push the oldest out: they are the next to be dealt. The store has what does not fit.
-            if self.tail.octets + len(block.frames) <= self.resources.tail_octets:
+            if self.tail.octets + len(block.frames) <= self.resources.memory.tail_octets:
                 self.tail.append(block)
         elif self._cursor == block.first:
             self.tail.append(block)

@@ -10,9 +10,9 @@ from typing import assert_never
 import trio
 
 from omq.config import Config
-from omq.drivers.budget import Budget
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Frames, Gone, Refused
+from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.protocol import types
@@ -22,7 +22,7 @@ from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
-from omq.terminals.transport import Transport
+from omq.terminals.transport import FIRST_OCTETS, Transport
 
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""
@@ -75,11 +75,11 @@ class OmqTerminal:
     """One connection after its handshake. `serve` returns when it is over, whatever the reason."""
 
     def __init__(
-        self, transport: Transport, catalogue: Catalogue, budget: Budget, config: Config, received: bytes
+        self, transport: Transport, catalogue: Catalogue, memory: Memory, config: Config, received: bytes
     ) -> None:
         self._transport = transport
         self._catalogue = catalogue
-        self._budget = budget
+        self._reading_budget = memory.reading
         self._config = config
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
@@ -91,6 +91,7 @@ class OmqTerminal:
         self._sending: Subscription | None = None
         self._credits: dict[bytes, int] = {}
         self._line_octets = 0
+        self._read_octets = 0
         self._connected = False
         self._finished = False
         self._ended_by_peer = False
@@ -112,7 +113,7 @@ class OmqTerminal:
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
-            self._budget.give(self._line_octets)
+            self._reading_budget.give(self._line_octets + self._read_octets)
             self._transport.close()
 
     def sweep(self, now: float) -> None:
@@ -233,7 +234,7 @@ class OmqTerminal:
                 while True:
                     if self._received and not await self._feed():
                         break
-                    self._received = await self._transport.receive()
+                    await self._receive()
                     if not self._received:
                         self._ended_by_peer = True
                         if self._lines.buffered:
@@ -244,6 +245,15 @@ class OmqTerminal:
             self._ended_by_peer = True
             self._scope.cancel()
         self._finish()
+
+    async def _receive(self) -> None:
+        """Read the socket: as much as there is, as far as the memory for it goes, else a little."""
+        self._received = await self._transport.receive()
+        if len(self._received) == FIRST_OCTETS:
+            more = self._transport.more()
+            if more and self._reading_budget.try_take(more):
+                self._read_octets = more
+                self._received += await self._transport.receive_more(more)
 
     async def _feed(self) -> bool:
         """Act on what was received; False when the connection is to end."""
@@ -304,12 +314,15 @@ class OmqTerminal:
 
     async def _hold_line(self) -> None:
         """A long line that is not complete holds its share of the memory, or waits for it."""
+        # What was read is dealt with. Given back first: nobody may wait for a share while holding another.
+        self._reading_budget.give(self._read_octets)
+        self._read_octets = 0
         if self._lines.buffered <= FREE_LINE_OCTETS:
-            self._budget.give(self._line_octets)
+            self._reading_budget.give(self._line_octets)
             self._line_octets = 0
         elif not self._line_octets:
             with self._liveness.excused():
-                await self._budget.take(self._config.max_line_bytes)
+                await self._reading_budget.take(self._config.max_line_bytes)
             self._line_octets = self._config.max_line_bytes
 
     async def _room_for_replies(self) -> None:

@@ -1,11 +1,18 @@
 """A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
 
+from array import array
+from fcntl import ioctl
+from termios import FIONREAD
+
 import trio
 
-READ_OCTETS = 256 << 10
-"""How much one read takes from the socket (design, section 1)."""
+FIRST_OCTETS = 16 << 10
+"""What a read takes at first: every connection can hold this much at the same time."""
 
-LINGER_SECONDS = 2.0
+MORE_OCTETS = 240 << 10
+"""What it takes beyond that, when there is more and the server's memory allows it (design, section 1)."""
+
+LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
 
 LINGER_OCTETS = 64 << 20
@@ -29,11 +36,22 @@ class Transport:
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     async def receive(self) -> bytes:
-        """What has arrived, at least an octet; nothing when the other side has finished sending.
+        """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
 
         Raises trio.BrokenResourceError when the connection broke.
         """
-        data: bytes = await self._stream.receive_some(READ_OCTETS)
+        data: bytes = await self._stream.receive_some(FIRST_OCTETS)
+        return data
+
+    def more(self) -> int:
+        """How many octets a second read would give at once, at most MORE_OCTETS."""
+        arrived = array("i", [0])
+        ioctl(self._stream.socket.fileno(), FIONREAD, arrived)
+        return min(arrived[0], MORE_OCTETS)
+
+    async def receive_more(self, octets: int) -> bytes:
+        """So many octets that have arrived, according to `more`."""
+        data: bytes = await self._stream.receive_some(octets)
         return data
 
     async def send(self, data: bytes | memoryview) -> None:
