@@ -1,0 +1,24 @@
+"""How the server's bounded memory is shared out (design, section 2; terminal-driver RFC, section 3.5.4).
+
+Each purpose has a share of its own, so that none can starve another: what waits for a subscriber to come must
+not keep what is being written from being finished.
+"""
+
+from omq.drivers.budget import Budget
+from omq.drivers.tail import TailMemory
+
+
+class Memory:
+    """The shares of `limit` octets. One message larger than a share may hold all of it."""
+
+    def __init__(self, limit: int) -> None:
+        self.tails = TailMemory(limit // 2)
+        """Recent blocks, for subscribers that are a little behind."""
+        self.tail_octets = limit // 4
+        """The most one topic keeps of them; also the most a transient round-robin topic keeps waiting."""
+        self.waiting = Budget(limit // 4)
+        """Messages of transient round-robin topics that are not done."""
+        self.posted = Budget(limit // 8)
+        """Messages on their way into a store."""
+        self.reading = Budget(limit // 8)
+        """What connections have read and not yet acted on, beyond a little for each."""
