@@ -1,0 +1,79 @@
+"""The bench measures the real server, and notices when something is missing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "tools" / "bench.py"
+
+CASES = (
+    "live-1-1",
+    "live-1-8",
+    "round-robin-1-4",
+    "ingest-weak",
+    "ingest-strong",
+    "replay-warm",
+    "replay-cold",
+    "latency",
+    "memory-idle",
+    "memory-stored",
+    "memory-stored-4x",
+    "memory-stalled",
+)
+
+
+def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    figures = tmp_path / "figures.json"
+    tiny = ["--runs=1", "--seconds=0.05", "--sizes=100", "--stored-mib=0.5", "--weak-flush-seconds=0.05"]
+    result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(figures.read_text())
+    rows = {row["case"]: row for row in report["rows"] if row["system"] == "omq"}
+    assert tuple(rows) == CASES
+    for case, row in rows.items():
+        assert row["failure"] is None, case
+        assert row["median"] > 0, case
+        assert row["samples"][0]["counted"], case
+    for case in ("live-1-1", "live-1-8", "round-robin-1-4"):
+        sample = rows[case]["samples"][0]
+        subscribers = sorted(sample["detail"].values())
+        whole = sum(subscribers) if case.startswith("round-robin") else subscribers[0]
+        assert whole == sample["messages"] > 0
+    assert len(report["contents compared"]) == 4
+    assert not any("FAILED" in text for text in report["contents compared"])
+    assert not list(stores.iterdir()), "the bench left something behind"
+
+
+def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path) -> None:
+    options = ["--only", "live-1-1", "--runs", "1", "--sizes", "100", "--systems", "omq"]
+    result = run_bench(*options, "--server", sys.executable + " -c pass", "--directory", str(tmp_path))
+    assert result.returncode == 1
+    assert "FAILED" in result.stdout
+    assert "at start" in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--only", "nothing"), "no case begins"),
+        (("--sizes", "many"), "--sizes takes whole numbers"),
+        (("--sizes", "4"), "sizes start at 20"),
+        (("--runs", "0"), "must be positive"),
+        (("--systems", "other"), "no system 'other'"),
+    ],
+)
+def test_wrong_options_are_named(options: tuple[str, ...], word: str) -> None:
+    result = run_bench(*options)
+    assert result.returncode == 2
+    assert word in result.stderr

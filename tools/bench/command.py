@@ -1,0 +1,331 @@
+"""The command line: which cases to measure, on which systems, how often and how long."""
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from alone import NoServer
+from check import check_contents
+from measure import (
+    WINDOW_OCTETS,
+    Sample,
+    Settings,
+    ingest,
+    latency,
+    live,
+    memory,
+    replay,
+)
+from nats_load import NatsSystem
+from omq_load import OmqSystem
+from redis_load import RedisSystem
+from report import MICROSECONDS, OCTETS, RATE, Row, amount, document, filesystem, machine, table
+from systems import Kind, System, split_command
+from workers import BenchFailure
+
+KINDS = {
+    "live-1-1": Kind.LIVE,
+    "live-1-8": Kind.LIVE,
+    "round-robin-1-4": Kind.ROUND_ROBIN,
+    "ingest-weak": Kind.WEAK,
+    "ingest-strong": Kind.STRONG,
+    "replay-warm": Kind.WEAK,
+    "replay-cold": Kind.WEAK,
+    "latency": Kind.LIVE,
+    "memory": Kind.WEAK,
+}
+"""The cases in the order in which they are measured, and the kind of topic of each."""
+
+MEMORY_ROWS = ("memory-idle", "memory-stored", "memory-stored-4x", "memory-stalled")
+"""The rows that the memory case makes."""
+
+UNITS = {"latency": MICROSECONDS, "memory": OCTETS}
+
+EPILOG = """\
+cases:
+  live-1-1, live-1-8   one publisher; until each of 1 or 8 subscribers has every message
+  round-robin-1-4      one publisher, four subscribers, every message to one of them
+  ingest-weak          published until confirmed, over at least five flush intervals
+  ingest-strong        published until confirmed, every confirmation after an fsync
+  replay-warm          a stored topic from its beginning, files in the page cache
+  replay-cold          the same after a restart with the page cache dropped (best effort)
+  latency              one way at a low rate: median and 99th percentile
+  memory               idle, with stored messages, and with a subscriber that stops reading
+"""
+
+
+def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.py",
+        description="Measure omq-server, and with --peers nats-server and redis-server at the same work.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
+    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
+    parser.add_argument(
+        "--sizes",
+        default="100,1024",
+        metavar="N,...",
+        help="octets of a message (default 100,1024; at least 20)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="NAME,...", help="these cases, by name or its beginning"
+    )
+    parser.add_argument(
+        "--systems",
+        default="",
+        metavar="NAME,...",
+        help="of omq, nats, redis, none (default: as --peers says)",
+    )
+    parser.add_argument(
+        "--stored-mib",
+        type=float,
+        default=200.0,
+        metavar="N",
+        help="bodies stored for a replay (default 200 MiB)",
+    )
+    parser.add_argument(
+        "--weak-flush-seconds", type=float, default=2.0, metavar="S", help="omq's flush interval (default 2)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short run of everything: figures to look at, not to quote"
+    )
+    parser.add_argument("--check", action="store_true", help="only compare contents, measure nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures for programs as well")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="where stores are made (default: the temporary directory)",
+    )
+    parser.add_argument(
+        "--server", metavar="CMD", help="command of the omq server (default: this checkout's)"
+    )
+    arguments = parser.parse_args(words)
+    if arguments.quick:
+        arguments.runs = 1
+        arguments.seconds = min(arguments.seconds, 0.5)
+        arguments.weak_flush_seconds = min(arguments.weak_flush_seconds, 0.2)
+        arguments.stored_mib = min(arguments.stored_mib, 20.0)
+    try:
+        arguments.sizes = [int(word) for word in arguments.sizes.split(",")]
+    except ValueError:
+        parser.error("--sizes takes whole numbers, divided by commas")
+    if min(arguments.sizes) < 20 or arguments.runs < 1 or arguments.stored_mib <= 0:
+        parser.error("sizes start at 20; runs and stored volume must be positive")
+    if arguments.seconds <= 0 or arguments.weak_flush_seconds <= 0:
+        parser.error("times must be positive")
+    wanted = [word for word in arguments.only.split(",") if word]
+    for word in wanted:
+        if not any(case.startswith(word) for case in KINDS):
+            parser.error(f"no case begins with {word!r}; there are {', '.join(KINDS)}")
+    arguments.cases = [case for case in KINDS if not wanted or any(case.startswith(word) for word in wanted)]
+    default = "omq,none,nats,redis" if arguments.peers else "omq,none"
+    arguments.systems = [word for word in (arguments.systems or default).split(",") if word]
+    for word in arguments.systems:
+        if word not in ("omq", "nats", "redis", "none"):
+            parser.error(f"there is no system {word!r}")
+    if arguments.directory is not None and not arguments.directory.is_dir():
+        parser.error(f"there is no directory {arguments.directory}")
+    return arguments
+
+
+def take(case: str, system: System, settings: Settings, size: int) -> dict[str, Sample]:
+    """One run of one case; the figures by the name of their row."""
+    match case:
+        case "live-1-1":
+            return {case: live(system, settings, size, Kind.LIVE, 1)}
+        case "live-1-8":
+            return {case: live(system, settings, size, Kind.LIVE, 8)}
+        case "round-robin-1-4":
+            return {case: live(system, settings, size, Kind.ROUND_ROBIN, 4)}
+        case "ingest-weak" | "ingest-strong":
+            return {case: ingest(system, settings, size, KINDS[case])}
+        case "replay-warm" | "replay-cold":
+            return {case: replay(system, settings, size, cold=case == "replay-cold")}
+        case "latency":
+            return {case: latency(system, settings, size)}
+        case _:
+            return memory(system, settings, size)
+
+
+def say(text: str) -> None:
+    """Progress goes to standard error, so that standard output holds the report alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Bench:
+    """The rows that come together over the runs."""
+
+    def __init__(self, systems: Sequence[System], settings: Settings, cases: Sequence[str]) -> None:
+        self.systems = systems
+        self.settings = settings
+        self.cases = cases
+        self.rows: list[Row] = []
+        self.checks: list[str] = []
+        self.failed = False
+
+    def row(self, case: str, size: int, system: System) -> Row:
+        for row in self.rows:
+            if (row.case, row.size, row.system) == (case, size, system.name):
+                return row
+        kind = KINDS.get(case, Kind.WEAK)
+        row = Row(system.name, case, size, UNITS.get(case.partition("-")[0], RATE), system.guarantee(kind))
+        self.rows.append(row)
+        return row
+
+    def check(self) -> None:
+        """Compare contents once with every system before anything is measured."""
+        for system in self.systems:
+            if isinstance(system, NoServer):
+                continue
+            try:
+                found = check_contents(system, self.settings)
+            except (BenchFailure, OSError) as failure:
+                self.failed = True
+                found = [f"{system.name}: FAILED: {failure}"]
+            self.checks += found
+            for text in found:
+                say(f"contents: {text}")
+
+    def run(self, runs: int, sizes: Sequence[int]) -> None:
+        """All runs. The systems take turns, so that whatever else the machine does meets them alike."""
+        for turn in range(runs):
+            for case in self.cases:
+                if case == "memory" and turn > 0:
+                    continue
+                for size in sizes:
+                    for system in self.systems:
+                        self.run_one(case, size, system, f"run {turn + 1} of {runs}")
+
+    def run_one(self, case: str, size: int, system: System, turn: str) -> None:
+        absent = system.lacks(case)
+        if absent is not None:
+            if not isinstance(system, NoServer):
+                self.row(case, size, system).absent = absent
+            return
+        try:
+            found = take(case, system, self.settings, size)
+        except (BenchFailure, OSError) as failure:
+            self.failed = True
+            self.row(case, size, system).failure = str(failure) or repr(failure)
+            say(f"{turn}: {case}, {size} octets, {system.name}: FAILED: {failure}")
+            return
+        for name, sample in found.items():
+            row = self.row(name, size, system)
+            row.samples.append(sample)
+            value = amount(sample.value, row.unit)
+            say(f"{turn}: {name}, {size} octets, {system.name}: {value} ({sample.counted})")
+
+
+def explain(settings: Settings, runs: int) -> str:
+    """How the figures were taken, in words."""
+    window = WINDOW_OCTETS // 2**20
+    return f"""\
+Figures are medians of {runs} runs of {settings.seconds:g} s: messages/s where no unit stands, MB/s of bodies.
+"to better peer" is above 1 where omq is better. "server" and "load" are the processor cores that the server
+and the generators used: a server well below one core (omq is one thread) was not what limited the figure.
+The system "none" is the generators connected to each other: what they can do without a server.
+
+All systems get the same load: one connection that sends prepared commands, one a message, 256 KiB at a
+time, and receivers that read and count octets. In live and round-robin cases the publisher stays within
+{window} MiB of bodies of the slowest subscriber (round-robin: of all together), for all systems alike, so
+that none has a reason to drop; a missing message, a cut connection or a message too many fails the figure.
+How many messages are stored is asked from the server.
+
+Ingest into Weak: omq flushes every {settings.weak_flush_seconds:g} s and \
+a run lasts {settings.weak_seconds:g} s.
+JetStream does not fsync within the run (every 2 minutes), Redis does every second. Into Strong: Redis with
+fsync before each reply, one for everything that it read together; JetStream has nothing like it.
+JetStream acknowledges the last message of every 256 KiB, which confirms those before it; omq and Redis
+confirm once at the end (Redis publishes with replies switched off, and its count is asked for). Redis keeps
+all messages in memory.
+
+Replay: omq From_beginning, JetStream a push consumer without acknowledgements, Redis XRANGE with a cursor.
+Cold: server stopped, files synced, POSIX_FADV_DONTNEED, server started. That is best effort: the kernel may
+keep pages nevertheless, and a disk below a virtual machine may have a cache of its own."""
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = parse_arguments(sys.argv[1:] if words is None else words)
+    # Being told to end is no different from Ctrl-C: servers, generators and directories are cleaned up.
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+    settings = Settings(
+        seconds=arguments.seconds,
+        weak_flush_seconds=arguments.weak_flush_seconds,
+        stored_octets=int(arguments.stored_mib * 2**20),
+        limit_octets=8 * 2**30,
+        latency_rate=1000,
+        directory=arguments.directory or Path(tempfile.gettempdir()),
+    )
+    command = (
+        split_command(arguments.server) if arguments.server else [sys.executable, "-m", "omq.cli.server"]
+    )
+    available: dict[str, System] = {
+        "omq": OmqSystem(command, settings.weak_flush_seconds),
+        "nats": NatsSystem(),
+        "redis": RedisSystem(),
+        "none": NoServer(),
+    }
+    systems: list[System] = []
+    for name in arguments.systems:
+        reason = available[name].missing()
+        if reason is None:
+            systems.append(available[name])
+        else:
+            say(f"{name} is left out: {reason}")
+    bench = Bench(systems, settings, arguments.cases)
+    try:
+        bench.check()
+        if not arguments.check:
+            bench.run(arguments.runs, arguments.sizes)
+    except KeyboardInterrupt:
+        say("interrupted; everything is cleaned up")
+        return 130
+    report(bench, arguments)
+    return 1 if bench.failed else 0
+
+
+def report(bench: Bench, arguments: argparse.Namespace) -> None:
+    order = [*KINDS, *MEMORY_ROWS]
+    rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
+    stores = filesystem(bench.settings.directory)
+    for name, text in machine().items():
+        print(f"{name}: {text}")
+    print(f"stores on: {stores}")
+    for system in bench.systems:
+        print(f"{system.name}: {system.version()}")
+    print()
+    for text in bench.checks:
+        print(f"contents: {text}")
+    if rows:
+        print()
+        print(table(rows))
+        print()
+        print(explain(bench.settings, arguments.runs))
+    if arguments.json is not None:
+        shown: dict[str, Any] = {
+            "runs": arguments.runs,
+            "seconds": bench.settings.seconds,
+            "weak seconds": bench.settings.weak_seconds,
+            "weak flush seconds": bench.settings.weak_flush_seconds,
+            "stored octets": bench.settings.stored_octets,
+            "window octets": WINDOW_OCTETS,
+            "latency messages a second": bench.settings.latency_rate,
+            "stores on": stores,
+        }
+        text = json.dumps(document(rows, bench.systems, shown, bench.checks), indent=2)
+        arguments.json.write_text(text + "\n")

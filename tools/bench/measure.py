@@ -1,0 +1,446 @@
+"""The measurements: each starts a server with an empty directory, lets it do one kind of work, and counts."""
+
+import os
+import select
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from systems import RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System
+from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_together
+
+TOPIC = b"bench"
+
+WINDOW_OCTETS = 4 * 1024 * 1024
+"""How far, in octets of bodies, a live publisher may run ahead of its slowest subscriber.
+
+Core NATS and Redis cut off a subscriber that falls behind too far. The same bound for every system keeps all
+of them below that, so that nothing is lost and what is counted is what arrived.
+"""
+
+QUIET_SECONDS = 0.05
+"""How long a receiver listens on after the last message, for messages that should not be there."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long and how much to measure."""
+
+    seconds: float
+    weak_flush_seconds: float
+    stored_octets: int
+    limit_octets: int
+    latency_rate: int
+    directory: Path
+
+    @property
+    def weak_seconds(self) -> float:
+        """A Weak ingest lasts for at least five flush intervals."""
+        return max(self.seconds, 5.2 * self.weak_flush_seconds)
+
+
+@dataclass
+class Sample:
+    """One run's figure. `counted` says what was compared to be sure that nothing was lost or invented."""
+
+    value: float
+    messages: int
+    seconds: float
+    counted: str
+    server_cores: float = 0.0
+    load_cores: float = 0.0
+    detail: dict[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def server(system: System, kind: Kind, settings: Settings) -> Iterator[Path]:
+    """A running server with an empty directory, which is gone afterwards whatever happens."""
+    directory = Path(tempfile.mkdtemp(prefix="omq-bench-", dir=settings.directory))
+    try:
+        system.start(directory, kind)
+        try:
+            system.declare(kind, TOPIC)
+            yield directory
+        except BenchFailure as failure:
+            process = system.process
+            ended = process is not None and process.poll() is not None
+            state = "the server has ended" if ended else "the server runs"
+            raise BenchFailure(f"{failure} ({state}; its log: {system.log_tail()})") from failure
+    finally:
+        system.stop()
+        shutil.rmtree(directory)
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+def publish_for(
+    system: System, kind: Kind, chunk: Chunk, board: Board, seconds: float, subscribers: int, begin: Begin
+) -> Span:
+    """Publish chunk after chunk to live subscribers, never more than the window ahead of them."""
+    publisher = system.publisher(kind, TOPIC)
+    window = max(2 * chunk.messages, WINDOW_OCTETS // chunk.size)
+    begin()
+    cpu = cpu_seconds()
+    start = time.perf_counter_ns()
+    deadline = start + int(seconds * 1e9)
+    sent = 0
+    last = False
+    while not last:
+        if last := time.perf_counter_ns() >= deadline:
+            # Told before the last chunk is sent, so that receivers know the end before it can reach them.
+            board.target = sent + chunk.messages
+        wait_for_room(board, kind, subscribers, sent + chunk.messages - window)
+        publisher.send(chunk.data, chunk.messages)
+        sent += chunk.messages
+    publisher.confirm(sent, sent)
+    return Span(start, time.perf_counter_ns(), sent, cpu_seconds() - cpu, {})
+
+
+def wait_for_room(board: Board, kind: Kind, subscribers: int, needed: int) -> None:
+    """Wait until the slowest subscriber has this many messages, or all together where they share them."""
+    best, since = -1, time.monotonic()
+    while True:
+        received = board.received(subscribers)
+        slowest = sum(received) if kind is Kind.ROUND_ROBIN else min(received)
+        if slowest >= needed:
+            return
+        if slowest > best:
+            best, since = slowest, time.monotonic()
+        elif time.monotonic() - since > SOCKET_SECONDS:
+            raise BenchFailure(f"subscribers stopped at message {slowest}; {needed} were due")
+        time.sleep(0.0001)
+
+
+def publish_stored(
+    system: System, kind: Kind, chunk: Chunk, seconds: float, least: int, most: int, held: int, begin: Begin
+) -> Span:
+    """Publish for a time and for at least and at most so many messages; the end is the confirmation of all.
+
+    `held` is how many messages the topic has already.
+    """
+    publisher = system.publisher(kind, TOPIC)
+    begin()
+    cpu = cpu_seconds()
+    start = time.perf_counter_ns()
+    deadline = start + int(seconds * 1e9)
+    sent = 0
+    while sent < least or (sent < most and time.perf_counter_ns() < deadline):
+        publisher.send(chunk.data, chunk.messages)
+        sent += chunk.messages
+    publisher.confirm(sent, held + sent)
+    return Span(start, time.perf_counter_ns(), sent, cpu_seconds() - cpu, {})
+
+
+# -- receiving ----------------------------------------------------------------------------------------------
+
+
+def receive_live(
+    system: System, kind: Kind, chunk: Chunk, board: Board, subscribers: int, begin: Begin
+) -> Span:
+    """Count what arrives at the subscribers until all that was published is there."""
+    sockets = [system.subscribe(kind, TOPIC) for _ in range(subscribers)]
+    begin()
+    cpu = cpu_seconds()
+    start = time.perf_counter_ns()
+    pulled = system.pull_loop(sockets, TOPIC, chunk.size, board) if kind is Kind.ROUND_ROBIN else None
+    if pulled is None:
+        end, shares = count_frames(system, kind, chunk, board, sockets)
+    else:
+        end, shares = pulled
+    used = cpu_seconds() - cpu
+    detail = {f"subscriber {place + 1}": float(share) for place, share in enumerate(shares)}
+    return Span(start, end, sum(shares), used, detail)
+
+
+def count_frames(
+    system: System, kind: Kind, chunk: Chunk, board: Board, sockets: Sequence[socket.socket]
+) -> tuple[int, list[int]]:
+    """Read and count octets only: every message takes equally many. Then look at both ends of each stream.
+
+    Returns the moment at which everything was there, and how many messages each subscriber got.
+    """
+    first = system.delivered(kind, TOPIC, chunk.first, 1)
+    size = len(first)
+    subscribers = len(sockets)
+    view = memoryview(bytearray(RECEIVE_OCTETS))
+    octets = [0] * subscribers
+    heads = [b""] * subscribers
+    tails = [b""] * subscribers
+    places = {each.fileno(): place for place, each in enumerate(sockets)}
+    poll = select.epoll()
+    for descriptor in places:
+        poll.register(descriptor, select.EPOLLIN)
+    end = 0
+    finished_at = 0.0
+    last_progress = time.monotonic()
+
+    while True:
+        events = poll.poll(0.02)
+        now = time.monotonic()
+        if finished_at and not events and now - finished_at > QUIET_SECONDS:
+            break
+        for descriptor, _ in events:
+            place = places[descriptor]
+            count = sockets[place].recv_into(view)
+            if not count and finished_at:
+                # Everything was there already, as when the other end has no more to do.
+                poll.unregister(descriptor)
+                continue
+            if not count:
+                got = octets[place] // size
+                raise BenchFailure(
+                    f"a subscriber was cut off with {got} of {board.target or 'more'} messages"
+                )
+            last_progress = now
+            if octets[place] < size:
+                heads[place] += view[: min(count, size)].tobytes()
+            octets[place] += count
+            board.set_received(place, octets[place] // size)
+            if board.target:
+                # Near the end: keep the last octets of each stream, to be looked at below.
+                tails[place] = (tails[place] + view[max(0, count - 2 * size) : count].tobytes())[-2 * size :]
+        target = board.target
+        if target and not finished_at:
+            counts = [each // size for each in octets]
+            if (sum(counts) if kind is Kind.ROUND_ROBIN else min(counts)) >= target:
+                end = time.perf_counter_ns()
+                finished_at = now
+        if now - last_progress > SOCKET_SECONDS:
+            shown = tails[octets.index(min(octets))][-200:]
+            counted = [each // size for each in octets]
+            raise BenchFailure(
+                f"messages were lost: {counted} arrived of {target}, the last octets {shown!r}"
+            )
+
+    counts = [each // size for each in octets]
+    for place, each in enumerate(octets):
+        # What is over must be whole pings, and few of them.
+        if (each % size) % system.stray_octets:
+            raise BenchFailure(
+                f"subscriber {place + 1} got {each} octets, which are no whole messages of {size}"
+            )
+    if kind is Kind.ROUND_ROBIN:
+        if sum(counts) != board.target:
+            raise BenchFailure(f"{sum(counts)} messages arrived, {board.target} were published")
+        return end, counts
+    last = system.delivered(kind, TOPIC, chunk.last, board.target)
+    for place in range(subscribers):
+        if counts[place] != board.target:
+            raise BenchFailure(f"subscriber {place + 1} got {counts[place]} messages of {board.target}")
+        if not heads[place].startswith(first) or last not in tails[place]:
+            raise BenchFailure(f"subscriber {place + 1} got another first or last message than was published")
+    return end, counts
+
+
+# -- the cases ----------------------------------------------------------------------------------------------
+
+
+def cores(seconds_used: float, span_seconds: float) -> float:
+    return seconds_used / span_seconds if span_seconds > 0 else 0.0
+
+
+def live(system: System, settings: Settings, size: int, kind: Kind, subscribers: int) -> Sample:
+    """Published and received by every subscriber (or by one, round-robin), messages a second."""
+    with server(system, kind, settings):
+        chunk = system.chunk(kind, TOPIC, size)
+        board = Board()
+        before = system.cpu_seconds()
+        spans: dict[str, Span] = run_together(
+            {
+                "receiver": partial(receive_live, system, kind, chunk, board, subscribers),
+                "publisher": partial(publish_for, system, kind, chunk, board, settings.seconds, subscribers),
+            },
+            settings.seconds + 3 * SOCKET_SECONDS,
+        )
+        used = system.cpu_seconds() - before
+    sent, got = spans["publisher"], spans["receiver"]
+    seconds = (got.end - sent.start) / 1e9
+    counted = f"{got.messages} deliveries of {sent.messages} published"
+    load = cores(sent.cpu_seconds + got.cpu_seconds, seconds)
+    value = sent.messages / seconds
+    return Sample(value, sent.messages, seconds, counted, cores(used, seconds), load, got.detail)
+
+
+def ingest(system: System, settings: Settings, size: int, kind: Kind) -> Sample:
+    """Published until all of it is confirmed, messages a second."""
+    seconds = settings.weak_seconds if kind is Kind.WEAK else settings.seconds
+    with server(system, kind, settings) as directory:
+        free = shutil.disk_usage(directory).free // 4
+        most = min(settings.limit_octets, free) // size
+        chunk = system.chunk(kind, TOPIC, size)
+        before = system.cpu_seconds()
+        task = partial(publish_stored, system, kind, chunk, seconds, chunk.messages, most, 0)
+        span: Span = run_together({"publisher": task}, seconds + 6 * SOCKET_SECONDS)["publisher"]
+        used = system.cpu_seconds() - before
+        files = sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
+    elapsed = (span.end - span.start) / 1e9
+    if kind is Kind.WEAK and span.messages >= most:
+        raise BenchFailure(f"the bound of {most} messages was reached after {elapsed:.1f} s of {seconds:.1f}")
+    counted = f"{span.messages} published, confirmed and held"
+    return Sample(
+        span.messages / elapsed,
+        span.messages,
+        elapsed,
+        counted,
+        cores(used, elapsed),
+        cores(span.cpu_seconds, elapsed),
+        {"octets in files": float(files)},
+    )
+
+
+def fill(
+    system: System, chunk: Chunk, messages: int, held: int = 0, watch: Callable[[], None] | None = None
+) -> int:
+    """Store so many messages more (whole chunks) in a Weak topic, confirmed; how many it holds then."""
+    task = partial(publish_stored, system, Kind.WEAK, chunk, 0.0, messages, messages, held)
+    span: Span = run_together({"publisher": task}, 10 * SOCKET_SECONDS, watch)["publisher"]
+    return held + span.messages
+
+
+def replay_task(system: System, count: int, last: bytes, begin: Begin) -> Span:
+    begin()
+    cpu = cpu_seconds()
+    start, end = system.replay(TOPIC, count, last, None)
+    return Span(start, end, count, cpu_seconds() - cpu, {})
+
+
+def replay_once(system: System, count: int, last: bytes) -> Sample:
+    before = system.cpu_seconds()
+    task: Task = partial(replay_task, system, count, last)
+    span: Span = run_together({"reader": task}, 6 * SOCKET_SECONDS)["reader"]
+    used = system.cpu_seconds() - before
+    seconds = (span.end - span.start) / 1e9
+    counted = f"{count} stored, {count} replayed"
+    load = cores(span.cpu_seconds, seconds)
+    return Sample(count / seconds, count, seconds, counted, cores(used, seconds), load)
+
+
+def write_back(directory: Path, drop: bool) -> None:
+    """Have the kernel write the files out; with `drop`, also ask it to forget their pages."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                if drop:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def replay(system: System, settings: Settings, size: int, cold: bool) -> Sample:
+    """Read a stored topic from its beginning, messages a second: warm, or cold after a restart."""
+    with server(system, Kind.WEAK, settings) as directory:
+        chunk = system.chunk(Kind.WEAK, TOPIC, size)
+        count = fill(system, chunk, settings.stored_octets // size)
+        # The flush that the last messages are still waiting for is not part of a replay.
+        time.sleep(min(2.5, 1.25 * settings.weak_flush_seconds))
+        if cold:
+            system.stop()
+            write_back(directory, drop=True)
+            system.start(directory, Kind.WEAK)
+        else:
+            write_back(directory, drop=False)
+            replay_once(system, count, chunk.last)
+        return replay_once(system, count, chunk.last)
+
+
+def latency_task(system: System, size: int, rate: int, seconds: float, begin: Begin) -> list[int]:
+    """Publish and receive in one process, so that both moments come from one clock; nanoseconds one way."""
+    receiver = system.subscribe(Kind.LIVE, TOPIC)
+    publisher = system.publisher(Kind.LIVE, TOPIC)
+    begin()
+    warm_up = max(10, rate // 10)
+    total = warm_up + max(20, int(rate * seconds))
+    step = 1_000_000_000 // rate
+    taken: list[int] = []
+    data = b""
+    sent = 0
+    begun = time.perf_counter_ns()
+    limit = begun + int((total / rate + SOCKET_SECONDS) * 1e9)
+    while len(taken) < total:
+        now = time.perf_counter_ns()
+        if now > limit:
+            raise BenchFailure(f"{len(taken)} of {total} messages arrived")
+        due = begun + sent * step
+        if sent < total and now >= due:
+            stamp = b"%020d" % time.perf_counter_ns()
+            publisher.send(system.encode(Kind.LIVE, TOPIC, stamp.ljust(size, b"x")), 1)
+            sent += 1
+            due += step
+        wait = max(0.0, (due - time.perf_counter_ns()) / 1e9) if sent < total else 1.0
+        if select.select([receiver], [], [], wait)[0]:
+            part = receiver.recv(65536)
+            arrived = time.perf_counter_ns()
+            if not part:
+                raise BenchFailure("the subscriber was cut off")
+            bodies, used = system.decode(Kind.LIVE, data + part)
+            data = (data + part)[used:]
+            taken += [arrived - int(body[:20]) for body in bodies]
+    if len(taken) != total:
+        raise BenchFailure(f"{len(taken)} messages arrived, {total} were published")
+    return taken[warm_up:]
+
+
+def latency(system: System, settings: Settings, size: int) -> Sample:
+    """From one moment before the publishing system call to one after the receiving one, microseconds."""
+    with server(system, Kind.LIVE, settings):
+        before = system.cpu_seconds()
+        task = partial(latency_task, system, size, settings.latency_rate, settings.seconds)
+        taken: list[int] = run_together({"client": task}, settings.seconds + 3 * SOCKET_SECONDS)["client"]
+        used = system.cpu_seconds() - before
+    ordered = sorted(taken)
+    p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1000
+    median = statistics.median(ordered) / 1000
+    seconds = len(taken) / settings.latency_rate
+    detail = {"p99": p99, "longest": ordered[-1] / 1000}
+    counted = f"{len(taken)} stamped, {len(taken)} arrived"
+    return Sample(median, len(taken), seconds, counted, cores(used, seconds), detail=detail)
+
+
+def memory(system: System, settings: Settings, size: int) -> dict[str, Sample]:
+    """Memory idle, with stored messages, with four times as many, with a subscriber that does not read."""
+    found: dict[str, Sample] = {}
+    highest = 0
+
+    def watch() -> None:
+        nonlocal highest
+        highest = max(highest, system.memory()[1])
+
+    def note(case: str, counted: str) -> None:
+        nonlocal highest
+        time.sleep(0.5)
+        watch()
+        resident, anonymous = system.memory()
+        detail = {"RSS": float(resident), "RssAnon": float(anonymous), "highest RssAnon": float(highest)}
+        # Idle, all that is resident counts; later that would include the files that the server maps.
+        value = resident if case == "memory-idle" else anonymous
+        found[case] = Sample(float(value), 0, 0.0, counted, detail=detail)
+        highest = 0
+
+    with server(system, Kind.WEAK, settings):
+        chunk = system.chunk(Kind.WEAK, TOPIC, size)
+        note("memory-idle", "no messages")
+        once = settings.stored_octets // size
+        held = fill(system, chunk, once, 0, watch)
+        note("memory-stored", f"{held} messages stored")
+        held = fill(system, chunk, 3 * once, held, watch)
+        note("memory-stored-4x", f"{held} messages stored")
+        stalled = system.stall(TOPIC)
+        if stalled is not None:
+            with stalled:
+                before = held
+                held = fill(system, chunk, 2 * once, held, watch)
+                note(
+                    "memory-stalled",
+                    f"{held} messages stored, {held - before} of them not read",
+                )
+    return found

@@ -1,0 +1,235 @@
+"""nats-server: core publish/subscribe and JetStream, spoken in its text protocol on raw sockets."""
+
+import json
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from systems import (
+    CHUNK_OCTETS,
+    Chunk,
+    Kind,
+    Publisher,
+    Sink,
+    System,
+    command_version,
+    make_body,
+    receive_stream,
+    receive_until,
+)
+from workers import BenchFailure
+
+_CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"name":"bench"}\r\nPING\r\n'
+_ACKS = b"bench.acks"
+_DELIVER = b"bench.deliver"
+_STREAM = b"bench"
+
+CHUNKS_IN_FLIGHT = 4
+"""How many chunks JetStream may owe acknowledgements for."""
+
+
+def digits_up_to(count: int) -> int:
+    """How many digits it takes to write all the numbers from 1 to count."""
+    total, power = 0, 1
+    while power <= count:
+        total += count - power + 1
+        power *= 10
+    return total
+
+
+class JetStreamPublisher(Publisher):
+    """Publishes with acknowledgements, a bounded number of them outstanding, and counts what they confirm."""
+
+    def __init__(self, connected: socket.socket, nats: "NatsSystem") -> None:
+        super().__init__(connected)
+        self._nats = nats
+        self._sent: list[int] = []
+        # Sequence numbers count the whole stream, also what others stored before.
+        self._total = self._stored = nats.stored()
+        self._rest = b""
+        connected.sendall(b"SUB " + _ACKS + b" 1\r\nPING\r\n")
+        receive_until(connected, b"PONG\r\n")
+
+    def send(self, data: bytes, messages: int) -> None:
+        self.socket.sendall(data)
+        self._total += messages
+        self._sent.append(self._total)
+        while len(self._sent) > CHUNKS_IN_FLIGHT:
+            self._read_acks()
+
+    def _read_acks(self) -> None:
+        data = self._rest + self.socket.recv(256 * 1024)
+        if data == self._rest:
+            raise BenchFailure("JetStream closed the publishing connection")
+        end = data.rfind(b"\r\n") + 2
+        self._rest = data[end:]
+        whole = data[:end]
+        if b'"error"' in whole or b"-ERR" in whole:
+            raise BenchFailure(f"JetStream refused: {whole[-300:]!r}")
+        # Acknowledgements come in order, so the last one's sequence number counts all before it.
+        at = whole.rfind(b'"seq":')
+        if at >= 0:
+            found = re.match(rb'"seq":(\d+)', whole[at:])
+            assert found is not None
+            self._stored = int(found[1])
+        while self._sent and self._sent[0] <= self._stored:
+            self._sent.pop(0)
+
+    def confirm(self, sent: int, held: int) -> None:
+        while self._stored < self._total:
+            self._read_acks()
+        if self._nats.stored() != held or self._stored != held:
+            raise BenchFailure(f"JetStream holds {self._nats.stored()} messages, {held} were published")
+
+
+class NatsSystem(System):
+    """nats-server as it comes, on loopback."""
+
+    name = "nats"
+    stray_octets = len(b"PING\r\n")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._command = shutil.which("nats-server")
+
+    def missing(self) -> str | None:
+        return None if self._command else "nats-server is not on the PATH"
+
+    def version(self) -> str:
+        return command_version("nats-server", "--version")
+
+    def guarantee(self, kind: Kind) -> str:
+        match kind:
+            case Kind.LIVE:
+                return "core publish/subscribe, at most once"
+            case Kind.ROUND_ROBIN:
+                return "core queue group (a random member each), at most once"
+            case Kind.WEAK | Kind.STRONG:
+                return "JetStream file store: written, fsync every 2 minutes only"
+
+    def lacks(self, case: str) -> str | None:
+        return "has no fsync per message (JetStream 2.9)" if case == "ingest-strong" else None
+
+    def start(self, directory: Path, kind: Kind) -> None:
+        assert self._command is not None
+        command = self._command
+        store = ["-js", "-sd", str(directory / "jetstream")] if kind.stored else []
+        self.launch_on_free_port(
+            lambda port: [command, "-a", "127.0.0.1", "-p", str(port), *store], directory
+        )
+
+    def connect(self) -> socket.socket:
+        connected = self.connect_socket()
+        connected.sendall(_CONNECT)
+        receive_until(connected, b"PONG\r\n")
+        return connected
+
+    def request(self, subject: bytes, body: dict[str, Any]) -> dict[str, Any]:
+        """One request to the JetStream API, on a connection of its own."""
+        with self.connect() as connected:
+            payload = json.dumps(body).encode()
+            connected.sendall(b"SUB bench.reply 1\r\n")
+            connected.sendall(b"PUB %s bench.reply %d\r\n%s\r\n" % (subject, len(payload), payload))
+            answer = receive_until(connected, b"}\r\n")
+        reply: dict[str, Any] = json.loads(answer[answer.index(b"\r\n") + 2 :])
+        if "error" in reply:
+            raise BenchFailure(f"JetStream: {reply['error']}")
+        return reply
+
+    def stored(self) -> int:
+        """How many messages the stream holds."""
+        return int(self.request(b"$JS.API.STREAM.INFO." + _STREAM, {})["state"]["messages"])
+
+    def declare(self, kind: Kind, topic: bytes) -> None:
+        if kind.stored:
+            self.request(
+                b"$JS.API.STREAM.CREATE." + _STREAM,
+                {
+                    "name": _STREAM.decode(),
+                    "subjects": [topic.decode()],
+                    "storage": "file",
+                    "retention": "limits",
+                    "discard": "old",
+                    "num_replicas": 1,
+                },
+            )
+
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        return b"PUB %s %d\r\n%s\r\n" % (topic, len(body), body)
+
+    def chunk(self, kind: Kind, topic: bytes, size: int) -> Chunk:
+        """Stored: the last message of each chunk asks for the acknowledgement, which confirms all before it.
+
+        That is cheaper for JetStream than one acknowledgement per message, and confirms as much as the one
+        confirmation per batch that the others give.
+        """
+        if not kind.stored:
+            return super().chunk(kind, topic, size)
+        count = max(1, CHUNK_OCTETS // len(self.encode(kind, topic, make_body(0, size))))
+        bodies = [make_body(number, size) for number in range(count)]
+        commands = [self.encode(kind, topic, body) for body in bodies[:-1]]
+        commands.append(b"PUB %s %s %d\r\n%s\r\n" % (topic, _ACKS, size, bodies[-1]))
+        return Chunk(b"".join(commands), count, size, bodies[0], bodies[-1])
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        connected = self.connect()
+        return JetStreamPublisher(connected, self) if kind.stored else Publisher(connected)
+
+    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+        connected = self.connect()
+        group = b" workers" if kind is Kind.ROUND_ROBIN else b""
+        connected.sendall(b"SUB %s%s 1\r\nPING\r\n" % (topic, group))
+        receive_until(connected, b"PONG\r\n")
+        return connected
+
+    def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
+        return b"MSG %s 1 %d\r\n%s\r\n" % (topic, len(body), body)
+
+    def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
+        """A push consumer without acknowledgements, made for this replay."""
+        with self.connect() as connected:
+            connected.sendall(b"SUB " + _DELIVER + b" 1\r\nPING\r\n")
+            receive_until(connected, b"PONG\r\n")
+            start = time.perf_counter_ns()
+            created = self.request(
+                b"$JS.API.CONSUMER.CREATE." + _STREAM,
+                {
+                    "stream_name": _STREAM.decode(),
+                    "config": {
+                        "deliver_subject": _DELIVER.decode(),
+                        "deliver_policy": "all",
+                        "ack_policy": "none",
+                        "replay_policy": "instant",
+                        "mem_storage": True,
+                        "num_replicas": 1,
+                    },
+                },
+            )
+            # Each message carries a reply subject with its stream and consumer sequence, a time of 19 digits
+            # and the number of messages still to come: its octets are known in advance, digit by digit.
+            reply = b"$JS.ACK.%s.%s.1..." % (_STREAM, created["name"].encode()) + b"9" * 19 + b"."
+            fixed = len(b"MSG %s 1 %s %d\r\n%s\r\n" % (topic, reply, len(last), last))
+            pending_digits = digits_up_to(count - 1) + 1
+            expected = count * fixed + 2 * digits_up_to(count) + pending_digits
+            end_of_last = b".0 %d\r\n%s\r\n" % (len(last), last)
+            return start, receive_stream(connected, expected, self.stray_octets, end_of_last, sink)
+
+    def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
+        bodies = []
+        at = 0
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            if line.startswith(b"MSG "):
+                size = int(line.rpartition(b" ")[2])
+                if len(data) < end + 2 + size + 2:
+                    break
+                bodies.append(data[end + 2 : end + 2 + size])
+                at = end + 2 + size + 2
+            elif line == b"PING":
+                at = end + 2
+            else:
+                raise BenchFailure(f"nats-server said {line[:200]!r}")
+        return bodies, at

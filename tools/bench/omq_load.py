@@ -1,0 +1,179 @@
+"""omq-server, spoken in protocol one on raw sockets. Shares no code with the server that it measures."""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from systems import Kind, Publisher, Sink, System, receive_exactly, receive_stream
+from workers import BenchFailure
+
+_VERSION_ONE = struct.pack(">q", 1)
+_ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _TOPICS = 0, 1, 2, 3, 5, 6, 9
+_MESSAGE_HEAD = struct.Struct(">IBQI")
+_DECLARATIONS = {
+    Kind.LIVE: b"Broadcast Transient",
+    Kind.ROUND_ROBIN: b"Round_robin Transient",
+    Kind.WEAK: b"Broadcast (Persistent Weak)",
+    Kind.STRONG: b"Broadcast (Persistent Strong)",
+}
+_READY = re.compile(r"omq-server listening on (\S+):(\d+)\n")
+
+
+def read_frame(connected: socket.socket) -> tuple[int, bytes]:
+    """The next frame's type and payload; pings are left out, an Error is a failure."""
+    while True:
+        (length,) = struct.unpack(">I", receive_exactly(connected, 4))
+        frame = receive_exactly(connected, length)
+        if frame[0] == _ERROR:
+            raise BenchFailure(f"omq-server answered: {frame[1:].decode(errors='replace')}")
+        if frame[0] != _PING:
+            return frame[0], frame[1:]
+
+
+def expect_frame(connected: socket.socket, kind: int) -> bytes:
+    got, payload = read_frame(connected)
+    if got != kind:
+        raise BenchFailure(f"omq-server sent a frame of type {got} where {kind} was expected")
+    return payload
+
+
+class OmqPublisher(Publisher):
+    """Publish commands have no reply; one Confirm at the end answers for all of them."""
+
+    def __init__(self, connected: socket.socket, kind: Kind) -> None:
+        super().__init__(connected)
+        self._kind = kind
+
+    def confirm(self, sent: int, held: int) -> None:
+        self.socket.sendall(b"(Confirm %d)\n" % sent)
+        (number,) = struct.unpack(">Q", expect_frame(self.socket, _CONFIRMED))
+        if number != sent:
+            raise BenchFailure(f"omq-server confirmed {number}, not {sent}")
+        if self._kind.stored:
+            self.socket.sendall(b"Topics\n")
+            listed = expect_frame(self.socket, _TOPICS)
+            counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
+            if counts != [held]:
+                raise BenchFailure(f"omq-server holds {counts} messages, {held} were published")
+
+
+class OmqSystem(System):
+    """The server under development."""
+
+    name = "omq"
+    stray_octets = 9
+
+    def __init__(self, command: Sequence[str], weak_flush_seconds: float) -> None:
+        super().__init__()
+        self._command = command
+        self.weak_flush_seconds = weak_flush_seconds
+        self._topic_id = 0
+
+    def environment(self) -> dict[str, str]:
+        """The server comes from the checkout that the bench stands in, installed or not."""
+        places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+    def missing(self) -> str | None:
+        return None
+
+    def version(self) -> str:
+        result = subprocess.run(
+            [*self._command, "--version"], capture_output=True, text=True, check=False, env=self.environment()
+        )
+        lines = result.stdout.strip().splitlines()
+        return lines[0] if result.returncode == 0 and lines else "omq-server (tells no version)"
+
+    def guarantee(self, kind: Kind) -> str:
+        match kind:
+            case Kind.LIVE:
+                return "Broadcast Transient, at most once"
+            case Kind.ROUND_ROBIN:
+                return "Round_robin Transient, plain subscribers, at most once"
+            case Kind.WEAK:
+                return f"Broadcast (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
+            case Kind.STRONG:
+                return "Broadcast (Persistent Strong), fsync before it is confirmed"
+
+    def start(self, directory: Path, kind: Kind) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        config = directory / "omq.toml"
+        config.write_text(f"weak_flush_seconds = {self.weak_flush_seconds}\n")
+        options = ["--listen", "127.0.0.1:0", "--store", str(directory / "store"), "--config", str(config)]
+        self.launch([*self._command, *options], directory, stdout=subprocess.PIPE)
+        assert self.process is not None
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        ready = _READY.fullmatch(line)
+        if ready is None:
+            self.stop()
+            raise BenchFailure(f"omq-server said {line!r} at start: {self.log_tail()}")
+        self.port = int(ready[2])
+
+    def connect(self) -> socket.socket:
+        connected = self.connect_socket()
+        connected.sendall(_VERSION_ONE)
+        if receive_exactly(connected, 8) != _VERSION_ONE:
+            raise BenchFailure("omq-server does not speak protocol one")
+        connected.sendall(b"(Connect 1 bench)\n")
+        return connected
+
+    def declare(self, kind: Kind, topic: bytes) -> None:
+        with self.connect() as connected:
+            connected.sendall(b"(Declare %s %s)\n" % (topic, _DECLARATIONS[kind]))
+            expect_frame(connected, _DECLARED)
+
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        return b"(Publish %s %s)\n" % (topic, body)
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        return OmqPublisher(self.connect(), kind)
+
+    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+        connected = self.connect()
+        self._subscribe(connected, topic, b"From_current")
+        return connected
+
+    def _subscribe(self, connected: socket.socket, topic: bytes, replay: bytes) -> None:
+        connected.sendall(b"(Subscribe %s %s)\n" % (topic, replay))
+        answer = expect_frame(connected, _SUBSCRIBED)
+        found = re.fullmatch(rb"\(\(id (\d+)\)\(topic %s\)\)" % re.escape(topic), answer)
+        if found is None:
+            raise BenchFailure(f"omq-server answered Subscribe with {answer!r}")
+        self._topic_id = int(found[1])
+
+    def stall(self, topic: bytes) -> socket.socket:
+        connected = self.connect()
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self._subscribe(connected, topic, b"From_current")
+        return connected
+
+    def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
+        return _MESSAGE_HEAD.pack(13 + len(body), _MESSAGE, number, self._topic_id) + body
+
+    def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
+        with self.connect() as connected:
+            start = time.perf_counter_ns()
+            self._subscribe(connected, topic, b"From_beginning")
+            last_frame = self.delivered(Kind.WEAK, topic, last, count)
+            expected = count * len(last_frame)
+            return start, receive_stream(connected, expected, self.stray_octets, last_frame, sink)
+
+    def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
+        bodies = []
+        at = 0
+        while at + 5 <= len(data):
+            length, frame_type = struct.unpack_from(">IB", data, at)
+            if at + 4 + length > len(data):
+                break
+            if frame_type == _MESSAGE:
+                bodies.append(data[at + 17 : at + 4 + length])
+            elif frame_type != _PING:
+                raise BenchFailure(f"omq-server sent {data[at : at + 4 + min(length, 200)]!r}")
+            at += 4 + length
+        return bodies, at

@@ -1,0 +1,291 @@
+"""redis-server: publish/subscribe, streams with the append-only file, and lists, in its own protocol."""
+
+import select
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from systems import (
+    RECEIVE_OCTETS,
+    SOCKET_SECONDS,
+    Kind,
+    Publisher,
+    Sink,
+    System,
+    command_version,
+    receive_exactly,
+    receive_until,
+)
+from workers import BenchFailure, Board
+
+REPLAY_COUNT = 5000
+"""Entries asked for with one XRANGE."""
+
+POP_COUNT = 512
+"""Most messages that a round-robin subscriber takes with one BLMPOP."""
+
+
+def command(*words: bytes) -> bytes:
+    """A command in Redis' own encoding."""
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%s\r\n" % (len(word), word) for word in words])
+
+
+Reply = bytes | int | list["Reply"] | None
+
+
+class Incomplete(Exception):
+    """The reply goes on in octets not received yet."""
+
+
+def parse_reply(data: bytes, at: int) -> tuple[Reply, int]:
+    """One reply, and where it ends."""
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise Incomplete
+    first, text, after = data[at : at + 1], data[at + 1 : end], end + 2
+    match first:
+        case b"+":
+            return text, after
+        case b":":
+            return int(text), after
+        case b"$":
+            size = int(text)
+            if size < 0:
+                return None, after
+            if len(data) < after + size + 2:
+                raise Incomplete
+            return data[after : after + size], after + size + 2
+        case b"*":
+            if int(text) < 0:
+                return None, after
+            items: list[Reply] = []
+            for _ in range(int(text)):
+                item, after = parse_reply(data, after)
+                items.append(item)
+            return items, after
+        case _:
+            raise BenchFailure(f"redis-server said {data[at : at + 200]!r}")
+
+
+class RedisPublisher(Publisher):
+    """Publishes with replies switched off, the cheapest way there is, and counts at the end."""
+
+    def __init__(self, connected: socket.socket, kind: Kind, topic: bytes) -> None:
+        super().__init__(connected)
+        self._kind = kind
+        self._topic = topic
+        connected.sendall(command(b"CLIENT", b"REPLY", b"OFF"))
+
+    def confirm(self, sent: int, held: int) -> None:
+        if not self._kind.stored:
+            return
+        self.socket.sendall(command(b"CLIENT", b"REPLY", b"ON") + command(b"XLEN", self._topic))
+        answer = b""
+        while answer.count(b"\r\n") < 2:
+            part = self.socket.recv(65536)
+            if not part:
+                raise BenchFailure("redis-server closed the publishing connection")
+            answer += part
+        if answer != b"+OK\r\n:%d\r\n" % held:
+            raise BenchFailure(f"redis-server holds {answer!r}, {held} messages were published")
+
+
+class RedisSystem(System):
+    """redis-server with its defaults, apart from what each measurement says."""
+
+    name = "redis"
+    stray_octets = 1 << 62
+    """Redis sends nothing unasked: no multiple of this but 0 can occur."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._command = shutil.which("redis-server")
+
+    def missing(self) -> str | None:
+        return None if self._command else "redis-server is not on the PATH"
+
+    def version(self) -> str:
+        return " ".join(command_version("redis-server", "--version").split()[:3])
+
+    def guarantee(self, kind: Kind) -> str:
+        match kind:
+            case Kind.LIVE:
+                return "PUBLISH, at most once"
+            case Kind.ROUND_ROBIN:
+                return f"list: RPUSH, and BLMPOP of up to {POP_COUNT}, at most once"
+            case Kind.WEAK:
+                return "stream in memory, append-only file with fsync every second"
+            case Kind.STRONG:
+                return "stream in memory, append-only file with fsync before the reply"
+
+    def lacks(self, case: str) -> str | None:
+        return "keeps everything in memory" if case == "replay-cold" else None
+
+    def start(self, directory: Path, kind: Kind) -> None:
+        assert self._command is not None
+        server = self._command
+        options = ["--bind", "127.0.0.1", "--dir", str(directory), "--save", "", "--loglevel", "warning"]
+        if kind.stored:
+            sync = "always" if kind is Kind.STRONG else "everysec"
+            # No rewriting of the file in the middle of a measurement, to its advantage.
+            options += ["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]
+        self.launch_on_free_port(lambda port: [server, "--port", str(port), *options], directory)
+        # After a restart it reads its file first, and answers only with errors until then.
+        with self.connect_socket() as connected:
+            deadline = time.monotonic() + SOCKET_SECONDS
+            while time.monotonic() < deadline:
+                connected.sendall(command(b"PING"))
+                if receive_until(connected, b"\r\n") == b"+PONG\r\n":
+                    return
+                time.sleep(0.05)
+        raise BenchFailure(f"redis-server did not start: {self.log_tail()}")
+
+    def declare(self, kind: Kind, topic: bytes) -> None:
+        pass
+
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        match kind:
+            case Kind.LIVE:
+                return command(b"PUBLISH", topic, body)
+            case Kind.ROUND_ROBIN:
+                return command(b"RPUSH", topic, body)
+            case Kind.WEAK | Kind.STRONG:
+                return command(b"XADD", topic, b"*", b"b", body)
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        return RedisPublisher(self.connect_socket(), kind, topic)
+
+    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+        connected = self.connect_socket()
+        if kind is Kind.ROUND_ROBIN:
+            connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
+        else:
+            connected.sendall(command(b"SUBSCRIBE", topic))
+            answer = b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n" % (len(topic), topic)
+            if receive_exactly(connected, len(answer)) != answer:
+                raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
+        return connected
+
+    def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
+        if kind is Kind.ROUND_ROBIN:
+            return b"$%d\r\n%s\r\n" % (len(body), body)
+        return b"*3\r\n$7\r\nmessage\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(topic), topic, len(body), body)
+
+    def ask(self, kind: Kind, topic: bytes) -> bytes:
+        if kind is not Kind.ROUND_ROBIN:
+            return b""
+        return command(b"BLMPOP", b"0", b"1", topic, b"LEFT", b"COUNT", b"%d" % POP_COUNT)
+
+    def pull_loop(
+        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: Board
+    ) -> tuple[int, list[int]] | None:
+        """Each subscriber always has one BLMPOP waiting; `subscribe` has sent the first."""
+        request = self.ask(Kind.ROUND_ROBIN, topic)
+        element = len(self.delivered(Kind.ROUND_ROBIN, topic, b"x" * size, 1))
+        before = b"*2\r\n$%d\r\n%s\r\n*" % (len(topic), topic)
+        view = memoryview(bytearray(RECEIVE_OCTETS))
+        poll = select.epoll()
+        places = {each.fileno(): place for place, each in enumerate(sockets)}
+        for descriptor in places:
+            poll.register(descriptor, select.EPOLLIN)
+        received = [0] * len(sockets)
+        missing = [0] * len(sockets)
+        heads = [b""] * len(sockets)
+        last_progress = time.monotonic()
+        end = 0
+        while not board.target or sum(received) < board.target:
+            events = poll.poll(0.02)
+            if time.monotonic() - last_progress > SOCKET_SECONDS:
+                raise BenchFailure(f"{sum(received)} of {board.target} messages arrived, then nothing")
+            for descriptor, _ in events:
+                place = places[descriptor]
+                count = sockets[place].recv_into(view)
+                if not count:
+                    raise BenchFailure("redis-server closed a subscriber's connection")
+                if not missing[place]:
+                    # A new reply: its head tells how many elements follow, and all have the same size.
+                    heads[place] += view[: min(count, 256)].tobytes()
+                    if heads[place].startswith(before) and b"\r\n" in heads[place][len(before) :]:
+                        number, _, _ = heads[place][len(before) :].partition(b"\r\n")
+                        had = len(heads[place]) - min(count, 256)
+                        missing[place] = len(before) + len(number) + 2 + int(number) * element - had
+                        received[place] += int(number)
+                    elif heads[place].startswith(before[: len(heads[place])]):
+                        continue
+                    else:
+                        raise BenchFailure(f"redis-server said {heads[place]!r}")
+                missing[place] -= count
+                if missing[place] < 0:
+                    raise BenchFailure("redis-server sent more than was asked for")
+                if not missing[place]:
+                    heads[place] = b""
+                    end = time.perf_counter_ns()
+                    last_progress = time.monotonic()
+                    board.set_received(place, received[place])
+                    sockets[place].sendall(request)
+        if any(missing):
+            raise BenchFailure("messages were counted that have not arrived whole")
+        return end, received
+
+    def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
+        """XRANGE with a cursor. A PING after each one marks the end of its reply."""
+        view = memoryview(bytearray(RECEIVE_OCTETS))
+        mark = b"+PONG\r\n"
+        asked = b"%d" % REPLAY_COUNT
+        cursor = b"-"
+        total = 0
+        keep = len(last) + 256
+        tail = b""
+        with self.connect_socket() as connected:
+            start = time.perf_counter_ns()
+            while total < count:
+                connected.sendall(command(b"XRANGE", topic, cursor, b"+", b"COUNT", asked) + command(b"PING"))
+                head = tail = b""
+                while not tail.endswith(mark):
+                    received = connected.recv_into(view)
+                    if not received:
+                        raise BenchFailure("redis-server closed the connection")
+                    if sink is not None:
+                        sink(view[:received])
+                    if len(head) < 32:
+                        head += view[: min(32, received)].tobytes()
+                    tail = (tail + view[max(0, received - keep) : received].tobytes())[-keep:]
+                number = int(head[1 : head.index(b"\r\n")])
+                total += number
+                if not number:
+                    break
+                # The last entry starts with its id: array of two, id, array of two, field, body.
+                entry = tail.rindex(b"*2\r\n$1\r\nb\r\n")
+                cursor = b"(" + tail[:entry].split(b"\r\n")[-2]
+            end = time.perf_counter_ns()
+        if total != count or last not in tail:
+            raise BenchFailure(f"redis-server replayed {total} of {count} messages")
+        return start, end
+
+    def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
+        bodies: list[bytes] = []
+        at = 0
+        while at < len(data):
+            try:
+                reply, at = parse_reply(data, at)
+            except Incomplete:
+                break
+            match reply:
+                case [b"message", _, bytes(body)]:
+                    bodies.append(body)
+                case [bytes(), [*several]] if kind is Kind.ROUND_ROBIN:
+                    bodies += [body for body in several if isinstance(body, bytes)]
+                case [*entries] if kind.stored:
+                    for entry in entries:
+                        match entry:
+                            case [bytes(), [b"b", bytes(body)]]:
+                                bodies.append(body)
+                            case _:
+                                raise BenchFailure(f"redis-server said {entry!r}")
+                case b"PONG":
+                    pass
+                case _:
+                    raise BenchFailure(f"redis-server said {reply!r}")
+        return bodies, at

@@ -1,0 +1,307 @@
+"""What a system under measurement has to offer: a server to start, and the octets of its protocol."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from workers import BenchFailure, Board
+
+SOCKET_SECONDS = 30.0
+"""Longest time that a generator waits for one answer."""
+
+CHUNK_OCTETS = 256 * 1024
+"""Size of a prepared buffer of publish commands, sent over and over with one system call."""
+
+RECEIVE_OCTETS = 1024 * 1024
+"""Size of the buffer that receivers read into."""
+
+
+class Kind(Enum):
+    """The work a topic is there for."""
+
+    LIVE = "every message to every subscriber, in memory"
+    ROUND_ROBIN = "every message to one subscriber, in memory"
+    WEAK = "stored, made durable every few seconds"
+    STRONG = "stored and durable before it is confirmed"
+
+    @property
+    def stored(self) -> bool:
+        return self in (Kind.WEAK, Kind.STRONG)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A prepared buffer of publish commands."""
+
+    data: bytes
+    messages: int
+    size: int
+    first: bytes
+    last: bytes
+
+
+def make_body(number: int, size: int) -> bytes:
+    """A body of this size: a number and letters, which all protocols take as they are, without quotes."""
+    letter = b"%c" % (ord("a") + number % 26)
+    return (b"%012d" % number).ljust(size, letter)
+
+
+class Publisher:
+    """One publishing connection. Systems that acknowledge publications override `send` and `confirm`."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+
+    def send(self, data: bytes, messages: int) -> None:
+        self.socket.sendall(data)
+
+    def confirm(self, sent: int, held: int) -> None:
+        """Return when all messages sent here are as safe as the topic promises.
+
+        A stored topic must then hold exactly `held` messages, those of earlier publishers included.
+        """
+
+
+Sink = Callable[[memoryview], None]
+"""Gets every piece of a replay, in check mode only."""
+
+
+class System(ABC):
+    """A server under measurement, and the octets of its protocol."""
+
+    name: str
+    stray_octets: int
+    """Size of the one kind of unasked message (a ping) that may stand between delivered messages."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log: Path | None = None
+
+    # -- the server -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Why this system cannot be measured here, or None."""
+
+    @abstractmethod
+    def version(self) -> str: ...
+
+    @abstractmethod
+    def guarantee(self, kind: Kind) -> str:
+        """What the system promises for this kind of topic, in a few words for the table."""
+
+    def lacks(self, case: str) -> str | None:
+        """Why this system has nothing to compare with in a case, or None."""
+        return None
+
+    @abstractmethod
+    def start(self, directory: Path, kind: Kind) -> None:
+        """Start a server that keeps its files in `directory`, set up for this kind of work."""
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the server's process."""
+        return dict(os.environ)
+
+    def launch(self, command: Sequence[str], directory: Path, *, stdout: int | None = None) -> None:
+        """Start the server's process, with its log in the directory, and out of the reach of Ctrl-C."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log = directory / "server.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                env=self.environment(),
+                start_new_session=True,
+            )
+
+    def launch_on_free_port(self, command: Callable[[int], Sequence[str]], directory: Path) -> None:
+        """Start a server that must be told its port; should somebody take that in between, try another."""
+        for _ in range(5):
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
+            self.launch(command(self.port), directory)
+            assert self.process is not None
+            deadline = time.monotonic() + SOCKET_SECONDS
+            while self.process.poll() is None and time.monotonic() < deadline:
+                try:
+                    socket.create_connection(("127.0.0.1", self.port), 1).close()
+                except ConnectionRefusedError:
+                    time.sleep(0.02)
+                else:
+                    return
+            self.stop()
+        raise BenchFailure(f"{self.name} did not start: {self.log_tail()}")
+
+    def stop(self) -> None:
+        """End the server, politely first."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def log_tail(self) -> str:
+        """The last lines that the server logged, for a failure's text."""
+        if self.log is None or not self.log.exists():
+            return "no log"
+        return " / ".join(self.log.read_text(errors="replace").splitlines()[-3:]) or "nothing logged"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def memory(self) -> tuple[int, int]:
+        """The server's resident memory, all and anonymous, in octets."""
+        found = {"VmRSS": 0, "RssAnon": 0}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            word, _, value = line.partition(":")
+            if word in found:
+                found[word] = int(value.split()[0]) * 1024
+        return found["VmRSS"], found["RssAnon"]
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server so far, all threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def connect_socket(self) -> socket.socket:
+        connected = socket.create_connection(("127.0.0.1", self.port), SOCKET_SECONDS)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    # -- the protocol -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def declare(self, kind: Kind, topic: bytes) -> None: ...
+
+    @abstractmethod
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        """The command that publishes one message."""
+
+    def chunk(self, kind: Kind, topic: bytes, size: int) -> Chunk:
+        """A buffer full of publish commands, each with a body of its own."""
+        count = max(1, CHUNK_OCTETS // len(self.encode(kind, topic, make_body(0, size))))
+        bodies = [make_body(number, size) for number in range(count)]
+        data = b"".join([self.encode(kind, topic, body) for body in bodies])
+        return Chunk(data, count, size, bodies[0], bodies[-1])
+
+    @abstractmethod
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher: ...
+
+    @abstractmethod
+    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+        """A connection that gets the topic's messages from now on; the server has said so."""
+
+    @abstractmethod
+    def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
+        """The octets in which a subscriber gets the topic's message with this number (from 1)."""
+
+    def ask(self, kind: Kind, topic: bytes) -> bytes:
+        """What a subscriber sends to get more, where messages do not come by themselves."""
+        return b""
+
+    def pull_loop(
+        self, sockets: Sequence[socket.socket], topic: bytes, size: int, board: Board
+    ) -> tuple[int, list[int]] | None:
+        """Receive round-robin messages where subscribers must ask for them; None: they come by themselves."""
+        return None
+
+    def stall(self, topic: bytes) -> socket.socket | None:
+        """Subscribe to a stored topic on a connection that nobody reads; None: not measured here."""
+        return None
+
+    @abstractmethod
+    def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
+        """Read a stored topic from its beginning; the moments of the request and of the last octet.
+
+        It holds `count` messages, all of the size of `last`, the body of the last one.
+        """
+
+    @abstractmethod
+    def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
+        """The bodies of the whole messages in `data`, and how many octets of it they took."""
+
+
+def receive_exactly(connected: socket.socket, count: int) -> bytes:
+    """Receive this many octets."""
+    parts = []
+    while count:
+        part = connected.recv(count)
+        if not part:
+            raise BenchFailure("the server closed the connection")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def receive_until(connected: socket.socket, end: bytes) -> bytes:
+    """Receive up to and with these octets, when nothing follows them unasked."""
+    data = b""
+    while not data.endswith(end):
+        part = connected.recv(65536)
+        if not part:
+            raise BenchFailure(f"the server closed the connection after {data[-200:]!r}")
+        data += part
+    return data
+
+
+def receive_stream(
+    connected: socket.socket, expected: int, stray_octets: int, last: bytes, sink: Sink | None
+) -> int:
+    """Count a stream's octets until all expected ones are there; the moment of the last one.
+
+    Pings may stand between the messages: what is over must be whole pings, and the stream must end with the
+    last message, or be followed by pings only.
+    """
+    buffer = bytearray(RECEIVE_OCTETS)
+    view = memoryview(buffer)
+    received = 0
+    tail = b""
+    connected.settimeout(SOCKET_SECONDS)
+    try:
+        while received < expected or last not in tail:
+            count = connected.recv_into(buffer)
+            if not count:
+                raise BenchFailure(f"closed after {received} of {expected} octets, at {tail[-200:]!r}")
+            if sink is not None:
+                sink(view[:count])
+            received += count
+            # Only the end needs looking at; before it the octets are counted and nothing else.
+            if expected - received < RECEIVE_OCTETS:
+                tail = (tail + view[max(0, count - len(last) - 256) : count].tobytes())[-len(last) - 256 :]
+    except TimeoutError:
+        raise BenchFailure(f"{received} of {expected} octets arrived, then nothing") from None
+    end = time.perf_counter_ns()
+    over = received - expected
+    if over < 0 or over % stray_octets:
+        raise BenchFailure(f"{received} octets arrived where {expected} and whole pings were expected")
+    return end
+
+
+def command_version(command: str, *words: str) -> str:
+    """What a program says about its version, in one line."""
+    result = subprocess.run([command, *words], capture_output=True, text=True, check=True)
+    return (result.stdout or result.stderr).strip().splitlines()[0]
+
+
+def split_command(text: str) -> list[str]:
+    return shlex.split(text)
