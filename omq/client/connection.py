@@ -1,0 +1,519 @@
+"""One connection to a server, from its handshake to its end: octets out, frames in, replies in order.
+
+Two tasks run it. The writer sends what has gathered since its last send, so publishes that come close
+together share a system call. The reader decodes what the socket has, gives messages to their subscriptions
+and answers to those who wait for them, and answers pings.
+"""
+
+import logging
+import re
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol, Self, assert_never
+
+import trio
+
+from omq.client.errors import (
+    MOST_REFUSALS,
+    ConnectionFailed,
+    ConnectionLost,
+    Gap,
+    HandshakeRefused,
+    OmqError,
+    ProtocolError,
+    ReplyBlocked,
+    ServerError,
+)
+from omq.protocol import handshake
+from omq.protocol.commands import sexp_of_command
+from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.sentences import sentence
+from omq.protocol.types import (
+    VERSION_ONE,
+    Ack,
+    Confirm,
+    Confirmed,
+    Connect,
+    Declare,
+    Declared,
+    Delete,
+    Deleted,
+    Error,
+    Frame,
+    FromCurrent,
+    Message,
+    Ping,
+    Replay,
+    Request,
+    Subscribe,
+    Subscribed,
+    Topic,
+    TopicList,
+    Topics,
+    Unsubscribe,
+    Unsubscribed,
+)
+
+log = logging.getLogger("omq.client")
+
+READ_OCTETS = 256 << 10
+"""How much one read takes from the socket."""
+
+OUTPUT_OCTETS = 256 << 10
+"""How much waits for the writer before publishers must wait too."""
+
+YIELD_SECONDS = 100e-6
+"""A task that publishes without pause lets the writer run this often."""
+
+OVERRUN_OCTETS = 64 << 20
+"""How many octets of untaken messages a subscription may hold while a reply is awaited."""
+
+SIGN_OF_LIFE_SECONDS = 1.0
+"""How often the server is told that we live while its pings cannot be read."""
+
+FINISH_SECONDS = 10.0
+"""How long the server has to read what was sent last, and to close."""
+
+_GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
+
+AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics
+Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList
+
+
+class Sink(Protocol):
+    """What a connection needs of a subscription."""
+
+    @property
+    def name(self) -> bytes: ...
+
+    @property
+    def credit(self) -> int | None: ...
+
+    @property
+    def buffered(self) -> int: ...
+
+    @property
+    def full(self) -> bool: ...
+
+    def subscribed(self, connection: "Connection", topic: Topic) -> None: ...
+
+    def put(self, run: MessageRun) -> None: ...
+
+    def put_gap(self, gap: Gap) -> None: ...
+
+    def end(self) -> None: ...
+
+    def fail(self, error: OmqError) -> None: ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A command whose answer has not come, and the one who waits for it."""
+
+    command: AnsweredCommand
+    constructor: str
+    argument: bytes | None
+    refusal: bytes
+    """How an Error that answers it begins."""
+    sink: Sink | None
+    awaited: bool
+    answered: trio.Event = field(default_factory=trio.Event)
+    answer: Answer | OmqError | None = None
+
+
+class Connection:
+    """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._decoder = FrameDecoder()
+        self._failure: tuple[type[ConnectionLost], str] | None = None
+        self._server_error: str | None = None
+        # Going out.
+        self._output: list[bytes] = []
+        self._queued = 0
+        self._sending = False
+        self._finishing = False
+        self._broken_writer: str | None = None
+        self._has_output = trio.lowlevel.ParkingLot()
+        self._has_room = trio.lowlevel.ParkingLot()
+        self._flushed = trio.lowlevel.ParkingLot()
+        self._last_yield = 0.0
+        # Coming in.
+        self._pending: deque[_Pending] = deque()
+        self._routes: dict[int, Sink] = {}
+        self._taken = trio.lowlevel.ParkingLot()
+        self._ended = trio.Event()
+        # Messages published, and how many of them a Confirm has answered for.
+        self.published = 0
+        self.settled = 0
+        self.doubt_reported = False
+        self._refusals: list[str] = []
+
+    @classmethod
+    async def open(cls, host: str, port: int, id: bytes, seconds: float) -> Self:
+        """Connect, agree on the version, and introduce ourselves, within `seconds`.
+
+        Raises ConnectionFailed and HandshakeRefused.
+        """
+        where = f"{host}:{port}"
+        try:
+            with trio.fail_after(seconds):
+                stream = await trio.open_tcp_stream(host, port)
+                try:
+                    await stream.send_all(handshake.hello())
+                    answer = b""
+                    while len(answer) < handshake.LENGTH:
+                        data = await stream.receive_some(handshake.LENGTH - len(answer))
+                        if not data:
+                            raise ConnectionFailed(f"{where} closed the connection during the handshake")
+                        answer += data
+                    if answer == handshake.REFUSED:
+                        raise HandshakeRefused(f"{where} does not speak version {VERSION_ONE} of omq")
+                    if answer != handshake.ACCEPTED:
+                        raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
+                except BaseException:
+                    await trio.aclose_forcefully(stream)
+                    raise
+        except trio.TooSlowError as error:
+            raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
+        except (OSError, trio.BrokenResourceError) as error:
+            cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
+            raise ConnectionFailed(f"cannot connect to {where}: {_reason(cause or error)}") from error
+        connection = cls(stream)
+        connection.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
+        return connection
+
+    async def run(self) -> None:
+        """Serve the connection until it ends; `failure` then says why. Raises nothing of its own."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._fail(ConnectionLost, "the connection was closed")
+            self._stream.socket.close()
+            self._ended.set()
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether messages were published that no Confirm has answered for."""
+        return self.published > self.settled
+
+    def failure(self) -> ConnectionLost:
+        """Why the connection ended, as an exception to raise."""
+        if self._failure is None:
+            raise RuntimeError("the connection has not ended")
+        kind, text = self._failure
+        return kind(text, self._server_error)
+
+    def _fail(self, kind: type[ConnectionLost], text: str) -> None:
+        if self._failure is not None:
+            return
+        self._failure = (kind, text)
+        for pending in self._pending:
+            pending.answer = self.failure()
+            pending.answered.set()
+        self._pending.clear()
+        for lot in (self._has_room, self._flushed, self._has_output):
+            lot.unpark_all()
+
+    async def finish(self) -> None:
+        """Send what is queued; when messages went unconfirmed, also see that the server has read them.
+
+        Closing a socket with unread octets resets the connection, and the reset may overtake what was sent
+        last. So we only say that nothing more comes, and the server closes when it is done.
+
+        Raises ConnectionLost when that did not work out.
+        """
+        while (self._output or self._sending) and not self.failed:
+            await self._flushed.park()
+        if self.failed:
+            raise self.failure()
+        if not self.unsettled:
+            return
+        self._finishing = True
+        try:
+            await self._stream.send_eof()
+        except trio.BrokenResourceError as error:
+            raise ConnectionLost(f"the connection broke: {_reason(error)}", self._server_error) from error
+        with trio.move_on_after(FINISH_SECONDS) as limit:
+            await self._ended.wait()
+        if limit.cancelled_caught:
+            raise ConnectionLost(
+                f"the server did not finish within {FINISH_SECONDS:g} s after the last message",
+                self._server_error,
+            )
+        if self._failure != (ConnectionLost, _CLOSED):
+            raise self.failure()
+
+    # -- going out -----------------------------------------------------------------------------------------
+
+    def post(self, octets: bytes) -> None:
+        """Queue octets without waiting: for commands, of which there are few."""
+        if self._finishing or self.failed:
+            return
+        self._queued += len(octets)
+        self._output.append(octets)
+        self._has_output.unpark()
+
+    async def send(self, octets: bytes, messages: int = 0) -> None:
+        """Queue octets, of which some publish `messages` messages; wait first while too much is queued.
+
+        What a lone caller sends leaves at once; one that calls again and again shares system calls with
+        itself. Does not always pass control to other tasks.
+
+        Raises ConnectionLost, and then has queued nothing.
+        """
+        while self._queued >= OUTPUT_OCTETS and not self.failed:
+            await self._has_room.park()
+        if self._failure is not None:
+            raise self.failure()
+        self._queued += len(octets)
+        self._output.append(octets)
+        self.published += messages
+        self._has_output.unpark()
+        now = time.perf_counter()
+        if now - self._last_yield > YIELD_SECONDS:
+            await trio.lowlevel.checkpoint()
+            self._last_yield = time.perf_counter()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                if not self._output:
+                    self._sending = False
+                    self._flushed.unpark_all()
+                    await self._has_output.park()
+                    continue
+                octets = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+                self._output.clear()
+                self._queued = 0
+                self._sending = True
+                self._has_room.unpark_all()
+                await self._stream.send_all(octets)
+        except trio.BrokenResourceError as error:
+            # What the server said before it closed may still be there to read: the reader finds the end.
+            self._broken_writer = _reason(error.__cause__ or error)
+            self._taken.unpark_all()
+
+    # -- commands and their answers ------------------------------------------------------------------------
+
+    async def call(self, command: AnsweredCommand, sink: Sink | None = None) -> Answer:
+        """Send a command and wait for its answer.
+
+        Raises ServerError when the answer is an Error, ConnectionLost, and ReplyBlocked.
+        """
+        if self._failure is not None:
+            raise self.failure()
+        pending = self._expect(command, sink, awaited=True)
+        self._taken.unpark_all()  # a reader that waits for room must read on, to the answer
+        try:
+            await pending.answered.wait()
+        finally:
+            pending.awaited = False
+        match pending.answer:
+            case None:
+                raise RuntimeError("answered without an answer")
+            case OmqError() as error:
+                raise error
+            case answer:
+                return answer
+
+    async def subscribe(self, sink: Sink, replay: Replay) -> None:
+        """Subscribe, with credit if the sink has some. Raises as `call`."""
+        if sink.credit is not None:
+            self.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
+            replay = FromCurrent()
+        await self.call(Subscribe(sink.name, replay), sink)
+
+    def leave(self, name: bytes) -> None:
+        """Unsubscribe without waiting; messages that still come are dropped by their closed sink."""
+        if not self.failed:
+            self._expect(Unsubscribe(name), None, awaited=False)
+        self._taken.unpark_all()
+
+    def _expect(self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool) -> _Pending:
+        constructor = type(command).__name__
+        argument: bytes | None
+        match command:
+            case Topics():
+                argument = None
+            case Confirm(n):
+                argument = b"%d" % n
+            case _:
+                argument = command.topic
+        refusal = sentence(constructor, argument, "")
+        pending = _Pending(command, constructor, argument, refusal, sink, awaited)
+        self._pending.append(pending)
+        self.post(sexp_of_command(command) + b"\n")
+        return pending
+
+    def taken(self) -> None:
+        """A subscription has room again."""
+        self._taken.unpark_all()
+
+    def take_refusals(self) -> tuple[str, ...]:
+        """What the server said about refused messages since the last call; it is said once."""
+        refusals = tuple(self._refusals)
+        self._refusals.clear()
+        return refusals
+
+    # -- coming in -----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                data = await self._stream.receive_some(READ_OCTETS)
+                if not data:
+                    cut = self._decoder.unfinished
+                    self._fail(ConnectionLost, _CUT if cut else _CLOSED)
+                    return
+                for item in self._decoder.feed(data):
+                    await self._take(item)
+        except FrameError as error:
+            for item in error.before:
+                await self._take(item)
+            self._fail(ProtocolError, f"the server sent what is no frame: {error}")
+        except trio.BrokenResourceError as error:
+            self._fail(ConnectionLost, f"the connection broke: {_reason(error.__cause__ or error)}")
+        except ProtocolError as error:
+            self._fail(ProtocolError, str(error))
+
+    async def _take(self, item: Frame | MessageRun) -> None:
+        match item:
+            case MessageRun(topic):
+                sink = self._routes.get(topic)
+                if sink is not None:
+                    sink.put(item)
+                    if sink.full:
+                        await self._wait_for_room(sink)
+            case Message(id, topic, body):
+                await self._take(MessageRun(topic, [id], [body]))
+            case Ping():
+                self._sign_of_life()
+            case Error(text):
+                self._take_error(text)
+            case Unsubscribed(topic) if not self._answers(item):
+                sink = self._routes.pop(topic.id, None)
+                if sink is not None:
+                    sink.end()
+            case Subscribed() | Unsubscribed() | Declared() | Confirmed() | TopicList() | Deleted():
+                self._take_answer(item)
+            case _:
+                assert_never(item)
+
+    def _sign_of_life(self) -> None:
+        self.post(sexp_of_command(Ack(time.time_ns() // 1000)) + b"\n")
+
+    async def _wait_for_room(self, sink: Sink) -> None:
+        """Read no further while a subscription is full, unless somebody waits for an answer behind it."""
+        while sink.full and self._broken_writer is None:
+            awaited = [pending for pending in self._pending if pending.awaited]
+            if awaited and sink.buffered <= OVERRUN_OCTETS:
+                return
+            for pending in awaited:
+                pending.awaited = False
+                pending.answer = ReplyBlocked(
+                    f"no answer to {pending.constructor}: {sink.buffered} octets of messages stand before it"
+                )
+                pending.answered.set()
+            with trio.move_on_after(SIGN_OF_LIFE_SECONDS) as limit:
+                await self._taken.park()
+            if limit.cancelled_caught:
+                self._sign_of_life()
+
+    def _answers(self, frame: Answer) -> bool:
+        """Whether `frame` answers the command whose turn it is."""
+        if not self._pending:
+            return False
+        match self._pending[0].command, frame:
+            case (
+                (Subscribe(name, _), Subscribed(topic))
+                | (Unsubscribe(name), Unsubscribed(topic))
+                | (Declare(name, _, _), Declared(topic))
+                | (Delete(name), Deleted(topic))
+            ):
+                return name == topic.topic
+            case Confirm(n), Confirmed(answered):
+                return n == answered
+            case Topics(), TopicList():
+                return True
+            case _:
+                return False
+
+    def _take_answer(self, answer: Answer) -> None:
+        if not self._answers(answer):
+            raise ProtocolError(f"the server answered what was not asked: {answer!r:.200}")
+        pending = self._pending.popleft()
+        match answer:
+            case Subscribed(topic) if pending.sink is not None:
+                self._routes[topic.id] = pending.sink
+                pending.sink.subscribed(self, topic)
+            case Unsubscribed(topic):
+                self._routes.pop(topic.id, None)
+            case _:
+                pass
+        # After ReplyBlocked somebody was answered already.
+        if pending.answer is None:
+            pending.answer = answer
+        pending.answered.set()
+
+    def _take_error(self, octets: bytes) -> None:
+        """An Error answers the command whose turn it is, or one that has no answer, or tells of a gap."""
+        text = octets.decode("utf-8", "backslashreplace")
+        for sink in self._routes.values():
+            gone = _gap(sink.name, octets)
+            if gone is not None:
+                sink.put_gap(gone)
+                return
+        if self._pending and octets.startswith(self._pending[0].refusal):
+            pending = self._pending.popleft()
+            if pending.answer is None:
+                pending.answer = ServerError(text, pending.constructor, pending.argument or b"")
+            pending.answered.set()
+            return
+        if octets.startswith(b"Publish"):
+            if len(self._refusals) < MOST_REFUSALS:
+                self._refusals.append(text)
+            return
+        waiting = [pending.sink for pending in self._pending if pending.sink is not None]
+        for sink in (*self._routes.values(), *waiting):
+            for constructor in ("Request", "Received"):
+                if octets.startswith(sentence(constructor, sink.name, "")):
+                    sink.fail(ServerError(text, constructor, sink.name))
+                    return
+        if octets.startswith(b"Unsubscribe "):
+            log.debug("left a topic that was deleted meanwhile: %s", text)
+            return
+        self._server_error = text
+        log.warning("the server said: %s", text)
+
+
+_CLOSED = "the server closed the connection"
+_CUT = "the server closed the connection in the middle of a frame"
+
+
+def _gap(name: bytes, octets: bytes) -> Gap | None:
+    """The gap in a topic that an Error tells of: `Subscribe TOPIC: messages A to B are gone: REASON`."""
+    start = sentence("Subscribe", name, "")
+    if not octets.startswith(start):
+        return None
+    match = _GONE.fullmatch(octets, len(start))
+    if match is None:
+        return None
+    return Gap(name, int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
