@@ -62,6 +62,10 @@ _REST = Struct(">IQQIIQ")
 _REST_AT = _START.size + _CHECKSUM.size
 _ARRAYS_AT = _REST_AT + _REST.size
 _ID_LIMIT = 1 << 64
+
+BLOCK_HEADER = _ARRAYS_AT + _NUMBER.size
+"""Octets of a stored value besides those for each message: its header and the end of the last frame."""
+
 _KEPT_COUNT = 1 << 13
 
 

@@ -116,7 +116,9 @@ class Environment:
         order.
 
         Whole blocks, not trimmed; at least one if there is any, and more as long as their stored values stay
-        within ``max_bytes`` together.  They are copies, verified, and stay good for ever.
+        within ``max_bytes`` together.  They are copies, verified, and stay good for ever.  The first one may
+        begin before ``first`` even where the call before ended there, because merging goes on meanwhile; so
+        send ``block.after(first)``.
 
         Raises DamagedBlock (with its ``last``; reading goes on at ``last + 1``) or NewerFormat for the first
         of them; a damaged one further on only ends the list before it.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.blocks import SPAN_LIMIT
+from storage.blocks import BLOCK_HEADER, SPAN_LIMIT
 from storage.records import BlockInfo
 
 MERGED_MESSAGES = 4096
@@ -48,13 +48,12 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
     """The end of the longest run from ``begin`` that may be one block."""
     first = blocks[begin]
     latest = first.time + first.span
-    size = first.bytes
+    size = _share(first) + BLOCK_HEADER
     end = begin + 1
     while end < len(blocks):
         block = blocks[end]
         latest = max(latest, block.time + block.span)
-        # Four octets a message more, since the merged block may need time deltas that its parts did without.
-        size += block.bytes + 4 * block.count
+        size += _share(block)
         if (
             block.first != blocks[end - 1].next
             or block.next - first.first > MERGED_MESSAGES
@@ -64,3 +63,8 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
             break
         end += 1
     return end
+
+
+def _share(block: BlockInfo) -> int:
+    """Octets that a block adds to the one it is merged into: no header, but deltas even if it does without."""
+    return block.bytes - BLOCK_HEADER + (0 if block.span else 4 * block.count)

@@ -1,0 +1,46 @@
+"""What the tests of the store share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage.blocks import FRAME_HEADER, Block, encode
+from storage.checkpoint import recover
+from storage.environment import Environment
+from storage.levels import Level
+
+NOON = 1_700_000_000_000_000
+"""A time, in microseconds since the epoch."""
+
+
+def bodies_of(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
+    """Ids and bodies of all messages, cut out of the frames one by one."""
+    return [
+        (message, bytes(block.frame(message))[FRAME_HEADER:])
+        for block in blocks
+        for message in range(block.first, block.next)
+    ]
+
+
+def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: int = 1 << 20) -> list[Block]:
+    """Everything stored of a topic, read piece by piece."""
+    found: list[Block] = []
+    while blocks := environment.read(topic, first, max_bytes):
+        found += blocks
+        first = blocks[-1].next
+    return found
+
+
+def open_level(
+    path: Path, level: Level = Level.WEAK, *, map_size: int = 1 << 30, boot_id: str = "first"
+) -> Environment:
+    """An environment of its own, as a store opens it."""
+    path.mkdir(exist_ok=True)
+    if level is not Level.STRONG:
+        recover(path, boot_id)
+    return Environment(path, level, map_size=map_size, boot_id=boot_id)
+
+
+def numbered(topic: int, first: int, count: int, size: int = 100, time: int = NOON) -> Block:
+    """A block whose bodies tell topic and message id, filled up to ``size`` octets."""
+    bodies = [b"%d/%d " % (topic, message) for message in range(first, first + count)]
+    return encode(topic, first, [body.ljust(size, b".") for body in bodies], time)

@@ -1,0 +1,228 @@
+"""The block codec: what goes in comes out, and no damage goes unnoticed."""
+
+from itertools import accumulate, pairwise
+from struct import Struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import example, given
+from hypothesis import strategies as st
+from storage_helpers import NOON, bodies_of
+
+from storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
+from storage.errors import DamagedBlock, NewerFormat
+
+topics = st.integers(0, (1 << 31) - 1)
+ids = st.integers(0, (1 << 64) - 100)
+times = st.integers(0, (1 << 62))
+bodies = st.lists(st.binary(max_size=60), min_size=1, max_size=40)
+
+
+def test_a_block_octet_for_octet() -> None:
+    block = encode(7, 41, [b"a", b"bc"], NOON)
+    assert block.frames == bytes.fromhex("0000000e 02 0000000000000029 00000007 61") + bytes.fromhex(
+        "0000000f 02 000000000000002a 00000007 6263"
+    )
+    assert block.offsets == bytes.fromhex("00000000 12000000 25000000")
+    assert block == Block(7, 41, 2, NOON, block.frames, block.offsets, None)
+    assert (block.last, block.next, block.size, block.span) == (42, 43, 37, 0)
+    value = pack(block)
+    assert value == bytes.fromhex(
+        "6f6d7142 01 00 0000 72ae30ee 00000007 0000000000000029 00060a24181e4000 00000002 00000025"
+        "0000000000000000 00000000 12000000 25000000"
+        "0000000e 02 0000000000000029 00000007 61 0000000f 02 000000000000002a 00000007 6263"
+    )
+
+
+@given(topics, ids, bodies, times)
+def test_encode_pack_and_unpack_agree(topic: int, first: int, messages: list[bytes], time: int) -> None:
+    block = encode(topic, first, messages, time)
+    value = pack(block)
+    assert len(value) == packed_size(block)
+    again = unpack(topic, first, value)
+    assert again == block
+    assert bodies_of([again]) == list(enumerate(messages, first))
+    assert b"".join(again.slices(first)) == block.frames
+    for skipped in range(len(messages) + 1):
+        rest = again.after(first + skipped)
+        assert rest == b"".join(again.slices(first + skipped))
+        assert len(rest) == sum(FRAME_HEADER + len(body) for body in messages[skipped:])
+
+
+def test_unpack_copies_nothing() -> None:
+    value = pack(encode(1, 0, [b"x" * 1000] * 10, NOON))
+    block = unpack(1, 0, value)
+    assert isinstance(block.frames, memoryview)
+    assert block.frames.obj is value
+
+
+def test_ids_outside_of_the_block_are_refused() -> None:
+    block = encode(1, 10, [b"a", b"b"], NOON)
+    for wrong in (9, 13):
+        for ask in (block.after, block.frame, block.slices, block.message_time):
+            with pytest.raises(ValueError, match="not"):
+                ask(wrong)
+    with pytest.raises(ValueError, match="not"):
+        block.frame(12)
+
+
+def test_what_encode_refuses() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        encode(1, 0, [], NOON)
+    with pytest.raises(ValueError, match="64 bits"):
+        encode(1, (1 << 64) - 1, [b"a", b"b"], NOON)
+    with pytest.raises(ValueError, match="too large"):
+        encode(1, 0, [b"x" * (1 << 20)] * 1024, NOON)
+
+
+@given(
+    st.lists(st.tuples(bodies, st.integers(-1000, 1 << 20)), min_size=1, max_size=6),
+    topics,
+    st.integers(0, 1 << 60),
+)
+def test_merge_keeps_messages_and_times(parts: list[tuple[list[bytes], int]], topic: int, first: int) -> None:
+    blocks: list[Block] = []
+    expected: list[int] = []
+    time, following = NOON, first
+    for messages, pause in parts:
+        time += pause
+        blocks.append(encode(topic, following, messages, time))
+        following += len(messages)
+        expected += [max(time, expected[-1] if expected else time)] * len(messages)
+    whole = merge(blocks)
+    assert bodies_of([whole]) == bodies_of(blocks)
+    assert b"".join(b.frames for b in blocks) == whole.frames
+    assert (whole.first, whole.next) == (first, following)
+    assert [whole.message_time(m) for m in range(first, following)] == expected
+    assert unpack(topic, first, pack(whole)) == whole
+    # Merging in two steps makes no difference, so deltas are added to deltas rightly.
+    for cut in range(1, len(blocks)):
+        assert merge([merge(blocks[:cut]), merge(blocks[cut:])]).frames == whole.frames
+        assert merge([merge(blocks[:cut]), *blocks[cut:]]) == whole
+
+
+def test_merge_when_the_clock_went_back_into_a_block_with_deltas() -> None:
+    early = encode(1, 0, [b"a"], NOON + 50)
+    late = merge(
+        [encode(1, 1, [b"b"], NOON), encode(1, 2, [b"c"], NOON + 30), encode(1, 3, [b"d"], NOON + 90)]
+    )
+    whole = merge([early, late])
+    assert [whole.message_time(m) - NOON for m in range(4)] == [50, 50, 50, 90]
+
+
+def test_what_merge_refuses() -> None:
+    one = encode(1, 0, [b"a"], NOON)
+    with pytest.raises(ValueError, match="no block"):
+        merge([])
+    with pytest.raises(ValueError, match="follow"):
+        merge([one, encode(1, 2, [b"a"], NOON)])
+    with pytest.raises(ValueError, match="follow"):
+        merge([one, encode(2, 1, [b"a"], NOON)])
+    with pytest.raises(ValueError, match="span"):
+        merge([one, encode(1, 1, [b"a"], NOON + (1 << 32))])
+    assert merge([one, encode(1, 1, [b"a"], NOON + (1 << 32) - 1)]).span == (1 << 32) - 1
+
+
+@given(st.data(), bodies)
+def test_any_flipped_bit_is_found(data: st.DataObject, messages: list[bytes]) -> None:
+    value = bytearray(
+        pack(merge([encode(3, 5, messages, NOON), encode(3, 5 + len(messages), [b"z"], NOON + 7)]))
+    )
+    bit = data.draw(st.integers(0, len(value) * 8 - 1))
+    value[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(DamagedBlock) as damage:
+        unpack(3, 5, bytes(value))
+    assert (damage.value.topic, damage.value.first) == (3, 5)
+
+
+def test_every_bit_of_one_block() -> None:
+    good = pack(encode(3, 5, [b"hello", b""], NOON))
+    for bit in range(len(good) * 8):
+        value = bytearray(good)
+        value[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedBlock):
+            unpack(3, 5, bytes(value))
+
+
+@given(st.data(), bodies)
+def test_any_other_length_is_found(data: st.DataObject, messages: list[bytes]) -> None:
+    value = pack(encode(3, 5, messages, NOON))
+    length = data.draw(st.integers(0, len(value) - 1))
+    with pytest.raises(DamagedBlock):
+        unpack(3, 5, value[:length])
+    with pytest.raises(DamagedBlock):
+        unpack(3, 5, value + bytes(1 + length))
+
+
+@given(st.binary(max_size=300))
+@example(b"omqB" + bytes(60))
+def test_any_octets_are_refused(value: bytes) -> None:
+    with pytest.raises(DamagedBlock):
+        unpack(0, 0, value)
+
+
+def test_a_block_under_another_key_is_refused() -> None:
+    value = pack(encode(3, 5, [b"a"], NOON))
+    for topic, first in ((3, 6), (4, 5)):
+        with pytest.raises(DamagedBlock, match="it is the one from message 5 of topic 3"):
+            unpack(topic, first, value)
+
+
+def resealed(value: bytes, at: int, octets: bytes) -> bytes:
+    """A value changed by someone who knows how the checksum is made."""
+    changed = value[:at] + octets + value[at + len(octets) :]
+    return changed[:8] + Struct(">I").pack(crc32c(changed[12:], crc32c(changed[:8]))) + changed[12:]
+
+
+def test_newer_formats_are_told_from_damage() -> None:
+    value = pack(encode(3, 5, [b"a"], NOON))
+    for at, octets in ((4, b"\2"), (5, b"\2"), (5, b"\x80")):
+        with pytest.raises(NewerFormat, match="this version reads format 1"):
+            unpack(3, 5, resealed(value, at, octets))
+
+
+@pytest.mark.parametrize(
+    ("at", "octets"),
+    [
+        (6, b"\0\1"),  # the reserved number
+        (32, b"\0\0\0\0"),  # no messages
+        (32, b"\xff\xff\xff\xff"),
+        (32, b"\0\0\0\2"),
+        (36, b"\0\0\0\0"),
+        (36, b"\x7f\xff\xff\xff"),
+        (40, b"\0\0\0\0\0\0\0\1"),
+        (48, b"\1\0\0\0"),  # the first offset
+        (52, b"\x10\0\0\0"),  # the second: one octet less than a header
+        (52, b"\0\0\0\0"),
+        (52, b"\xff\xff\xff\xff"),
+        (52, b"\0\0\0\x40"),
+        (56, b"\x12\0\0\0"),
+        (60, b"\0\0\0\0"),  # the last: the length of the frames
+        (60, b"\xff\0\0\0"),
+    ],
+)
+def test_a_forged_value_cannot_lead_outside_of_its_frames(at: int, octets: bytes) -> None:
+    value = pack(encode(3, 5, [b"abc"] * 3, NOON))
+    assert resealed(value, 48, b"") == value
+    with pytest.raises(DamagedBlock):
+        unpack(3, 5, resealed(value, at, octets))
+
+
+forged_offsets = st.one_of(
+    st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=12),
+    st.lists(st.integers(15, 40), min_size=1, max_size=12).map(lambda gaps: list(accumulate(gaps))),
+)
+
+
+@given(forged_offsets, st.integers(1, 400))
+@example([0, 20, 40], 3)
+def test_offsets_are_good_only_when_every_frame_has_room(offsets: list[int], size: int) -> None:
+    good = encode(3, 5, [b"x" * size] * len(offsets), NOON)
+    forged = [0, *offsets[1:], good.size]
+    lengths = [end - begin for begin, end in pairwise(forged)]
+    value = resealed(pack(good), 48, b"".join(number.to_bytes(4, "little") for number in forged))
+    if min(lengths) >= FRAME_HEADER:
+        assert [len(frame) for frame in unpack(3, 5, value).slices(5)] == lengths
+    else:
+        with pytest.raises(DamagedBlock, match="overlap"):
+            unpack(3, 5, value)

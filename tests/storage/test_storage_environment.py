@@ -1,0 +1,474 @@
+"""Blocks in LMDB: what is stored, found, deleted and merged, beside a model that is nothing but a list."""
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import lmdb
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from storage_helpers import NOON, bodies_of, numbered, open_level, read_all
+
+from storage.blocks import Block, encode, packed_size
+from storage.environment import BlockInfo, Environment, Extent, Position
+from storage.errors import DamagedBlock, Limit, StoreError, StoreFull
+from storage.levels import Level
+from storage.merging import MERGED_BYTES, MERGED_MESSAGES
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return open_level(tmp_path / "weak")
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_what_was_appended_is_read(tmp_path: Path, level: Level) -> None:
+    environment = open_level(tmp_path / "level", level)
+    blocks = [numbered(1, 0, 10), numbered(2, 0, 3), numbered(1, 10, 5), numbered(0, 7, 1)]
+    environment.append(blocks)
+    assert environment.read(1, 0) == [blocks[0], blocks[2]]
+    assert environment.read(2, 0) == [blocks[1]]
+    assert environment.read(0, 0) == [blocks[3]]
+    assert environment.read(3, 0) == []
+    environment.close()
+    environment = open_level(tmp_path / "level", level)
+    assert read_all(environment, 1) == [blocks[0], blocks[2]]
+    assert environment.extents() == {
+        0: environment.extent(0),
+        1: environment.extent(1),
+        2: environment.extent(2),
+    }
+    assert environment.extent(1) == Extent(0, 14, 15, packed_size(blocks[0]) + packed_size(blocks[2]))
+    environment.close()
+
+
+def test_reading_begins_with_the_block_that_has_the_message(environment: Environment) -> None:
+    blocks = [numbered(1, 5, 5), numbered(1, 10, 5), numbered(1, 20, 5)]
+    environment.append([numbered(0, 0, 100), *blocks, numbered(2, 0, 100)])
+    for first, found in (
+        (0, 0),
+        (5, 0),
+        (9, 0),
+        (10, 1),
+        (14, 1),
+        (15, 2),
+        (19, 2),
+        (20, 2),
+        (24, 2),
+        (25, 3),
+    ):
+        assert environment.read(1, first) == blocks[found:], first
+        assert [info.first for info in environment.blocks(1, first)] == [b.first for b in blocks[found:]]
+
+
+def test_reading_keeps_to_its_limits_but_always_goes_on(environment: Environment) -> None:
+    blocks = [numbered(1, 10 * n, 10) for n in range(10)]
+    environment.append(blocks)
+    size = packed_size(blocks[0])
+    assert environment.read(1, 0, max_bytes=1) == blocks[:1]
+    assert environment.read(1, 0, max_bytes=3 * size) == blocks[:3]
+    assert environment.read(1, 0, max_bytes=3 * size - 1) == blocks[:2]
+    assert environment.read(1, 35, max_blocks=2) == blocks[3:5]
+    assert environment.blocks(1, 35, limit=2) == [
+        BlockInfo(30, 10, NOON, 0, size),
+        BlockInfo(40, 10, NOON, 0, size),
+    ]
+
+
+def test_blocks_outlive_their_environment(environment: Environment) -> None:
+    environment.append([numbered(1, 0, 10)])
+    (block,) = environment.read(1, 0)
+    environment.drop(1)
+    environment.append([numbered(1, 0, 10, size=90)])
+    environment.close()
+    assert block == numbered(1, 0, 10)
+
+
+def test_ids_only_go_up_and_a_refused_append_leaves_nothing(environment: Environment) -> None:
+    environment.append([numbered(1, 0, 10)])
+    for wrong in (
+        [numbered(1, 9, 1)],
+        [numbered(2, 0, 1), numbered(1, 0, 1)],
+        [numbered(1, 10, 2), numbered(1, 11, 1)],
+    ):
+        with pytest.raises(StoreError, match="cannot be stored after"):
+            environment.append(wrong)
+    assert environment.extents().keys() == {1}
+    environment.trim(1, 10)
+    with pytest.raises(StoreError, match="cannot be stored after 9"):
+        environment.append([numbered(1, 0, 10)])
+    environment.append([numbered(1, 10, 1)])
+    assert environment.extent(1).first == 10
+
+
+def test_extents_of_topics_without_messages(environment: Environment) -> None:
+    assert environment.extent(1) == Extent(0, 0, 0, 0)
+    assert environment.extent(1).next == 0
+    environment.append([numbered(1, 0, 1)])
+    assert environment.extent(1).next == 1
+    assert environment.trim(1, 100) == Extent(1, 0, 0, 0)
+    assert environment.extent(1).next == 1
+    environment.drop(1)
+    assert environment.extents() == {}
+
+
+def test_retention_by_size_keeps_the_newest_block(environment: Environment) -> None:
+    blocks = [numbered(1, 10 * n, 10) for n in range(6)]
+    environment.append(blocks)
+    size = packed_size(blocks[0])
+    assert environment.retain(1, 3 * size, None, None).first == 30
+    assert environment.retain(1, 3 * size - 1, None, None).first == 40
+    assert environment.retain(1, 0, None, 45).first == 40
+    assert environment.retain(1, 0, None, 50).first == 50
+    assert environment.retain(1, 0, None, None) == Extent(50, 59, 10, size)
+    assert environment.retain(1, None, None, None) == environment.extent(1)
+
+
+def test_retention_by_age_looks_at_the_last_message(environment: Environment) -> None:
+    old = [numbered(1, 0, 1, time=NOON), numbered(1, 1, 1, time=NOON + 50)]
+    environment.append([*old, numbered(1, 2, 1, time=NOON + 100)])
+    assert environment.merge_small(1, 0) is not None
+    assert [info.span for info in environment.blocks(1, 0)] == [100]
+    assert environment.retain(1, None, NOON + 100, None).messages == 3
+    assert environment.retain(1, None, NOON + 101, 2).messages == 3
+    assert environment.retain(1, None, NOON + 101, 3) == Extent(3, 2, 0, 0)
+
+
+def test_retention_is_bounded_and_goes_on_when_called_again(environment: Environment) -> None:
+    environment.append([numbered(1, n, 1, size=1) for n in range(600)])
+    assert [environment.retain(1, None, NOON + 1, None).messages for _ in range(4)] == [344, 88, 0, 0]
+    environment.append([numbered(2, n, 1, size=1) for n in range(600)])
+    assert environment.trim(2, 599).messages == 1
+    environment.append([numbered(3, n, 1, size=1) for n in range(600)])
+    environment.set_positions({3: Position(4), 2: Position(1, (0,))})
+    environment.drop(3)
+    assert environment.extents().keys() == {1, 2}
+    assert environment.positions() == {2: Position(1, (0,))}
+    assert read_all(environment, 3) == []
+
+
+def test_positions(environment: Environment) -> None:
+    assert environment.positions() == {}
+    environment.set_positions({})
+    wanted = {3: Position(10, (2, 5, 9)), 0: Position((1 << 64) - 1)}
+    environment.set_positions(wanted)
+    environment.set_positions({3: Position(11)})
+    assert environment.positions() == {**wanted, 3: Position(11)}
+
+
+def merge_all(environment: Environment, topic: int) -> int:
+    """Merges until nothing is left; how many calls that took."""
+    calls, start = 0, 0
+    while True:
+        calls += 1
+        following = environment.merge_small(topic, start)
+        if following is None:
+            return calls
+        assert following >= start
+        start = following
+
+
+def test_merging_makes_large_blocks_of_small_ones(environment: Environment) -> None:
+    blocks = [numbered(1, 3 * n, 3) for n in range(3000)]
+    environment.append(blocks)
+    environment.append([numbered(2, 0, 1)])
+    before = environment.extent(1)
+    merge_all(environment, 1)
+    infos = environment.blocks(1, 0)
+    assert [info.count for info in infos] == [4095, 4095, 810]
+    assert bodies_of(read_all(environment, 1)) == bodies_of(blocks)
+    after = environment.extent(1)
+    assert (after.first, after.last, after.messages) == (before.first, before.last, before.messages)
+    assert after.bytes == sum(info.bytes for info in infos)
+    assert merge_all(environment, 1) == 1
+    assert environment.read(2, 0) == [numbered(2, 0, 1)]
+
+
+def test_merging_never_crosses_a_gap_or_71_minutes_or_its_sizes(environment: Environment) -> None:
+    environment.append([numbered(1, 0, 1), numbered(1, 1, 1), numbered(1, 3, 1), numbered(1, 4, 1)])
+    hour = 3600 * 1_000_000
+    environment.append([numbered(2, n, 1, time=NOON + n * hour) for n in range(4)])
+    environment.append([numbered(3, n, 1, size=100_000) for n in range(10)])
+    environment.append([numbered(4, 0, 1, time=NOON + 2 * hour), numbered(4, 1, 1)])
+    for topic in (1, 2, 3, 4):
+        merge_all(environment, topic)
+    assert [(info.first, info.count) for info in environment.blocks(1, 0)] == [(0, 2), (3, 2)]
+    assert [info.count for info in environment.blocks(2, 0)] == [2, 2]
+    assert [info.count for info in environment.blocks(3, 0)] == [5, 5]
+    assert [info.count for info in environment.blocks(4, 0)] == [2]
+    assert environment.read(4, 0)[0].message_time(1) == NOON + 2 * hour
+
+
+def test_a_growing_topic_is_rewritten_a_few_times_only(environment: Environment) -> None:
+    written, start = 0, 0
+    for n in range(1000):
+        environment.append([numbered(1, n, 1)])
+        before = {info.first: info for info in environment.blocks(1, start)}
+        following = environment.merge_small(1, start)
+        changed = [info for info in environment.blocks(1, start) if before.get(info.first) != info]
+        written += sum(info.count for info in changed)
+        start = start if following is None else following
+    assert written <= 1000 * 12
+    assert len(environment.blocks(1, 0)) <= 12
+
+
+def test_merging_many_blocks_is_bounded(environment: Environment) -> None:
+    environment.append([numbered(1, n, 1, size=20_000) for n in range(1000)])
+    first = environment.merge_small(1, 0)
+    assert first is not None
+    assert 0 < first < 500
+    assert {info.count for info in environment.blocks(1, 0) if info.last < first} == {26}
+    environment.append([numbered(2, n, 1, size=1) for n in range(9000)])
+    assert merge_all(environment, 2) <= 6
+    assert sorted(info.count for info in environment.blocks(2, 0))[-1] == MERGED_MESSAGES
+
+
+def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
+    """Changes one value behind the environment's back; ``change`` maps octets to octets, or to None to delete."""
+    assert callable(change)
+    with lmdb.open(str(path), max_dbs=8) as environment:
+        found = environment.open_db(table, create=False)
+        with environment.begin(write=True) as transaction:
+            value = change(transaction.get(key, db=found))
+            if value is None:
+                transaction.delete(key, db=found)
+            else:
+                transaction.put(key, value, db=found)
+
+
+def flipped(value: bytes) -> bytes:
+    return value[:-1] + bytes([value[-1] ^ 1])
+
+
+@pytest.mark.parametrize("change", [flipped, lambda _: None, lambda v: v[:40]])
+def test_a_damaged_block_is_told_by_its_ids_and_never_served(tmp_path: Path, change: object) -> None:
+    environment = open_level(tmp_path / "weak")
+    blocks = [numbered(1, 10 * n, 10) for n in range(4)]
+    environment.append(blocks)
+    environment.close()
+    damage(tmp_path / "weak", b"blocks", bytes.fromhex("00000001 000000000000000a"), change)
+    environment = open_level(tmp_path / "weak")
+    assert environment.read(1, 0) == blocks[:1]
+    for first in (10, 15):
+        with pytest.raises(DamagedBlock) as caught:
+            environment.read(1, first)
+        assert (caught.value.topic, caught.value.first, caught.value.last) == (1, 10, 19)
+    assert environment.read(1, 20) == blocks[2:]
+    assert environment.merge_small(1, 0) is None
+    assert environment.read(1, 20) == blocks[2:]
+    environment.trim(1, 20)
+    assert environment.extent(1).first == 20
+    environment.close()
+
+
+def test_damaged_records_are_told(tmp_path: Path) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    environment.set_positions({1: Position(4)})
+    environment.close()
+    damage(tmp_path / "weak", b"index", bytes.fromhex("00000001 0000000000000000"), flipped)
+    damage(tmp_path / "weak", b"extents", bytes.fromhex("00000001"), flipped)
+    damage(tmp_path / "weak", b"positions", bytes.fromhex("00000001"), flipped)
+    environment = open_level(tmp_path / "weak")
+    for ask in (environment.extents, environment.positions, lambda: environment.read(1, 0)):
+        with pytest.raises(StoreError, match="is damaged"):
+            ask()
+    environment.close()
+
+
+@pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
+def test_a_full_map(tmp_path: Path, level: Level) -> None:
+    environment = open_level(tmp_path / "level", level, map_size=1 << 20)
+    stored: list[Block] = []
+    for round_ in range(3):
+        with pytest.raises(StoreFull) as full:
+            while True:
+                following = stored[-1].next if stored else 0
+                block = numbered(1, following, 100 if len(stored) % 2 else 1)
+                environment.append([block])
+                stored.append(block)
+        assert full.value.limit is Limit.MAP
+        # The last few pages, too, so that nothing is left for deleting.
+        with pytest.raises(StoreFull):
+            while True:
+                block = numbered(1, stored[-1].next, 1, size=1)
+                environment.append([block])
+                stored.append(block)
+        assert read_all(environment, 1, stored[0].first) == stored
+        assert environment.extent(1).last == stored[-1].last
+        cut = len(stored) // 2
+        environment.trim(1, stored[cut].first)
+        environment.checkpoint()
+        environment.set_positions({1: Position(round_)})
+        stored = stored[cut:]
+        assert read_all(environment, 1) == stored
+    environment.close()
+    environment = open_level(tmp_path / "level", level, map_size=1 << 20)
+    assert read_all(environment, 1) == stored
+    environment.close()
+
+
+def test_many_threads_at_once(environment: Environment) -> None:
+    """Readers see whole states only, whatever the writer, the merger and the checkpoints do meanwhile."""
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                blocks = read_all(environment, 1, environment.extent(1).first, max_bytes=10_000)
+                # Two calls may see the blocks before and after merging: then they overlap, but never leave a gap.
+                for before, after in pairwise(blocks):
+                    assert after.first <= before.next < after.next
+                assert all(body.startswith(b"1/%d " % message) for message, body in bodies_of(blocks))
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            failures.append(error)
+
+    def check() -> None:
+        try:
+            while not done.is_set():
+                environment.checkpoint()
+        except BaseException as error:  # noqa: BLE001 - handed to the test's own thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)] + [threading.Thread(target=check)]
+    for thread in threads:
+        thread.start()
+    for n in range(300):
+        environment.append([numbered(1, 5 * n, 5)])
+        if n % 20 == 0:
+            environment.merge_small(1, environment.extent(1).first)
+        if n % 100 == 50:
+            environment._renew(1 << 20)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert environment.extent(1).messages == 1500
+    environment.close()
+
+
+def test_after_close_every_call_says_so(environment: Environment) -> None:
+    environment.close()
+    environment.close()
+    for ask in (environment.extents, environment.usage, lambda: environment.append([numbered(1, 0, 1)])):
+        with pytest.raises(StoreError, match="was closed"):
+            ask()
+
+
+class EnvironmentAgainstAList(RuleBasedStateMachine):
+    """Random operations, beside the messages that should be there."""
+
+    topics = st.integers(0, 2)
+
+    @initialize()
+    def begin(self) -> None:
+        self.directory = TemporaryDirectory()
+        self.path = Path(self.directory.name) / "weak"
+        self.environment = open_level(self.path)
+        self.stored: dict[int, list[Block]] = {}
+        self.last: dict[int, int] = {}
+        self.positions: dict[int, Position] = {}
+
+    def teardown(self) -> None:
+        if hasattr(self, "environment"):
+            self.environment.close()
+            self.directory.cleanup()
+
+    @rule(parts=st.lists(st.tuples(topics, st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=4))
+    def append(self, parts: list[tuple[int, int, int]]) -> None:
+        blocks = []
+        for topic, gap, count in parts:
+            first = self.last.get(topic, -1) + 1 + gap
+            blocks.append(encode(topic, first, [b"%d" % n for n in range(count)], NOON + 10 * first))
+            self.last[topic] = first + count - 1
+            self.stored.setdefault(topic, []).append(blocks[-1])
+        self.environment.append(blocks)
+
+    @rule(topic=topics, before=st.integers(0, 60))
+    def trim(self, topic: int, before: int) -> None:
+        self.environment.trim(topic, before)
+        self.keep(topic, lambda info: info.next > before)
+
+    @rule(topic=topics, age=st.integers(0, 600), keep_from=st.integers(0, 60))
+    def retain(self, topic: int, age: int, keep_from: int) -> None:
+        self.environment.retain(topic, None, NOON + age, keep_from)
+        self.keep(topic, lambda info: info.next > keep_from or info.time + info.span >= NOON + age)
+
+    @rule(topic=topics, size=st.integers(0, 2000))
+    def retain_size(self, topic: int, size: int) -> None:
+        extent = self.environment.retain(topic, size, None, None)
+        self.keep(topic, lambda info: info.last >= extent.first)
+        assert extent.bytes <= size or len(self.environment.blocks(topic, 0)) == 1
+
+    def keep(self, topic: int, wanted: object) -> None:
+        """Drops the oldest from the list as long as they are not wanted, block by block as they now lie."""
+        assert callable(wanted)
+        while (blocks := self.stored.get(topic)) and not wanted(self.info(topic, blocks[0].first)):
+            last = self.info(topic, blocks[0].first).last
+            self.stored[topic] = [block for block in blocks if block.first > last]
+
+    def info(self, topic: int, first: int) -> BlockInfo:
+        """How the block with this message lies after all merging; remembered, since it may be deleted already."""
+        for begin, end in self.lying.get(topic, []):
+            if begin <= first < end:
+                within = [block for block in self.stored[topic] if begin <= block.first < end]
+                return BlockInfo(begin, end - begin, within[0].time, within[-1].time - within[0].time, 0)
+        raise AssertionError
+
+    @property
+    def lying(self) -> dict[int, list[tuple[int, int]]]:
+        return self.boundaries
+
+    @rule(topic=topics)
+    def merge(self, topic: int) -> None:
+        merge_all(self.environment, topic)
+        assert all(info.bytes <= MERGED_BYTES for info in self.environment.blocks(topic, 0))
+
+    @rule(topic=topics)
+    def drop(self, topic: int) -> None:
+        self.environment.drop(topic)
+        for known in (self.stored, self.last, self.positions):
+            known.pop(topic, None)
+
+    @rule(topic=topics, cursor=st.integers(0, 100), undone=st.lists(st.integers(0, 100), max_size=3))
+    def position(self, topic: int, cursor: int, undone: list[int]) -> None:
+        self.positions[topic] = Position(cursor, tuple(undone))
+        self.environment.set_positions({topic: self.positions[topic]})
+
+    @rule(clean=st.booleans())
+    def reopen(self, clean: bool) -> None:
+        self.environment.close(clean)
+        self.environment = open_level(self.path)
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.environment.checkpoint()
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "environment"):
+            return
+        self.boundaries = {
+            topic: [(info.first, info.next) for info in self.environment.blocks(topic, 0)]
+            for topic in range(3)
+        }
+        assert self.environment.positions() == self.positions
+        assert self.environment.extents().keys() == self.last.keys()
+        for topic, last in self.last.items():
+            stored = self.stored[topic]
+            assert bodies_of(read_all(self.environment, topic)) == bodies_of(stored)
+            extent = self.environment.extent(topic)
+            assert extent == Extent(
+                stored[0].first if stored else last + 1,
+                last,
+                sum(block.count for block in stored),
+                sum(info.bytes for info in self.environment.blocks(topic, 0)),
+            )
+
+
+TestEnvironmentAgainstAList = EnvironmentAgainstAList.TestCase
+TestEnvironmentAgainstAList.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
