@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import trio
@@ -35,8 +36,15 @@ exit status: 0 stopped by a signal, 1 a failure while running, 2 it could not st
 configuration, store in use, address in use)."""
 
 
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the options."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="omq-server",
         description=DESCRIPTION,
         epilog=EPILOG,

@@ -137,6 +137,7 @@ class Catalogue:
             reserved=record.reserved,
             extent=extent,
             position=position,
+            retention=self._config.retention(record.name),
         )
         driver: Driver
         match Delivery(record.delivery):
@@ -263,7 +264,8 @@ class Catalogue:
 
     async def _reserve(self, topic: int, upto: int) -> None:
         await trio.to_thread.run_sync(self._store.catalogue.reserve, {topic: upto})
-        self._records[topic] = dataclasses.replace(self._records[topic], reserved=upto)
+        if topic in self._records:  # not deleted meanwhile
+            self._records[topic] = dataclasses.replace(self._records[topic], reserved=upto)
 
     async def _in_store(self, function: Callable[[], T]) -> T:
         """Run a call of the store's catalogue in a thread; its errors become refusals."""

@@ -52,6 +52,8 @@ class Opening:
     reserved: int
     extent: Extent
     position: Position | None
+    retention: tuple[int | None, float | None]
+    """The octets and the seconds that are kept; None for no bound."""
 
 
 class Driver(ABC):
@@ -67,6 +69,7 @@ class Driver(ABC):
         self.next_id = opening.next_id
         self.reserved = opening.reserved
         self.extent = opening.extent
+        self.retention = opening.retention
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False

@@ -44,14 +44,18 @@ async def keep_tidy(catalogue: Catalogue, config: Config, level: Level) -> None:
             await save_positions(writer, drivers)
             for driver in drivers:
                 if not driver.deleted:
-                    await tidy(driver, writer, config)
+                    await tidy(driver, writer)
             await trio.to_thread.run_sync(writer.environment.reader_check)
         except StoreError as problem:
             log.error("%s: %s", level.value, problem)
 
 
 async def _disk_refusal(store: Path, reserve: int, before: str | None) -> str | None:
-    status = await trio.to_thread.run_sync(os.statvfs, store)
+    try:
+        status = await trio.to_thread.run_sync(os.statvfs, store)
+    except OSError as problem:
+        log.error("the disk's free room cannot be told: %s", problem)
+        return before
     free = status.f_bavail * status.f_frsize
     if free >= reserve:
         if before is not None:
@@ -80,7 +84,7 @@ async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
         driver.extent = await writer.call(partial(writer.environment.trim, driver.topic.id, lowest))
 
 
-async def tidy(driver: Driver, writer: Writer, config: Config) -> None:
+async def tidy(driver: Driver, writer: Writer) -> None:
     """Merge the small blocks of a topic that grew, and delete what its retention no longer keeps."""
     environment = writer.environment
     topic = driver.topic.id
@@ -91,8 +95,9 @@ async def tidy(driver: Driver, writer: Writer, config: Config) -> None:
             driver.merge_from = start
             start = await writer.call(partial(environment.merge_small, topic, start))
         driver.extent = await writer.call(partial(environment.extent, topic))
-    octets, seconds = config.retention(driver.topic.topic)
-    if octets is None and seconds is None:
+    octets, seconds = driver.retention
+    too_many = octets is not None and driver.extent.bytes > octets
+    if not driver.extent.messages or not (too_many or seconds is not None):
         return
     oldest = None if seconds is None else time.time_ns() // 1000 - int(seconds * 1_000_000)
     keep_from = None

@@ -21,7 +21,10 @@ from omq.drivers.signal import Signal
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import Block
 from storage.environment import Position
-from storage.errors import DamagedBlock
+from storage.errors import DamagedBlock, StoreError
+
+RETRY_SECONDS = 1.0
+"""How long the dealer waits when the store cannot be read, before it tries again."""
 
 log = logging.getLogger("omq.round_robin")
 
@@ -129,10 +132,14 @@ class RoundRobinDriver(Driver):
         while True:
             await self._signal.wait()
             while (self._returned or self._cursor < self.next_id) and self._able():
-                if self._returned:
-                    await self._deal_returned(self._returned[0])
-                else:
-                    await self._deal_next()
+                try:
+                    if self._returned:
+                        await self._deal_returned(self._returned[0])
+                    else:
+                        await self._deal_next()
+                except StoreError as problem:
+                    log.error("%r cannot be read: %s", self.topic.topic, problem)
+                    await trio.sleep(RETRY_SECONDS)
                 await trio.lowlevel.checkpoint()
 
     def _able(self) -> list[RoundRobinChannel]:

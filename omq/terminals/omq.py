@@ -23,6 +23,7 @@ from omq.protocol.sentences import sentence
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
 from omq.terminals.transport import FIRST_OCTETS, Transport
+from storage.errors import StoreError
 
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""
@@ -185,7 +186,12 @@ class OmqTerminal:
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():
             return
-        taken = await channel.take()
+        try:
+            taken = await channel.take()
+        except StoreError as problem:
+            what = f"the store cannot be read, the connection is closed: {problem}"
+            self.fail(sentence("Subscribe", subscription.topic.topic, what))
+            return
         if subscription.is_closed():
             return
         match taken:
