@@ -1,0 +1,309 @@
+"""A server under test, and raw connections to it: octets out, frames in.
+
+Nothing of the client library is used here, so that a mistake of it cannot hide one of the server's.
+"""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from omq.config import Config
+from omq.protocol.frames import FrameDecoder, MessageRun
+from omq.protocol.types import Confirmed, Error, Frame, Message, Ping, TopicInfo, TopicList
+from omq.server import Server, open_server
+
+PATIENCE = 30
+"""Seconds after which something that was promised is taken for missing."""
+
+VERSION_ONE = bytes.fromhex("0000000000000001")
+CONNECT = b"(Connect 1 test)\n"
+
+PERSISTENCES = {
+    "Transient": b"Transient",
+    "Strong": b"(Persistent Strong)",
+    "Weak": b"(Persistent Weak)",
+    "Async": b"(Persistent Async)",
+}
+
+
+def quoted(octets: bytes) -> bytes:
+    """Any octets as a quoted atom: each one as a decimal escape."""
+    return b'"' + b"".join(b"\\%03d" % octet for octet in octets) + b'"'
+
+
+def publish(topic: bytes, bodies: Iterable[bytes]) -> bytes:
+    """Publish lines, whose bodies need no escapes."""
+    return b"".join(b'(Publish %s "%s")\n' % (topic, body) for body in bodies)
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    """Bodies that tell their number, the last one included."""
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+class Conversation:
+    """One connection to a server, and what the server says on it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.pings: list[Ping] = []
+        """The pings that came; they are left out of everything else."""
+        self._decoder = FrameDecoder()
+        self._frames: deque[Frame] = deque()
+
+    async def send(self, octets: bytes) -> None:
+        """Send octets as they are."""
+        with trio.fail_after(PATIENCE):
+            await self.stream.send_all(octets)
+
+    async def say(self, *commands: bytes) -> None:
+        """Send commands, each with its line feed."""
+        await self.send(b"".join(command + b"\n" for command in commands))
+
+    async def octets(self, count: int) -> bytes:
+        """Exactly so many octets, before any frame is read."""
+        received = b""
+        with trio.fail_after(PATIENCE):
+            while len(received) < count:
+                data = await self.stream.receive_some(count - len(received))
+                assert data, f"the connection ended after {received!r}"
+                received += data
+        return received
+
+    async def frame(self) -> Frame:
+        """The next frame that is no ping."""
+        while not self._frames:
+            assert await self.receive(), "the connection ended"
+        return self._frames.popleft()
+
+    async def receive(self) -> bool:
+        """Read once from the socket, whatever comes; False at its end."""
+        with trio.fail_after(PATIENCE):
+            data = await self.stream.receive_some(256 << 10)
+        for found in self._decoder.feed(data):
+            match found:
+                case MessageRun():
+                    self._frames += found.messages()
+                case Ping():
+                    self.pings.append(found)
+                case _:
+                    self._frames.append(found)
+        return bool(data)
+
+    async def ask(self, command: bytes) -> Frame:
+        """The next frame after a command."""
+        await self.say(command)
+        return await self.frame()
+
+    async def error(self) -> bytes:
+        """The sentence of the next frame, which must be an Error."""
+        frame = await self.frame()
+        assert isinstance(frame, Error), frame
+        return frame.text
+
+    async def refusal(self, command: bytes) -> bytes:
+        """The sentence of the Error that answers a command."""
+        await self.say(command)
+        return await self.error()
+
+    async def message(self) -> Message:
+        """The next frame, which must be a Message."""
+        frame = await self.frame()
+        assert isinstance(frame, Message), frame
+        return frame
+
+    async def messages(self, count: int) -> list[Message]:
+        """The next so many frames, which must be Messages."""
+        return [await self.message() for _ in range(count)]
+
+    async def bodies(self, count: int) -> list[bytes]:
+        """The bodies of the next so many frames, which must be Messages."""
+        return [message.body for message in await self.messages(count)]
+
+    async def ids(self, count: int) -> list[int]:
+        """The ids of the next so many frames, which must be Messages."""
+        return [message.id for message in await self.messages(count)]
+
+    async def confirm(self, n: int = 1) -> None:
+        """Wait until everything published here is as safe as its topic promises."""
+        assert await self.ask(b"(Confirm %d)" % n) == Confirmed(n)
+
+    async def topics(self) -> dict[bytes, TopicInfo]:
+        """The answer to Topics, by name."""
+        answer = await self.ask(b"Topics")
+        assert isinstance(answer, TopicList), answer
+        return {info.topic: info for info in answer.topics}
+
+    async def rest(self) -> list[Frame]:
+        """Every frame until the server ends the connection, which it must do between two frames."""
+        while await self.receive():
+            pass
+        assert self._decoder.unfinished == 0
+        frames, self._frames = list(self._frames), deque()
+        return frames
+
+    async def ended(self) -> None:
+        """The server ends the connection without another word."""
+        assert await self.rest() == []
+
+    async def done(self) -> None:
+        """Half-close: say that no more commands come."""
+        await self.stream.send_eof()
+
+    def reset(self) -> None:
+        """End the connection the hard way: the server gets a reset instead of an end."""
+        self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        """End the connection at once."""
+        self.stream.socket.close()
+
+
+class Host:
+    """A server to talk to. Its connections are closed when it is left."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._conversations: list[Conversation] = []
+
+    async def open(self, receive_octets: int | None = None) -> Conversation:
+        """A connection on which nothing was said yet; `receive_octets` makes its receive buffer that small."""
+        opened = trio.socket.socket()
+        if receive_octets is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_octets)
+        try:
+            with trio.fail_after(PATIENCE):
+                await opened.connect(("127.0.0.1", self.port))
+        except BaseException:
+            opened.close()
+            raise
+        conversation = Conversation(trio.SocketStream(opened))
+        self._conversations.append(conversation)
+        return conversation
+
+    async def connect(self, receive_octets: int | None = None) -> Conversation:
+        """A connection after its handshake and Connect."""
+        conversation = await self.open(receive_octets)
+        await conversation.send(VERSION_ONE + CONNECT)
+        assert await conversation.octets(8) == VERSION_ONE
+        return conversation
+
+    async def topics(self) -> dict[bytes, TopicInfo]:
+        """What the server says of its topics to a connection of its own."""
+        conversation = await self.connect()
+        topics = await conversation.topics()
+        conversation.close()
+        return topics
+
+    def hang_up(self) -> None:
+        """Close every connection that was made here."""
+        for conversation in self._conversations:
+            conversation.close()
+        self._conversations.clear()
+
+
+class InProcess(Host):
+    """A server in this process."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.port)
+        self.server = server
+
+    @property
+    def connections(self) -> int:
+        """How many connections have passed the handshake and are not over."""
+        return len(self.server._terminals)
+
+    @property
+    def handshakes(self) -> int:
+        """How many connections have not passed the handshake."""
+        return len(self.server._handshakes)
+
+    @property
+    def memory_used(self) -> int:
+        """How much of the memory budget is taken."""
+        return self.server._budget.used
+
+
+@asynccontextmanager
+async def serving(store: Path, **settings: Any) -> AsyncIterator[InProcess]:
+    """A server in this process, with these settings; it is stopped properly at the end."""
+    config = Config(listen=["127.0.0.1:0"], store=str(store), **settings)
+    async with open_server(config) as server:
+        host = InProcess(server)
+        try:
+            yield host
+        finally:
+            host.hang_up()
+
+
+class OwnProcess(Host):
+    """A server in a process of its own."""
+
+    def __init__(self, port: int, process: trio.Process) -> None:
+        super().__init__(port)
+        self.process = process
+
+    async def kill(self) -> None:
+        """SIGKILL: it gets no chance to do anything more."""
+        self.process.kill()
+        await self.process.wait()
+
+    async def stop(self) -> int:
+        """SIGTERM: it ends properly. Gives the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        with trio.fail_after(PATIENCE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def serving_process(
+    store: Path, settings: str = "", boot_id: str = "this-boot"
+) -> AsyncIterator[OwnProcess]:
+    """A server in a process of its own, with the text of a configuration file; killed if it still runs."""
+    configuration = store.with_name(store.name + ".toml")
+    configuration.write_text(settings)
+    command = [sys.executable, "-m", "omq.cli.server", "--listen", "127.0.0.1:0", "--store", str(store)]
+    process = await trio.lowlevel.open_process(
+        [*command, "--config", str(configuration), "--log-level", "warning"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "OMQ_BOOT_ID": boot_id},
+    )
+    assert process.stdout is not None
+    try:
+        async with process.stdout:
+            said = b""
+            with trio.fail_after(PATIENCE):
+                while not said.endswith(b"\n"):
+                    data = await process.stdout.receive_some()
+                    assert data, "the server ended at once"
+                    said += data
+            assert said.startswith(b"omq-server listening on 127.0.0.1:"), said
+            host = OwnProcess(int(said.rpartition(b":")[2]), process)
+            try:
+                yield host
+            finally:
+                host.hang_up()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for something that takes a moment."""
+    with trio.fail_after(PATIENCE):
+        while not condition():
+            await trio.sleep(0.002)

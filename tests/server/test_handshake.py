@@ -1,0 +1,130 @@
+"""The first eight octets of a connection, and what they decide (design, section 2)."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.protocol.types import Confirmed, Error
+
+from .conversation import CONNECT, VERSION_ONE, eventually, serving
+
+OUR_HEADER = b"AMQP\x0a\x01\x00\x01"
+
+
+async def test_version_one_is_agreed_on(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(VERSION_ONE)
+        assert await client.octets(8) == VERSION_ONE
+        await client.send(CONNECT)
+        await client.confirm(5)
+
+
+async def test_the_octets_may_come_one_by_one(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        client.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each octet in its own segment
+        for octet in VERSION_ONE + CONNECT + b"(Confirm 7)\n":
+            await client.send(bytes([octet]))
+            await trio.lowlevel.checkpoint()
+        assert await client.octets(8) == VERSION_ONE
+        assert await client.frame() == Confirmed(7)
+
+
+async def test_commands_may_come_in_the_segment_of_the_handshake(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(VERSION_ONE + CONNECT + b"(Confirm 1)\n(Confirm 2)\n(Conf")
+        assert await client.octets(8) == VERSION_ONE
+        assert await client.frame() == Confirmed(1)
+        assert await client.frame() == Confirmed(2)
+        await client.send(b"irm 3)\n")
+        assert await client.frame() == Confirmed(3)
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        "0000000000000000",
+        "0000000000000002",
+        "ffffffffffffffff",
+        "0100000000000000",
+        "8000000000000001",
+        "474554202f204854",  # a lost browser
+    ],
+)
+async def test_another_version_is_answered_with_minus_one_and_the_end(store: Path, octets: str) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(bytes.fromhex(octets) + CONNECT)
+        assert await client.octets(8) == b"\xff" * 8
+        await client.ended()
+
+
+@pytest.mark.parametrize("rest", [b"\x00\x00\x09\x00", b"\x0a\x01\x00\x02", b"\x01\x01\x08\x00", b"    "])
+async def test_amqp_of_no_known_version_is_told_what_is_spoken(store: Path, rest: bytes) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(b"AMQP" + rest)
+        assert await client.octets(8) == OUR_HEADER
+        await client.ended()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        OUR_HEADER,
+        b"AMQP\x00\x00\x09\x01",
+        b"AMQP\x01\x01\x00\x09",
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x03\x01\x00\x00",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+    ids=["DMP", "AMQP 0-9-1", "AMQP 0-9", "AMQP 1.0", "AMQP 1.0 with SASL", "TLS"],
+)
+async def test_protocols_that_are_not_served_are_closed(store: Path, octets: bytes) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(octets)
+        await client.ended()
+        assert host.connections == 0
+
+
+@pytest.mark.parametrize("count", range(8))
+async def test_a_handshake_that_is_cut_off_is_closed_without_a_word(store: Path, count: int) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(VERSION_ONE[:count])
+        await client.done()
+        await client.ended()
+        await eventually(lambda: host.handshakes == host.connections == 0)
+
+
+async def test_the_handshake_has_ten_seconds(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        quick, slow = await host.open(), await host.open()
+        await quick.send(VERSION_ONE[:4])
+        await slow.send(VERSION_ONE[:7])
+        await eventually(lambda: host.handshakes == 2)
+        clock.jump(8)
+        await quick.send(VERSION_ONE[4:])
+        assert await quick.octets(8) == VERSION_ONE
+        assert host.handshakes == 1
+        clock.jump(2.5)
+        await slow.ended()
+        assert host.handshakes == 0
+        await quick.send(CONNECT)
+        await quick.confirm()
+
+
+async def test_connect_must_name_the_version_of_the_handshake(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(VERSION_ONE + b"(Connect 2 test)\n(Confirm 1)\n")
+        assert await client.octets(8) == VERSION_ONE
+        (answer,) = await client.rest()
+        assert isinstance(answer, Error)
+        assert answer.text.startswith(b"Connect 2: ")
