@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import lmdb
 
 from storage.errors import Limit, StoreError, StoreFailed, StoreFull
-from storage.files import sync_directory
+from storage.files import NO_ROOM, has_room, sync_directory
 from storage.gate import Gate
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Cursor: TypeAlias = "LmdbCursor[bytes]"
 
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _MOST_READERS = 1024
 _SPARE_TRANSACTIONS = 8
 _DATA = "data.mdb"
@@ -244,14 +243,16 @@ class Database:
             sentence = f"The map of {self.path} is full; it may have {self._map_size} octets."
             raise StoreFull(Limit.MAP, sentence) from error
         except (lmdb.Error, OSError) as error:
-            if _no_room(error):
+            if self._is_for_want_of_room(error):
                 raise StoreFull(Limit.DISK, f"There is no room on disk for {self.path}: {error}.") from error
             raise StoreError(f"The environment {self.path} failed: {error}.") from error
 
-
-def _no_room(error: Exception) -> bool:
-    """Whether the operating system refused to store more."""
-    if isinstance(error, OSError):
-        return error.errno in _NO_ROOM
-    # LMDB's own error codes are negative; others are the operating system's, which it passes on.
-    return isinstance(error, lmdb.DiskError) or any(str(error).endswith(os.strerror(n)) for n in _NO_ROOM)
+    def _is_for_want_of_room(self, error: Exception) -> bool:
+        """Whether the operating system refused to store more."""
+        if isinstance(error, OSError):
+            return error.errno in NO_ROOM
+        # LMDB's own errors have classes; others are the operating system's, passed on by their words.
+        if isinstance(error, lmdb.DiskError) or any(str(error).endswith(os.strerror(n)) for n in NO_ROOM):
+            return True
+        # When only a part of a write found room, LMDB takes it for a fault of the disk.
+        return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / _DATA)

@@ -80,7 +80,9 @@ class Environment:
         Durable on return for Level.STRONG, else after the next ``checkpoint``.  In each topic the ids must
         increase from block to block; gaps are allowed.
 
-        Raises StoreFull, StoreFailed, and StoreError when a block does not lie after what is stored.
+        Raises StoreFull, StoreFailed, and StoreError when a block does not lie after what is stored.  A full
+        environment has room again after ``trim``, ``retain`` or ``drop``; for Level.WEAK and Level.ASYNC only
+        once a ``checkpoint`` has let go of what they deleted.
         """
         values = [pack(block) for block in blocks]
         if not blocks:
@@ -299,17 +301,29 @@ class Environment:
     def _freeing(
         self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
     ) -> tuple[Extent, bool]:
-        """Deletes oldest blocks in one transaction; see ``_delete``.  Gets by in a full map too."""
-        with self._one_writer:
-            try:
-                with self._writing() as transaction:
-                    return _delete(transaction, topic, kept, forget)
-            except StoreFull as full:
-                if full.limit is not Limit.MAP:
-                    raise
-            self._renew(_GROWTH)
+        """Deletes oldest blocks in one transaction; see ``_delete``.  Gets by in a full environment too.
+
+        Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
+        before held; where that is not enough, the map grows a little.  Raises StoreFull when the disk still has
+        no room.
+        """
+
+        def delete() -> tuple[Extent, bool]:
             with self._writing() as transaction:
                 return _delete(transaction, topic, kept, forget)
+
+        with self._one_writer:
+            try:
+                return delete()
+            except StoreFull:
+                self.checkpoint()
+            try:
+                return delete()
+            except StoreFull as full:
+                if full.limit is Limit.DISK:
+                    raise
+                self._renew(_GROWTH)
+            return delete()
 
 
 def _extent(transaction: Reading, topic: int) -> Extent:
@@ -330,7 +344,7 @@ def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
 
 
 def _seek(cursor: Cursor, topic: int, first: int) -> bool:
-    """Moves to the block that contains message ``first``, or else the next of any topic; False without one."""
+    """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
     start = block_key(topic, first)
     found = cursor.set_range(start)
     if found and cursor.key() == start:

@@ -1,7 +1,32 @@
 """Making files and directories that are still there after a power failure."""
 
+import errno
 import os
 from pathlib import Path
+
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What the operating system answers when it will not store more."""
+
+_PROBE = 1 << 20
+
+
+def has_room(path: Path) -> bool:
+    """Whether this file could grow by 1 MiB, tried with a file beside it.  OSError when that fails otherwise.
+
+    The other file has a hole as large as this one, so that it meets the same limits to the size of a file.
+    """
+    probe = path.with_name(path.name + ".probe")
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            return os.pwrite(descriptor, bytes(_PROBE), path.stat().st_size) == _PROBE
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            return False
+        raise
 
 
 def sync_directory(path: Path) -> None:

@@ -66,5 +66,5 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
 
 
 def _share(block: BlockInfo) -> int:
-    """Octets that a block adds to the one it is merged into: no header, but deltas even if it does without."""
+    """Octets that a block adds to the one it is merged into: no header, but deltas even where it has none."""
     return block.bytes - BLOCK_HEADER + (0 if block.span else 4 * block.count)

@@ -227,7 +227,7 @@ def test_merging_many_blocks_is_bounded(environment: Environment) -> None:
 
 
 def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
-    """Changes one value behind the environment's back; ``change`` maps octets to octets, or to None to delete."""
+    """Changes one value behind the environment's back; ``change`` answers None to delete it."""
     assert callable(change)
     with lmdb.open(str(path), max_dbs=8) as environment:
         found = environment.open_db(table, create=False)
@@ -279,24 +279,27 @@ def test_damaged_records_are_told(tmp_path: Path) -> None:
     environment.close()
 
 
+def fill(environment: Environment, stored: list[Block], count: int) -> None:
+    """Appends blocks of topic 1 until there is no more room, and notes which were stored."""
+    full: StoreFull | None = None
+    while full is None:
+        block = numbered(1, stored[-1].next if stored else 0, count)
+        try:
+            environment.append([block])
+            stored.append(block)
+        except StoreFull as error:
+            full = error
+    assert full.limit is Limit.MAP
+
+
 @pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
 def test_a_full_map(tmp_path: Path, level: Level) -> None:
     environment = open_level(tmp_path / "level", level, map_size=1 << 20)
     stored: list[Block] = []
     for round_ in range(3):
-        with pytest.raises(StoreFull) as full:
-            while True:
-                following = stored[-1].next if stored else 0
-                block = numbered(1, following, 100 if len(stored) % 2 else 1)
-                environment.append([block])
-                stored.append(block)
-        assert full.value.limit is Limit.MAP
+        fill(environment, stored, count=100)
         # The last few pages, too, so that nothing is left for deleting.
-        with pytest.raises(StoreFull):
-            while True:
-                block = numbered(1, stored[-1].next, 1, size=1)
-                environment.append([block])
-                stored.append(block)
+        fill(environment, stored, count=1)
         assert read_all(environment, 1, stored[0].first) == stored
         assert environment.extent(1).last == stored[-1].last
         cut = len(stored) // 2
@@ -320,7 +323,7 @@ def test_many_threads_at_once(environment: Environment) -> None:
         try:
             while not done.is_set():
                 blocks = read_all(environment, 1, environment.extent(1).first, max_bytes=10_000)
-                # Two calls may see the blocks before and after merging: then they overlap, but never leave a gap.
+                # Two calls may see the blocks before and after merging: they overlap, but never leave a gap.
                 for before, after in pairwise(blocks):
                     assert after.first <= before.next < after.next
                 assert all(body.startswith(b"1/%d " % message) for message, body in bodies_of(blocks))
@@ -412,16 +415,12 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             self.stored[topic] = [block for block in blocks if block.first > last]
 
     def info(self, topic: int, first: int) -> BlockInfo:
-        """How the block with this message lies after all merging; remembered, since it may be deleted already."""
-        for begin, end in self.lying.get(topic, []):
+        """How the block with this message lay after all merging; it may be deleted already."""
+        for begin, end in self.boundaries.get(topic, []):
             if begin <= first < end:
                 within = [block for block in self.stored[topic] if begin <= block.first < end]
                 return BlockInfo(begin, end - begin, within[0].time, within[-1].time - within[0].time, 0)
         raise AssertionError
-
-    @property
-    def lying(self) -> dict[int, list[tuple[int, int]]]:
-        return self.boundaries
 
     @rule(topic=topics)
     def merge(self, topic: int) -> None:

@@ -1,0 +1,104 @@
+"""The catalogue: topics, their ids and what was reserved, over any number of starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.catalogue import Catalogue, TopicRecord
+from storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopic
+
+MAP_SIZE = 1 << 24
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "catalogue").mkdir()
+    return tmp_path / "catalogue"
+
+
+def test_records_come_back_as_they_were(path: Path) -> None:
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    one = catalogue.create(
+        b"prices \xff\n", "broadcast", "weak", True, retention_bytes=5, retention_seconds=6
+    )
+    two = catalogue.create(b"x" * 100_000, "", "", False, reserved=9)
+    assert one == TopicRecord(0, b"prices \xff\n", "broadcast", "weak", True, 0, 5, 6)
+    assert (two.id, two.declared, two.reserved) == (1, False, 9)
+    changed = replace(one, name=b"costs", delivery="round-robin", reserved=100, retention_bytes=None)
+    catalogue.update(changed)
+    catalogue.reserve({0: 200, 1: 1 << 63})
+    wanted = [replace(changed, reserved=200), replace(two, reserved=1 << 63)]
+    assert catalogue.topics() == wanted
+    catalogue.close()
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    assert catalogue.topics() == wanted
+    assert catalogue.create(b"prices \xff\n", "", "", True).id == 2
+    catalogue.close()
+
+
+def test_an_id_is_never_used_again(path: Path) -> None:
+    seen = set()
+    for _ in range(3):
+        catalogue = Catalogue(path, map_size=MAP_SIZE)
+        for _ in range(3):
+            record = catalogue.create(b"again", "", "", True)
+            assert record.id not in seen
+            seen.add(record.id)
+            catalogue.delete(record.id)
+        assert catalogue.topics() == []
+        catalogue.close()
+    assert seen == set(range(9))
+
+
+def test_what_is_refused_changes_nothing(path: Path) -> None:
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    one = catalogue.create(b"one", "", "", True, reserved=10)
+    two = catalogue.create(b"two", "", "", True, reserved=10)
+    with pytest.raises(NameTaken, match="b'one'"):
+        catalogue.create(b"one", "", "", True)
+    with pytest.raises(NameTaken):
+        catalogue.update(replace(two, name=b"one"))
+    with pytest.raises(StoreError, match="would go back"):
+        catalogue.update(replace(one, reserved=9))
+    with pytest.raises(StoreError, match="would go back"):
+        catalogue.reserve({one.id: 20, two.id: 9})
+    with pytest.raises(UnknownTopic, match="id 7"):
+        catalogue.reserve({one.id: 20, 7: 1})
+    with pytest.raises(UnknownTopic):
+        catalogue.update(replace(one, id=7))
+    with pytest.raises(UnknownTopic):
+        catalogue.delete(7)
+    assert catalogue.topics() == [one, two]
+    assert catalogue.create(b"three", "", "", True).id == 2
+    catalogue.close()
+
+
+def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.catalogue._IDS", 2)
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue.create(b"0", "", "", True)
+    catalogue.create(b"1", "", "", True)
+    catalogue.delete(0)
+    with pytest.raises(StoreError, match="ids were used"):
+        catalogue.create(b"2", "", "", True)
+    catalogue.close()
+
+
+def test_a_full_map_refuses_and_stays_usable(path: Path) -> None:
+    catalogue = Catalogue(path, map_size=1 << 17)
+    full: StoreFull | None = None
+    number = 0
+    while full is None:
+        try:
+            assert catalogue.create(b"%d" % number + b"x" * 1000, "", "", True).id == number
+            number += 1
+        except StoreFull as error:
+            full = error
+    assert full.limit is Limit.MAP
+    known = catalogue.topics()
+    assert [record.id for record in known] == list(range(number))
+    for record in known:
+        catalogue.delete(record.id)
+    assert catalogue.create(b"new", "", "", True).id == len(known)
+    catalogue.close()

@@ -1,0 +1,305 @@
+"""Power failures, killed processes, failing disks: what an environment without syncs is after them."""
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import lmdb
+import pytest
+from storage_helpers import bodies_of, numbered, open_level, read_all
+
+from storage.checkpoint import recover
+from storage.database import Database
+from storage.environment import Environment, Position
+from storage.errors import StoreError, StoreFailed
+from storage.levels import Level
+
+SLOT = 80 << 10
+
+
+def image(environment: Environment, path: Path, to: Path) -> Path:
+    """The directory as it is at this moment, as if the machine had written all and then lost its power."""
+    assert not environment._closed
+    shutil.copytree(path, to)
+    return to
+
+
+def test_a_power_failure_goes_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    first = [numbered(1, 0, 10), numbered(2, 0, 10)]
+    environment.append(first)
+    environment.set_positions({1: Position(5)})
+    environment.checkpoint()
+    assert environment.usage().durable == environment.usage().transaction
+    for n in range(1, 50):
+        environment.append([numbered(1, 10 * n, 10)])
+        environment.trim(2, 10)
+    environment.set_positions({1: Position(400)})
+    assert environment.usage().durable < environment.usage().transaction
+    everything = read_all(environment, 1)
+    lost = image(environment, path, tmp_path / "lost")
+    killed = image(environment, path, tmp_path / "killed")
+    environment.close()
+
+    recovered = recover(lost, "second")
+    assert recovered.rolled_back
+    assert "last checkpoint" in recovered.what
+    assert recover(lost, "second") == recovered  # interrupted and done again
+    again = open_level(lost, boot_id="second")
+    assert read_all(again, 1) == first[:1]
+    assert read_all(again, 2) == first[1:]
+    assert again.positions() == {1: Position(5)}
+    again.append([numbered(1, 10, 10)])
+    again.close(clean=False)
+    assert not recover(lost, "second").rolled_back
+    again = open_level(lost, boot_id="second")
+    assert again.extent(1).last == 19
+    again.close()
+
+    assert not recover(killed, "first").rolled_back
+    again = open_level(killed)
+    assert read_all(again, 1) == everything
+    assert again.extent(2).messages == 0
+    assert again.positions() == {1: Position(400)}
+    again.close()
+
+
+def test_nothing_of_a_checkpoint_is_written_over(tmp_path: Path) -> None:
+    """The oldest are deleted and much is written after it; still every block of the checkpoint is whole."""
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    for n in range(100):
+        environment.append([numbered(1, 100 * n, 100)])
+    environment.checkpoint()
+    kept = read_all(environment, 1)
+    for n in range(100, 400):
+        environment.append([numbered(1, 100 * n, 100)])
+        environment.trim(1, 100 * (n - 20))
+        environment.merge_small(1, 0)
+    lost = image(environment, path, tmp_path / "lost")
+    environment.checkpoint()
+    later = image(environment, path, tmp_path / "later")
+    expected = bodies_of(read_all(environment, 1))
+    environment.close()
+    again = open_level(lost, boot_id="second")
+    assert read_all(again, 1) == kept
+    again.close()
+    again = open_level(later, boot_id="second")
+    assert bodies_of(read_all(again, 1)) == expected
+    again.close()
+
+
+def test_after_a_clean_close_another_boot_changes_nothing(tmp_path: Path) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    environment.close()
+    assert recover(tmp_path / "weak", "second").what == "It was closed cleanly."
+    environment = open_level(tmp_path / "weak", boot_id="second")
+    assert environment.extent(1).messages == 10
+    environment.append([numbered(1, 10, 10)])
+    lost = image(environment, tmp_path / "weak", tmp_path / "lost")
+    environment.close()
+    environment = open_level(lost, boot_id="third")
+    assert environment.extent(1).messages == 10
+    environment.close()
+
+
+def test_a_checkpoint_without_anything_new_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    environment.checkpoint()
+    before = (tmp_path / "weak" / "checkpoint").read_bytes()
+    monkeypatch.setattr(Database, "sync", lambda self: pytest.fail("synced"))
+    environment.checkpoint()
+    assert (tmp_path / "weak" / "checkpoint").read_bytes() == before
+    monkeypatch.undo()
+    environment.close()
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_a_torn_checkpoint_leaves_the_one_before(tmp_path: Path, torn: int) -> None:
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    states = []
+    for n in range(4 + torn):
+        environment.append([numbered(1, 10 * n, 10)])
+        if n == 3 + torn:
+            before = (path / "checkpoint").read_bytes()
+        environment.checkpoint()
+        states.append(environment.extent(1).last)
+    after = (path / "checkpoint").read_bytes()
+    lost = image(environment, path, tmp_path / "lost")
+    environment.close()
+    slot = 0 if before[:SLOT] != after[:SLOT] else SLOT
+    cut = slot + 100
+    changed = after[:cut] + before[cut : slot + SLOT] + after[slot + SLOT :]
+    (lost / "checkpoint").write_bytes(changed)
+    assert changed != after
+    environment = open_level(lost, boot_id="second")
+    assert environment.extent(1).last == states[-2]
+    environment.close()
+
+
+def test_before_the_first_checkpoint_nothing_can_be_lost(tmp_path: Path) -> None:
+    path = tmp_path / "weak"
+    path.mkdir()
+    (path / "checkpoint").write_bytes(bytes(2 * SLOT))
+    (path / "data.mdb").write_bytes(os.urandom(10_000))
+    assert not recover(path, "second").rolled_back
+    (path / "data.mdb").write_bytes(os.urandom(10_000))
+    (path / "checkpoint").write_bytes(bytes(SLOT) + b"omqcheck torn".ljust(SLOT, b"\0"))
+    assert not recover(path, "second").rolled_back
+    environment = open_level(path)
+    assert environment.extents() == {}
+    environment.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 2 * SLOT])
+def test_without_a_good_checkpoint_file_the_data_is_set_aside(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "weak"
+    for number in (1, 2):
+        environment = open_level(path)
+        environment.append([numbered(1, 0, 10)])
+        environment.close()
+        data = (path / "data.mdb").read_bytes()
+        if content is None:
+            (path / "checkpoint").unlink()
+        else:
+            (path / "checkpoint").write_bytes(content)
+        recovered = recover(path, "first")
+        assert recovered.rolled_back
+        assert f"data.damaged-{number}.mdb" in recovered.what
+        assert (path / f"data.damaged-{number}.mdb").read_bytes() == data
+        environment = open_level(path)
+        assert environment.extents() == {}
+        environment.close()
+
+
+def test_a_data_file_that_is_gone_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "weak"
+    assert not recover(path.parent, "first").rolled_back
+    open_level(path).close()
+    (path / "data.mdb").unlink()
+    assert recover(path, "first").rolled_back
+    open_level(path).close()
+
+
+def test_writers_go_on_while_a_checkpoint_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    syncing, written = threading.Event(), threading.Event()
+    sync = Database.sync
+
+    def slow(self: Database) -> None:
+        syncing.set()
+        assert written.wait(10)
+        sync(self)
+
+    monkeypatch.setattr(Database, "sync", slow)
+    checkpoint = threading.Thread(target=environment.checkpoint)
+    checkpoint.start()
+    assert syncing.wait(10)
+    environment.append([numbered(1, 10, 10)])
+    assert environment.extent(1).messages == 20
+    written.set()
+    checkpoint.join()
+    monkeypatch.undo()
+    lost = image(environment, tmp_path / "weak", tmp_path / "lost")
+    environment.close()
+    environment = open_level(lost, boot_id="second")
+    assert environment.extent(1).messages == 10
+    environment.close()
+
+
+def test_after_a_failed_sync_nothing_more_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    environment.checkpoint()
+    environment.append([numbered(1, 10, 10)])
+
+    def fail(self: Database) -> None:
+        raise StoreError("The disk is broken.")
+
+    monkeypatch.setattr(Database, "sync", fail)
+    with pytest.raises(StoreFailed, match="nothing more is written"):
+        environment.checkpoint()
+    monkeypatch.undo()
+    for ask in (lambda: environment.append([numbered(1, 20, 1)]), environment.checkpoint, environment.close):
+        with pytest.raises(StoreFailed, match="nothing more is written"):
+            ask()
+    # Not even the same boot may trust what the kernel still shows.
+    assert recover(tmp_path / "weak", "first").rolled_back
+    environment = open_level(tmp_path / "weak")
+    assert environment.extent(1).messages == 10
+    environment.close()
+
+
+def test_a_checkpoint_file_that_cannot_be_written_keeps_both_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    environment.append([numbered(1, 0, 100)])
+    environment.checkpoint()
+    environment.trim(1, 100)
+    real = os.fdatasync
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StoreError, match="could not be written"):
+        environment.checkpoint()
+    monkeypatch.setattr(os, "fdatasync", real)
+    for n in range(1, 20):
+        environment.append([numbered(1, 100 * n, 100)])
+        environment.trim(1, 100 * n)
+    # Either slot may be what a start finds: the new one as it is, or the one before if the new one is torn.
+    one = image(environment, path, tmp_path / "one")
+    two = image(environment, path, tmp_path / "two")
+    content = (two / "checkpoint").read_bytes()
+    newest = environment._checkpoints._sequence + 1  # type: ignore[union-attr]
+    begin = newest % 2 * SLOT
+    (two / "checkpoint").write_bytes(content[:begin] + bytes(SLOT) + content[begin + SLOT :])
+    environment.checkpoint()
+    assert environment.usage().durable == environment.usage().transaction
+    environment.close()
+    again = open_level(one, boot_id="second")
+    assert again.extent(1).messages == 0
+    again.close()
+    again = open_level(two, boot_id="second")
+    assert read_all(again, 1) == [numbered(1, 0, 100)]
+    again.close()
+
+
+@pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
+def test_an_environment_that_panicked_is_opened_anew(
+    tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = open_level(tmp_path / "level", level)
+    environment.append([numbered(1, 0, 10)])
+    opened = environment._database._environment
+
+    class Panicking:
+        def begin(self, write: bool = False) -> object:
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+
+        def close(self) -> None:
+            opened.close()
+
+    environment._database._environment = Panicking()  # type: ignore[assignment]
+    with pytest.raises(StoreError, match="PANIC"):
+        environment.read(1, 0)
+    environment.append([numbered(1, 10, 10)])
+    assert environment.extent(1).messages == 20
+    if level is Level.WEAK:
+        lost = image(environment, tmp_path / "level", tmp_path / "lost")
+        again = open_level(lost, boot_id="second")
+        assert again.extent(1).messages == 10
+        again.close()
+    environment.close()
