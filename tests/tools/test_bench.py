@@ -1,6 +1,7 @@
 """The bench measures the real server, and notices when something is missing."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,57 @@ def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path) -> None
     assert "FAILED" in result.stdout
     assert "at start" in result.stdout
     assert not list(tmp_path.iterdir())
+
+
+FAULTY = """
+import sys, tempfile
+from pathlib import Path
+import measure
+from alone import NoServer
+from measure import Settings, live
+from systems import Kind, Publisher
+from workers import BenchFailure
+
+measure.SOCKET_SECONDS = 0.5
+FRAME = 117
+FAULTS = {
+    "lost": lambda data: data[FRAME:],
+    "extra": lambda data: data + data[-FRAME:],
+    "torn": lambda data: data + b"-",
+    "other": lambda data: data[:-1] + b"?",
+}
+
+class FaultyPublisher(Publisher):
+    def send(self, data, messages):
+        super().send(FAULTS[sys.argv[1]](data), messages)
+
+class Faulty(NoServer):
+    def publisher(self, kind, topic):
+        return FaultyPublisher(self.connect_socket())
+
+settings = Settings(0.0, 1.0, 0, 0, 1000, Path(tempfile.gettempdir()))
+try:
+    print(live(Faulty(), settings, 100, Kind.LIVE, 1))
+except BenchFailure as failure:
+    print("noticed:", failure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("lost", "of "),
+        ("extra", "messages of"),
+        ("torn", "no whole messages"),
+        ("other", "another first or last message"),
+    ],
+)
+def test_messages_lost_or_invented_fail_the_figure(fault: str, words: str) -> None:
+    command = [sys.executable, "-c", FAULTY, fault]
+    environment = {**os.environ, "PYTHONPATH": str(BENCH.with_suffix(""))}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+    assert result.stdout.startswith("noticed:"), result.stdout
+    assert words in result.stdout
 
 
 @pytest.mark.parametrize(

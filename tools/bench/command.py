@@ -255,14 +255,20 @@ keep pages nevertheless, and a disk below a virtual machine may have a cache of 
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
+    """Leave the measurement, once: a second Ctrl-C must not cut the cleaning up short."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Being told to end, or losing the terminal, is no different from Ctrl-C: everything is cleaned up."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
-    # Being told to end is no different from Ctrl-C: servers, generators and directories are cleaned up.
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    for each in STOPPING:
+        signal.signal(each, interrupt)
     settings = Settings(
         seconds=arguments.seconds,
         weak_flush_seconds=arguments.weak_flush_seconds,

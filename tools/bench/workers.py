@@ -78,6 +78,7 @@ def _child(task: Task, pipe: "connection.Connection[Any, Any]") -> None:
     # Ctrl-C reaches the whole process group; only the measuring process reacts, and ends its children.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     parent = os.getppid()
 
     def begin() -> None:
