@@ -304,8 +304,8 @@ class Environment:
         """Deletes oldest blocks in one transaction; see ``_delete``.  Gets by in a full environment too.
 
         Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
-        before held; where that is not enough, the map grows a little.  Raises StoreFull when the disk still has
-        no room.
+        before held; where that is not enough, the map grows a little.  Raises StoreFull when the disk has no
+        room even so.
         """
 
         def delete() -> tuple[Extent, bool]:
