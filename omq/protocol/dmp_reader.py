@@ -136,14 +136,15 @@ def scan(
 
 
 def _options(number: int, left: int, max_message: int) -> int:
-    """The options of an envelope: `number` is before its body, for which its size leaves `left` octets."""
+    """The options of an envelope: `number` is before its body, for which its size leaves `left` octets.
+
+    `scan` has taken those where `number` is `left`: 4-DMP's, and 6-DMP's without options.
+    """
     options, length = number >> 24, number & LONGEST_6_DMP_BODY
-    if number == left:
-        options = 0  # 4-DMP's length, or 6-DMP's without options
-    elif length != left:
-        raise FieldError(f"its body's length is {length}, but its size leaves {left} octets for the body")
-    elif options & ~(MANDATORY | IMMEDIATE):
-        raise FieldError(f"its options {options:#04x} have bits set that stand for nothing")
     if left > max_message:
         raise FieldError(f"its body of {left} octets is above the limit of {max_message}")
+    if length != left:
+        raise FieldError(f"its body's length is {length}, but its size leaves {left} octets for the body")
+    if options & ~(MANDATORY | IMMEDIATE):
+        raise FieldError(f"its options {options:#04x} have bits set that stand for nothing")
     return options

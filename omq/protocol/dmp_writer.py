@@ -59,12 +59,13 @@ def _run(bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int
         return b""
     lengths = list(map(len, bodies))
     head = heads[0] if heads else PLAIN_HEAD
+    alike = not heads or heads.count(head) == count
     besides = len(head) + AFTER_HEAD
-    if max(lengths) + max(map(len, heads), default=besides) + AFTER_HEAD > _LONGEST_SIZE:
+    longest_head = len(head) if alike else max(map(len, heads))
+    if max(lengths) + longest_head + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {max(lengths)} octets does not fit into an envelope")
-    alike = not any(options) and (not heads or heads.count(head) == count)
     pieces: list[Octets] = [b""] * (2 * count)
-    if alike and min(lengths) + besides >= smallest:
+    if alike and not any(options) and min(lengths) + besides >= smallest:
         # All of this loop runs inside the interpreter's own C code.
         pieces[::2] = map(beginning(len(head)).pack, map(besides.__add__, lengths), repeat(head), lengths)
     else:
