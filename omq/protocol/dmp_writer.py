@@ -18,7 +18,7 @@ from omq.protocol.dmp_head import PLAIN_HEAD
 Octets = bytes | memoryview
 
 SMALLEST_ON_FEEDS = 12
-"""The least size of an envelope that OpenAMQ's receivers take, as seen on the wire."""
+"""The least size of an envelope that OpenAMQ's receivers take; the text would allow 8."""
 
 _LONGEST_SIZE = 2**32 - 1
 
