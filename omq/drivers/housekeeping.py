@@ -45,6 +45,10 @@ async def keep_tidy(catalogue: Catalogue, config: Config, level: Level) -> None:
             for driver in drivers:
                 if not driver.deleted:
                     await tidy(driver, writer)
+            if writer.was_full:
+                # What was deleted gives its room back only when no checkpoint needs it any more.
+                writer.was_full = False
+                await trio.to_thread.run_sync(writer.environment.checkpoint)
             await trio.to_thread.run_sync(writer.environment.reader_check)
         except StoreError as problem:
             log.error("%s: %s", level.value, problem)

@@ -18,7 +18,7 @@ from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
 from storage.blocks import Block, encode
 from storage.environment import Environment
-from storage.errors import StoreError
+from storage.errors import StoreError, StoreFull
 
 BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
@@ -66,6 +66,8 @@ class Writer:
         self.environment = environment
         self.refusal: str | None = None
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
+        self.was_full = False
+        """Whether a commit found no room since housekeeping last looked."""
         self._budget = budget
         self._posts: deque[Post] = deque()
         self._signal = Signal()
@@ -138,6 +140,7 @@ class Writer:
                 self.environment.append, [block for blocks in blocks_of.values() for block in blocks]
             )
         except StoreError as problem:
+            self.was_full |= isinstance(problem, StoreFull)
             if len(blocks_of) == 1:
                 return dict.fromkeys(blocks_of, str(problem))
             failures: dict[Stored, str] = {}
