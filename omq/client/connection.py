@@ -72,9 +72,6 @@ OVERRUN_OCTETS = 64 << 20
 SIGN_OF_LIFE_SECONDS = 1.0
 """How often the server is told that we live while its pings cannot be read."""
 
-FINISH_SECONDS = 10.0
-"""How long the server has to read what was sent last, and to close."""
-
 _GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
 
 AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics
@@ -179,8 +176,7 @@ class Connection:
         except trio.TooSlowError as error:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
         except (OSError, trio.BrokenResourceError) as error:
-            cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
-            raise ConnectionFailed(f"cannot connect to {where}: {_reason(cause or error)}") from error
+            raise ConnectionFailed(f"cannot connect to {where}: {_reason(error)}") from error
         connection = cls(stream)
         connection.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection
@@ -213,7 +209,12 @@ class Connection:
         if self._failure is None:
             raise RuntimeError("the connection has not ended")
         kind, text = self._failure
-        return kind(text, self._server_error)
+        return kind(text, self._last_words)
+
+    @property
+    def _last_words(self) -> str | None:
+        """Why the server closed, if it said so; an oversized Publish is refused and closes too."""
+        return self._server_error or (self._refusals[-1] if self._refusals else None)
 
     def _fail(self, kind: type[ConnectionLost], text: str) -> None:
         if self._failure is not None:
@@ -227,7 +228,7 @@ class Connection:
             lot.unpark_all()
 
     async def finish(self) -> None:
-        """Send what is queued; when messages went unconfirmed, also see that the server has read them.
+        """Send what is queued, and see that the server has read it.
 
         Closing a socket with unread octets resets the connection, and the reset may overtake what was sent
         last. So we only say that nothing more comes, and the server closes when it is done.
@@ -236,22 +237,14 @@ class Connection:
         """
         while (self._output or self._sending) and not self.failed:
             await self._flushed.park()
-        if self.failed:
+        if self._failure is not None:
             raise self.failure()
-        if not self.unsettled:
-            return
         self._finishing = True
         try:
             await self._stream.send_eof()
         except trio.BrokenResourceError as error:
-            raise ConnectionLost(f"the connection broke: {_reason(error)}", self._server_error) from error
-        with trio.move_on_after(FINISH_SECONDS) as limit:
-            await self._ended.wait()
-        if limit.cancelled_caught:
-            raise ConnectionLost(
-                f"the server did not finish within {FINISH_SECONDS:g} s after the last message",
-                self._server_error,
-            )
+            raise ConnectionLost(f"the connection broke: {_reason(error)}", self._last_words) from error
+        await self._ended.wait()
         if self._failure != (ConnectionLost, _CLOSED):
             raise self.failure()
 
@@ -302,7 +295,7 @@ class Connection:
                 await self._stream.send_all(octets)
         except trio.BrokenResourceError as error:
             # What the server said before it closed may still be there to read: the reader finds the end.
-            self._broken_writer = _reason(error.__cause__ or error)
+            self._broken_writer = _reason(error)
             self._taken.unpark_all()
 
     # -- commands and their answers ------------------------------------------------------------------------
@@ -384,7 +377,7 @@ class Connection:
                 await self._take(item)
             self._fail(ProtocolError, f"the server sent what is no frame: {error}")
         except trio.BrokenResourceError as error:
-            self._fail(ConnectionLost, f"the connection broke: {_reason(error.__cause__ or error)}")
+            self._fail(ConnectionLost, f"the connection broke: {_reason(error)}")
         except ProtocolError as error:
             self._fail(ProtocolError, str(error))
 
@@ -514,6 +507,11 @@ def _gap(name: bytes, octets: bytes) -> Gap | None:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    """The operating system's words, which Trio keeps in the cause of its own exceptions."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]  # a name with several addresses: none of them could be reached
+    for candidate in (cause, error):
+        if isinstance(candidate, OSError) and candidate.strerror:
+            return candidate.strerror
     return str(error) or type(error).__name__
