@@ -217,6 +217,7 @@ class Client:
     def _no_doubt_about(self, connection: Connection) -> None:
         """Somebody was told that messages of this connection may be lost: once is enough."""
         connection.doubt_reported = True
+        connection.take_refusals()  # told with the loss
         if self._doubtful is connection:
             self._doubtful = None
 

@@ -6,7 +6,9 @@ and answers to those who wait for them, and answers pings.
 """
 
 import logging
+import os
 import re
+import socket
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -512,6 +514,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]  # a name with several addresses: none of them could be reached
     for candidate in (cause, error):
-        if isinstance(candidate, OSError) and candidate.strerror:
-            return candidate.strerror
+        if isinstance(candidate, socket.gaierror):
+            return candidate.strerror or str(candidate)  # its number is not one of the system's
+        if isinstance(candidate, OSError) and candidate.errno:
+            return os.strerror(candidate.errno)
     return str(error) or type(error).__name__
