@@ -215,11 +215,12 @@ class Host:
         conversation.close()
         return topics
 
-    def hang_up(self) -> None:
-        """Close every connection that was made here."""
+    def hang_up(self, *but: Conversation) -> None:
+        """Close every connection that was made here, but for some."""
         for conversation in self._conversations:
-            conversation.close()
-        self._conversations.clear()
+            if conversation not in but:
+                conversation.close()
+        self._conversations = list(but)
 
 
 class InProcess(Host):
