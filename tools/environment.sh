@@ -69,7 +69,7 @@ with open("pyproject.toml", "rb") as file:
 
 # Whether an extra ("" for the package alone) is installed as pyproject.toml has it now, and noting that it is.
 # setup.py belongs to it wherever there is one.
-fingerprint() { cat "$root/pyproject.toml" "$root/setup.py" 2>/dev/null | sha256sum; }
+fingerprint() { { cat "$root/pyproject.toml" && { cat "$root/setup.py" 2>/dev/null || true; }; } | sha256sum; }
 is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerprint)" ]; }
 note_installed() { fingerprint >"$root/.venv/installed-$1"; }
 
