@@ -1,4 +1,4 @@
-"""`tools/demo.py`: the story on a small part of the file, how it ends, what it says when something is wrong."""
+"""`tools/demo.py`: the story on a part of the file, how it ends, and what it says when something is wrong."""
 
 import importlib.util
 import re
