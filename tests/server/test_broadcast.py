@@ -316,7 +316,7 @@ async def test_a_publisher_hears_of_its_own_messages_only_when_it_subscribes(sto
 async def test_replay_below_the_oldest_kept_says_which_messages_are_gone(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
-    async with serving(store, retention_bytes=MIB) as host:
+    async with serving(store, retention_bytes=MIB, missed_pings=0) as host:
         publisher = await declared(host, persistence)
         for first in range(1, 201, 10):
             await publisher.send(publish(b"t", [b"%d " % n + b"x" * 16000 for n in range(first, first + 10)]))

@@ -59,7 +59,7 @@ async def test_any_command_is_a_sign_of_life(store: Path, clock: MockClock, comm
             await pass_time(clock, 50, step=10)
             await client.say(command)
             await client.settle()
-        assert len(client.pings) >= 8
+        assert len(client.pings) >= 6
 
 
 async def test_three_pings_unanswered_end_the_connection(store: Path, clock: MockClock) -> None:
@@ -132,8 +132,8 @@ async def test_waiting_for_room_is_not_the_publishers_silence(store: Path, clock
         count = 500
 
         async def publish_all() -> None:
-            await publisher.send(publish(b"t", [b"x" * 16000] * count))
-            await publisher.settle()
+            # Without a limit of the test's own, as the clock jumps meanwhile.
+            await publisher.stream.send_all(publish(b"t", [b"x" * 16000] * count))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_all)

@@ -1,4 +1,4 @@
-"""Answers: their order, blank lines, and how a connection ends that its client half-closes (design, section 4)."""
+"""Answers: their order, blank lines, and how a connection ends that its client half-closes."""
 
 from pathlib import Path
 
@@ -34,7 +34,8 @@ async def test_answers_come_in_the_order_of_the_commands(store: Path) -> None:
             assert (await client.error()).startswith(b"Unknown command Nonsense")
             topics = await client.frame()
             assert isinstance(topics, TopicList)
-            assert topics.topics[0].messages == 2 * round + 1
+            # What comes after it may have been stored already, but what came before it must be.
+            assert topics.topics[0].messages in (2 * round + 1, 2 * round + 2)
             assert await client.frame() == Confirmed(2)
             assert (await client.error()).startswith(b"Unsubscribe t: ")
             assert await client.frame() == Confirmed(3)

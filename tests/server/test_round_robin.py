@@ -386,7 +386,7 @@ async def test_credit_ends_with_the_topic_it_was_given_for(store: Path) -> None:
 
 @KEPT
 async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
-    async with serving(store) as host:
+    async with serving(store, missed_pings=0) as host:
         publisher = await declared(host, persistence)
         client = await worker(host, credit=1000)
         for first in (1, 101, 201):
