@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         trio.run(_run, options)
     except* BrokenPipeError:
-        _forget_output()  # whoever read our output has had enough of it
+        pass  # whoever read our output has had enough of it
     except* KeyboardInterrupt:
         # Ctrl-C is how one ends a subscription that has no other end; anything else was cut short.
         code = 0 if options.action is _sub and options.count is None else 1
@@ -271,11 +271,6 @@ async def _watch_output(scope: trio.CancelScope) -> None:
         poll.register(output, 0)  # nothing but what is always told: errors and hang-ups
         await trio.to_thread.run_sync(poll.poll, abandon_on_cancel=True)
         scope.cancel()
-
-
-def _forget_output() -> None:
-    """Python flushes standard output at its end, and would complain about the closed pipe then."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # -- the command line ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from types import TracebackType
 import trio
 
 from omq.client.address import parse_url
-from omq.client.connection import Answer, AnsweredCommand, Connection
+from omq.client.connection import Connection
 from omq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -25,6 +25,7 @@ from omq.client.errors import (
     ServerError,
 )
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_prefix
+from omq.client.replies import Answer, AnsweredCommand
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (

@@ -1,6 +1,8 @@
 """A real server, in this process, for each test that asks for one."""
 
-from collections.abc import AsyncIterator
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -11,6 +13,25 @@ from client_helpers import OpenServer, url_of
 from omq.client import Client, connect
 from omq.config import Config
 from omq.server import Server, open_server
+
+SECONDS = 30.0
+"""A test that waits for what never comes fails after this, instead of standing still."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        here = item.path.is_relative_to(Path(__file__).parent)
+        if here and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj)
+
+
+def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(**fixtures: object) -> None:
+        with trio.fail_after(SECONDS):
+            await test(**fixtures)
+
+    return limited
 
 
 @pytest.fixture
@@ -26,17 +47,6 @@ def open_omq(tmp_path: Path) -> OpenServer:
         return open_server(config)
 
     return opener
-
-
-@pytest.fixture
-async def within_half_a_minute(nursery: trio.Nursery) -> None:
-    """A test that waits for what never comes fails instead of standing still."""
-
-    async def fail() -> None:
-        await trio.sleep(30)
-        raise trio.TooSlowError
-
-    nursery.start_soon(fail)
 
 
 @pytest.fixture

@@ -19,8 +19,6 @@ from omq.client import (
     Transient,
 )
 
-pytestmark = pytest.mark.usefixtures("within_half_a_minute")
-
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: trio.Nursery) -> Running:
     port = running.server.port
