@@ -14,6 +14,7 @@ import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.problems import for_clients
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
 from storage.blocks import Block, encode
@@ -122,13 +123,12 @@ class Writer:
                 try:
                     await driver.reserve(sum(len(post.bodies) for post in posts))
                 except StoreError as problem:
-                    failures[driver] = str(problem)
+                    log.error("%r: no ids could be reserved: %s", driver.topic.topic, problem)
+                    failures[driver] = for_clients(problem)
                     continue
                 blocks_of[driver] = blocks_from(driver, posts)
             if blocks_of:
                 failures |= await self._append(blocks_of)
-        for driver, failure in failures.items():
-            log.warning("not stored in %r: %s", driver.topic.topic, failure)
         for post in group:
             self._budget.give(post.octets)
             post.confirmation.settle(failures.get(post.driver))
@@ -142,7 +142,8 @@ class Writer:
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
             if len(blocks_of) == 1:
-                return dict.fromkeys(blocks_of, str(problem))
+                log.error("cannot store: %s", problem)
+                return dict.fromkeys(blocks_of, for_clients(problem))
             failures: dict[Stored, str] = {}
             for driver, blocks in blocks_of.items():
                 failures |= await self._append({driver: blocks})
