@@ -143,7 +143,7 @@ class Conversation:
         """Wait until the commands given here are acted on; what comes meanwhile is kept for later."""
         await self.say(b"(Confirm 0)")
         before: list[Frame] = []
-        while (frame := await self.frame()) != Confirmed(0):
+        while not _answers_confirm(frame := await self.frame()):
             before.append(frame)
         self._frames.extendleft(reversed(before))
 
@@ -177,6 +177,10 @@ class Conversation:
     def close(self) -> None:
         """End the connection at once."""
         self.stream.socket.close()
+
+
+def _answers_confirm(frame: Frame) -> bool:
+    return isinstance(frame, Confirmed) or (isinstance(frame, Error) and frame.text.startswith(b"Confirm "))
 
 
 class Host:

@@ -300,14 +300,12 @@ async def test_work_is_repeated_rather_than_lost_in_a_power_failure(
 async def test_retention_by_age_deletes_the_oldest(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, retention_seconds=0.3, missed_pings=0) as host:
         publisher = await declared(host, persistence)
-        subscriber = await host.connect()
-        await subscriber.ask(b"(Subscribe t From_beginning)")
         await publisher.send(publish(b"t", numbered(1, 100)))
         await publisher.confirm()
         info = await tidied(publisher, clock, b"t", lambda info: info.messages == 0)
         assert (info.first, info.last) == (101, 100)
         await publisher.say(b"(Publish t new)")
-        assert await subscriber.bodies(101) == [*numbered(1, 100), b"new"]
+        await publisher.confirm()
         kept = await replayed(host, replay=b"(From_message 51)")
         assert isinstance(kept[0], Error)
         assert kept[0].text.startswith(b"Subscribe t: messages 51 to 100 are gone")
