@@ -427,13 +427,18 @@ async def test_a_reset_of_a_publisher_to_full_topics_gives_back_its_memory(store
         await eventually(lambda: host.memory_used == 0)
 
 
-async def test_many_large_messages_at_once_do_not_use_up_the_memory_for_ever(store: Path) -> None:
-    async with undisturbed(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+@pytest.mark.parametrize("memory", [4 * MIB, 64 * MIB], ids=["little memory", "the default"])
+async def test_many_large_messages_at_once_do_not_use_up_the_memory_for_ever(
+    store: Path, memory: int
+) -> None:
+    async with undisturbed(store, memory_bytes=memory, max_message_bytes=MIB) as host:
         clients = [await host.connect() for _ in range(24)]
+        octets = b"(Publish large %s)\n" % (b"x" * 900_000)
+        # Each has begun its message before the first one ends its own.
+        for client in clients:
+            await client.send(octets[:100_000])
 
         async def publish_one(client: Conversation) -> None:
-            octets = b"(Publish large %s)\n" % (b"x" * 900_000)
-            await client.send(octets[:100_000])
             await client.send(octets[100_000:])
             await client.confirm()
 
