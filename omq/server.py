@@ -11,17 +11,15 @@ import trio
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
-from omq.drivers.housekeeping import keep_flushing, keep_tidy, save_positions
+from omq.drivers.housekeeping import keep_flushing, keep_tidy, look_at_disk, save_positions, watch_disk
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
+from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
 from omq.terminals.transport import Transport
 from storage.errors import StoreError
 from storage.levels import Level
 from storage.store import Store
-
-SWEEP_SECONDS = 1.0
-"""How often connections are looked through for pings that are due."""
 
 SHUTDOWN_SECONDS = 3.0
 """How long connections may take to end when the server stops; with the stores it stays within 5 seconds."""
@@ -127,7 +125,7 @@ class Server:
     async def sweep(self) -> None:
         """Look after the connections' pings until cancelled."""
         while True:
-            await trio.sleep(min(SWEEP_SECONDS, self.config.ping_seconds / 4))
+            await trio.sleep(look_seconds(self.config.ping_seconds))
             now = trio.current_time()
             for terminal in list(self._terminals):
                 terminal.sweep(now)
@@ -166,6 +164,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
             except (ListenError, Refused, StoreError) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             else:
+                await look_at_disk(catalogue, config)
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
                 async with trio.open_nursery() as connections:
@@ -192,8 +191,9 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
 def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalogue) -> None:
     nursery.start_soon(keep_flushing, catalogue.writers[Level.WEAK], config.weak_flush_seconds)
     nursery.start_soon(keep_flushing, catalogue.writers[Level.ASYNC], config.async_flush_seconds)
+    nursery.start_soon(watch_disk, catalogue, config)
     for level in Level:
-        nursery.start_soon(keep_tidy, catalogue, config, level)
+        nursery.start_soon(keep_tidy, catalogue, level)
 
 
 async def _accept(

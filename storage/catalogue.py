@@ -33,8 +33,6 @@ class TopicRecord:
     """True when someone declared it with these types, False when it only got the defaults."""
     reserved: int = 0
     """No message id from this one on was ever handed out."""
-    retention_bytes: int | None = None
-    retention_seconds: int | None = None
 
 
 class Catalogue:
@@ -63,8 +61,6 @@ class Catalogue:
         declared: bool,
         *,
         reserved: int = 0,
-        retention_bytes: int | None = None,
-        retention_seconds: int | None = None,
     ) -> TopicRecord:
         """A new topic with the next id, 0 to 2^31 - 1.  An id is never used again, even after ``delete``.
 
@@ -86,8 +82,6 @@ class Catalogue:
                     persistence=persistence,
                     declared=declared,
                     reserved=reserved,
-                    retention_bytes=retention_bytes,
-                    retention_seconds=retention_seconds,
                 )
                 transaction.put(_COUNTER, _NEXT, seal(_NUMBER.pack(topic + 1)))
                 transaction.put(_TOPICS, topic_key(topic), _encode(record))

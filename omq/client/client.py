@@ -12,7 +12,7 @@ from types import TracebackType
 import trio
 
 from omq.client.address import parse_url
-from omq.client.connection import Answer, AnsweredCommand, Connection
+from omq.client.connection import Connection
 from omq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -25,6 +25,7 @@ from omq.client.errors import (
     ServerError,
 )
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_prefix
+from omq.client.replies import Answer, AnsweredCommand
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
@@ -50,6 +51,12 @@ log = logging.getLogger("omq.client")
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 5.0
 """Seconds between attempts to connect again; each pause is about twice the one before."""
+
+FINISH_SECONDS = 10.0
+"""How long the server has to read what was sent last, and to close."""
+
+BREAK_OFF_SECONDS = 0.5
+"""The same when the client is left by an exception."""
 
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
@@ -211,6 +218,7 @@ class Client:
     def _no_doubt_about(self, connection: Connection) -> None:
         """Somebody was told that messages of this connection may be lost: once is enough."""
         connection.doubt_reported = True
+        connection.take_refusals()  # told with the loss
         if self._doubtful is connection:
             self._doubtful = None
 
@@ -382,26 +390,44 @@ class Client:
         return True
 
     async def finish(self) -> None:
-        """The proper end: what was published leaves, and is read by the server.
+        """The proper end: what was sent leaves, and is read by the server.
 
         Raises ConnectionLost when published messages may not have arrived, and PublishRefused when the
         server refused some and no `confirm` has said so.
         """
         self._leaving = True
-        connection = self._connection
         if self._doubtful is not None:
             raise ConnectionLost(f"messages that were not confirmed may be lost: {self._doubtful.failure()}")
+        connection = self._connection
         if connection is None:
             return
-        unsettled = connection.unsettled and not connection.doubt_reported
+        in_doubt = connection.unsettled and not connection.doubt_reported
         try:
-            await connection.finish()
-        except ConnectionLost:
-            if unsettled:
+            with trio.fail_after(FINISH_SECONDS):
+                await connection.finish()
+        except trio.TooSlowError as error:
+            if in_doubt:
+                late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
+                raise ConnectionLost(late) from error
+            log.warning("the server did not close within %g s", FINISH_SECONDS)
+        except ConnectionLost as error:
+            if in_doubt:
                 raise
+            log.debug("at the end: %s", error)
         refusals = connection.take_refusals()
         if refusals:
             raise PublishRefused(refusals[0], "Publish", b"", refusals[1:])
+
+    async def break_off(self) -> None:
+        """The end after an exception: what was sent still leaves if that takes no time to speak of."""
+        self._leaving = True
+        connection = self._connection
+        if connection is not None:
+            with trio.move_on_after(BREAK_OFF_SECONDS, shield=True):
+                try:
+                    await connection.finish()
+                except ConnectionLost as error:
+                    log.debug("after an exception: %s", error)
 
 
 class Connecting(AbstractAsyncContextManager[Client]):
@@ -430,6 +456,8 @@ class Connecting(AbstractAsyncContextManager[Client]):
         try:
             if error is None:
                 await self._client.finish()
+            else:
+                await self._client.break_off()
         finally:
             self._nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)

@@ -6,10 +6,8 @@ and answers to those who wait for them, and answers pings.
 """
 
 import logging
-import re
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Protocol, Self, assert_never
 
 import trio
@@ -25,6 +23,9 @@ from omq.client.errors import (
     ReplyBlocked,
     ServerError,
 )
+from omq.client.outlet import Outlet
+from omq.client.reasons import reason
+from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
 from omq.protocol import handshake
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
@@ -32,12 +33,9 @@ from omq.protocol.sentences import sentence
 from omq.protocol.types import (
     VERSION_ONE,
     Ack,
-    Confirm,
     Confirmed,
     Connect,
-    Declare,
     Declared,
-    Delete,
     Deleted,
     Error,
     Frame,
@@ -50,7 +48,6 @@ from omq.protocol.types import (
     Subscribed,
     Topic,
     TopicList,
-    Topics,
     Unsubscribe,
     Unsubscribed,
 )
@@ -60,25 +57,11 @@ log = logging.getLogger("omq.client")
 READ_OCTETS = 256 << 10
 """How much one read takes from the socket."""
 
-OUTPUT_OCTETS = 256 << 10
-"""How much waits for the writer before publishers must wait too."""
-
-YIELD_SECONDS = 100e-6
-"""A task that publishes without pause lets the writer run this often."""
-
 OVERRUN_OCTETS = 64 << 20
 """How many octets of untaken messages a subscription may hold while a reply is awaited."""
 
 SIGN_OF_LIFE_SECONDS = 1.0
 """How often the server is told that we live while its pings cannot be read."""
-
-FINISH_SECONDS = 10.0
-"""How long the server has to read what was sent last, and to close."""
-
-_GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
-
-AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics
-Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList
 
 
 class Sink(Protocol):
@@ -107,21 +90,6 @@ class Sink(Protocol):
     def fail(self, error: OmqError) -> None: ...
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A command whose answer has not come, and the one who waits for it."""
-
-    command: AnsweredCommand
-    constructor: str
-    argument: bytes | None
-    refusal: bytes
-    """How an Error that answers it begins."""
-    sink: Sink | None
-    awaited: bool
-    answered: trio.Event = field(default_factory=trio.Event)
-    answer: Answer | OmqError | None = None
-
-
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
@@ -130,18 +98,8 @@ class Connection:
         self._decoder = FrameDecoder()
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._server_error: str | None = None
-        # Going out.
-        self._output: list[bytes] = []
-        self._queued = 0
-        self._sending = False
-        self._finishing = False
-        self._broken_writer: str | None = None
-        self._has_output = trio.lowlevel.ParkingLot()
-        self._has_room = trio.lowlevel.ParkingLot()
-        self._flushed = trio.lowlevel.ParkingLot()
-        self._last_yield = 0.0
-        # Coming in.
-        self._pending: deque[_Pending] = deque()
+        self._outlet = Outlet(stream, self._refuse, self._wake_reader)
+        self._pending: deque[Pending] = deque()
         self._routes: dict[int, Sink] = {}
         self._taken = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
@@ -179,17 +137,16 @@ class Connection:
         except trio.TooSlowError as error:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
         except (OSError, trio.BrokenResourceError) as error:
-            cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
-            raise ConnectionFailed(f"cannot connect to {where}: {_reason(cause or error)}") from error
+            raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
         connection = cls(stream)
-        connection.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
+        connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection
 
     async def run(self) -> None:
         """Serve the connection until it ends; `failure` then says why. Raises nothing of its own."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._outlet.run)
                 await self._read()
                 nursery.cancel_scope.cancel()
         finally:
@@ -213,7 +170,12 @@ class Connection:
         if self._failure is None:
             raise RuntimeError("the connection has not ended")
         kind, text = self._failure
-        return kind(text, self._server_error)
+        return kind(text, self._last_words)
+
+    @property
+    def _last_words(self) -> str | None:
+        """Why the server closed, if it said so; an oversized Publish is refused and closes too."""
+        return self._server_error or (self._refusals[-1] if self._refusals else None)
 
     def _fail(self, kind: type[ConnectionLost], text: str) -> None:
         if self._failure is not None:
@@ -223,87 +185,39 @@ class Connection:
             pending.answer = self.failure()
             pending.answered.set()
         self._pending.clear()
-        for lot in (self._has_room, self._flushed, self._has_output):
-            lot.unpark_all()
+        self._outlet.close()
+
+    def _refuse(self) -> None:
+        if self._failure is not None:
+            raise self.failure()
+
+    def _wake_reader(self) -> None:
+        self._taken.unpark_all()
 
     async def finish(self) -> None:
-        """Send what is queued; when messages went unconfirmed, also see that the server has read them.
+        """Send what is queued, and see that the server has read it.
 
         Closing a socket with unread octets resets the connection, and the reset may overtake what was sent
         last. So we only say that nothing more comes, and the server closes when it is done.
 
         Raises ConnectionLost when that did not work out.
         """
-        while (self._output or self._sending) and not self.failed:
-            await self._flushed.park()
-        if self.failed:
-            raise self.failure()
-        if not self.unsettled:
-            return
-        self._finishing = True
         try:
-            await self._stream.send_eof()
+            await self._outlet.finish()
         except trio.BrokenResourceError as error:
-            raise ConnectionLost(f"the connection broke: {_reason(error)}", self._server_error) from error
-        with trio.move_on_after(FINISH_SECONDS) as limit:
-            await self._ended.wait()
-        if limit.cancelled_caught:
-            raise ConnectionLost(
-                f"the server did not finish within {FINISH_SECONDS:g} s after the last message",
-                self._server_error,
-            )
+            raise ConnectionLost(f"the connection broke: {reason(error)}", self._last_words) from error
+        await self._ended.wait()
         if self._failure != (ConnectionLost, _CLOSED):
             raise self.failure()
-
-    # -- going out -----------------------------------------------------------------------------------------
-
-    def post(self, octets: bytes) -> None:
-        """Queue octets without waiting: for commands, of which there are few."""
-        if self._finishing or self.failed:
-            return
-        self._queued += len(octets)
-        self._output.append(octets)
-        self._has_output.unpark()
 
     async def send(self, octets: bytes, messages: int = 0) -> None:
         """Queue octets, of which some publish `messages` messages; wait first while too much is queued.
 
-        What a lone caller sends leaves at once; one that calls again and again shares system calls with
-        itself. Does not always pass control to other tasks.
-
         Raises ConnectionLost, and then has queued nothing.
         """
-        while self._queued >= OUTPUT_OCTETS and not self.failed:
-            await self._has_room.park()
-        if self._failure is not None:
-            raise self.failure()
-        self._queued += len(octets)
-        self._output.append(octets)
+        await self._outlet.send(octets)
         self.published += messages
-        self._has_output.unpark()
-        now = time.perf_counter()
-        if now - self._last_yield > YIELD_SECONDS:
-            await trio.lowlevel.checkpoint()
-            self._last_yield = time.perf_counter()
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                if not self._output:
-                    self._sending = False
-                    self._flushed.unpark_all()
-                    await self._has_output.park()
-                    continue
-                octets = self._output[0] if len(self._output) == 1 else b"".join(self._output)
-                self._output.clear()
-                self._queued = 0
-                self._sending = True
-                self._has_room.unpark_all()
-                await self._stream.send_all(octets)
-        except trio.BrokenResourceError as error:
-            # What the server said before it closed may still be there to read: the reader finds the end.
-            self._broken_writer = _reason(error.__cause__ or error)
-            self._taken.unpark_all()
+        await self._outlet.pause()
 
     # -- commands and their answers ------------------------------------------------------------------------
 
@@ -312,8 +226,7 @@ class Connection:
 
         Raises ServerError when the answer is an Error, ConnectionLost, and ReplyBlocked.
         """
-        if self._failure is not None:
-            raise self.failure()
+        self._refuse()
         pending = self._expect(command, sink, awaited=True)
         self._taken.unpark_all()  # a reader that waits for room must read on, to the answer
         try:
@@ -331,7 +244,7 @@ class Connection:
     async def subscribe(self, sink: Sink, replay: Replay) -> None:
         """Subscribe, with credit if the sink has some. Raises as `call`."""
         if sink.credit is not None:
-            self.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
+            self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
             replay = FromCurrent()
         await self.call(Subscribe(sink.name, replay), sink)
 
@@ -341,20 +254,10 @@ class Connection:
             self._expect(Unsubscribe(name), None, awaited=False)
         self._taken.unpark_all()
 
-    def _expect(self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool) -> _Pending:
-        constructor = type(command).__name__
-        argument: bytes | None
-        match command:
-            case Topics():
-                argument = None
-            case Confirm(n):
-                argument = b"%d" % n
-            case _:
-                argument = command.topic
-        refusal = sentence(constructor, argument, "")
-        pending = _Pending(command, constructor, argument, refusal, sink, awaited)
+    def _expect(self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool) -> Pending:
+        pending = Pending(command, sink, awaited)
         self._pending.append(pending)
-        self.post(sexp_of_command(command) + b"\n")
+        self._outlet.post(sexp_of_command(command) + b"\n")
         return pending
 
     def taken(self) -> None:
@@ -384,7 +287,7 @@ class Connection:
                 await self._take(item)
             self._fail(ProtocolError, f"the server sent what is no frame: {error}")
         except trio.BrokenResourceError as error:
-            self._fail(ConnectionLost, f"the connection broke: {_reason(error.__cause__ or error)}")
+            self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
         except ProtocolError as error:
             self._fail(ProtocolError, str(error))
 
@@ -402,7 +305,7 @@ class Connection:
                 self._sign_of_life()
             case Error(text):
                 self._take_error(text)
-            case Unsubscribed(topic) if not self._answers(item):
+            case Unsubscribed(topic) if not answers(self._next(), item):
                 sink = self._routes.pop(topic.id, None)
                 if sink is not None:
                     sink.end()
@@ -412,11 +315,11 @@ class Connection:
                 assert_never(item)
 
     def _sign_of_life(self) -> None:
-        self.post(sexp_of_command(Ack(time.time_ns() // 1000)) + b"\n")
+        self._outlet.post(sexp_of_command(Ack(time.time_ns() // 1000)) + b"\n")
 
     async def _wait_for_room(self, sink: Sink) -> None:
         """Read no further while a subscription is full, unless somebody waits for an answer behind it."""
-        while sink.full and self._broken_writer is None:
+        while sink.full and self._outlet.broken is None:
             awaited = [pending for pending in self._pending if pending.awaited]
             if awaited and sink.buffered <= OVERRUN_OCTETS:
                 return
@@ -431,27 +334,12 @@ class Connection:
             if limit.cancelled_caught:
                 self._sign_of_life()
 
-    def _answers(self, frame: Answer) -> bool:
-        """Whether `frame` answers the command whose turn it is."""
-        if not self._pending:
-            return False
-        match self._pending[0].command, frame:
-            case (
-                (Subscribe(name, _), Subscribed(topic))
-                | (Unsubscribe(name), Unsubscribed(topic))
-                | (Declare(name, _, _), Declared(topic))
-                | (Delete(name), Deleted(topic))
-            ):
-                return name == topic.topic
-            case Confirm(n), Confirmed(answered):
-                return n == answered
-            case Topics(), TopicList():
-                return True
-            case _:
-                return False
+    def _next(self) -> AnsweredCommand | None:
+        """The command whose answer comes next."""
+        return self._pending[0].command if self._pending else None
 
     def _take_answer(self, answer: Answer) -> None:
-        if not self._answers(answer):
+        if not answers(self._next(), answer):
             raise ProtocolError(f"the server answered what was not asked: {answer!r:.200}")
         pending = self._pending.popleft()
         match answer:
@@ -471,11 +359,11 @@ class Connection:
         """An Error answers the command whose turn it is, or one that has no answer, or tells of a gap."""
         text = octets.decode("utf-8", "backslashreplace")
         for sink in self._routes.values():
-            gone = _gap(sink.name, octets)
+            gone = gap_in(sink.name, octets)
             if gone is not None:
                 sink.put_gap(gone)
                 return
-        if self._pending and octets.startswith(self._pending[0].refusal):
+        if self._pending and self._pending[0].refused_by(octets):
             pending = self._pending.popleft()
             if pending.answer is None:
                 pending.answer = ServerError(text, pending.constructor, pending.argument or b"")
@@ -500,20 +388,3 @@ class Connection:
 
 _CLOSED = "the server closed the connection"
 _CUT = "the server closed the connection in the middle of a frame"
-
-
-def _gap(name: bytes, octets: bytes) -> Gap | None:
-    """The gap in a topic that an Error tells of: `Subscribe TOPIC: messages A to B are gone: REASON`."""
-    start = sentence("Subscribe", name, "")
-    if not octets.startswith(start):
-        return None
-    match = _GONE.fullmatch(octets, len(start))
-    if match is None:
-        return None
-    return Gap(name, int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__

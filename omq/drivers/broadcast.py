@@ -1,6 +1,7 @@
 """Broadcast: every subscriber gets every message; each is a cursor over the topic's log (design, 1)."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import assert_never
 
 import trio
@@ -143,7 +144,7 @@ class BroadcastChannel:
             if driver.extent.messages and self.position >= driver.extent.first:
                 return self._skip(kept, "they were lost before they were durable")
             return self._skip(kept, "they are no longer kept")
-        return self._forward(blocks)
+        return self._forward(_unbroken(blocks))
 
     def _forward(self, blocks: list[Block]) -> Frames:
         parts: list[Octets] = [blocks[0].after(self.position)]
@@ -166,3 +167,11 @@ class BroadcastChannel:
 
     def close(self) -> None:
         self.driver.closed(self)
+
+
+def _unbroken(blocks: list[Block]) -> list[Block]:
+    """The blocks up to the first gap of ids: what lies behind it is taken next, after the news of the gap."""
+    for index, (block, following) in enumerate(pairwise(blocks), 1):
+        if block.next != following.first:
+            return blocks[:index]
+    return blocks

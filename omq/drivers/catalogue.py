@@ -13,6 +13,7 @@ from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.channel import Refused
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
+from omq.drivers.problems import for_clients
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.writer import Writer
 from omq.protocol.topics import check_topic
@@ -273,7 +274,7 @@ class Catalogue:
             return await trio.to_thread.run_sync(function)
         except StoreError as problem:
             log.error("the catalogue: %s", problem)
-            raise Refused(str(problem)) from problem
+            raise Refused(for_clients(problem)) from problem
 
     def release_ids(self) -> dict[int, int]:
         """For each topic with reserved ids its next id: at a clean end, those from there on are unused."""

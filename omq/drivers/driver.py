@@ -1,5 +1,6 @@
 """What every driver is: a queue behind a name, with ids to give and octets to keep (RFC 005, 3.5.1)."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -11,12 +12,15 @@ import trio
 from omq.drivers.channel import Channel, End, Refused, Subscriber
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
+from omq.drivers.problems import for_clients
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
-from storage.blocks import FRAME_HEADER, Block, encode
+from storage.blocks import FRAME_HEADER, Block, encode, packed_size
 from storage.environment import Environment, Extent, Position
 from storage.errors import StoreError
+
+log = logging.getLogger("omq.driver")
 
 IDS_RESERVED = 1 << 20
 """How many ids are reserved at a time for messages that a power failure may take back (design, section 6)."""
@@ -108,9 +112,13 @@ class Driver(ABC):
                     block = encode(self.topic.id, self.next_id, bodies, self.now())
                     self.next_id = block.next
                     self._keep(block)
-            except (StoreError, Refused) as problem:
+            except StoreError as problem:
                 self._free(octets)
-                raise Refused(str(problem)) from problem
+                log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
+                raise Refused(for_clients(problem)) from problem
+            except BaseException:
+                self._free(octets)
+                raise
             await self._pace()
             return confirmed()
         await self.resources.memory.posted.take(octets)
@@ -138,7 +146,7 @@ class Driver(ABC):
             first=extent.first if extent.messages else block.first,
             last=block.last,
             messages=extent.messages + block.count,
-            bytes=extent.bytes + len(block.frames),
+            bytes=extent.bytes + packed_size(block),
         )
         self._keep(block)
 

@@ -24,12 +24,13 @@ class Holdings:
 
     def done(self, message: int, count: int) -> int:
         """Note `count` messages of the block with `message` as done; gives the octets that became free."""
-        self._undone[bisect_right(self._starts, message) - 1] -= count
-        finished = 0
-        while finished < len(self._undone) and self._undone[finished] == 0:
-            finished += 1
-        freed = sum(len(block.frames) for block in self._blocks[:finished])
-        del self._blocks[:finished], self._starts[:finished], self._undone[:finished]
+        index = bisect_right(self._starts, message) - 1
+        self._undone[index] -= count
+        if self._undone[index]:
+            return 0
+        # Whichever block it is: one long job must not keep what came after it.
+        freed = len(self._blocks[index].frames)
+        del self._blocks[index], self._starts[index], self._undone[index]
         return freed
 
     def clear(self) -> int:

@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -33,37 +32,52 @@ async def keep_flushing(writer: Writer, seconds: float) -> None:
             log.error("%s: not made durable: %s", writer.environment.level.value, problem)
 
 
-async def keep_tidy(catalogue: Catalogue, config: Config, level: Level) -> None:
+async def watch_disk(catalogue: Catalogue, config: Config) -> None:
+    """Look at the disk every two seconds."""
+    while True:
+        await trio.sleep(TIDY_SECONDS)
+        await look_at_disk(catalogue, config)
+
+
+async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
+    """Stop the writers while the disk has less free than the reserve."""
+    reserve = config.disk_reserve_bytes
+    try:
+        status = await trio.to_thread.run_sync(os.statvfs, config.store)
+    except OSError as problem:
+        log.error("the disk's free room cannot be told: %s", problem)
+        return
+    free = status.f_bavail * status.f_frsize
+    refusal = None
+    if free < reserve:
+        refusal = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+    before = next(iter(catalogue.writers.values())).refusal
+    if refusal is not None and before is None:
+        log.error("the disk has %d MiB left: nothing more is stored until there is room", free >> 20)
+    elif refusal is None and before is not None:
+        log.warning("there is room on the disk again")
+    for writer in catalogue.writers.values():
+        writer.refusal = refusal
+
+
+async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
     """Everything else, for one level, every two seconds."""
     writer = catalogue.writers[level]
     while True:
         await trio.sleep(TIDY_SECONDS)
-        writer.refusal = await _disk_refusal(Path(config.store), config.disk_reserve_bytes, writer.refusal)
         drivers = [driver for driver in catalogue if driver.writer is writer]
         try:
             await save_positions(writer, drivers)
             for driver in drivers:
                 if not driver.deleted:
                     await tidy(driver, writer)
+            if writer.was_full:
+                # What was deleted gives its room back only when no checkpoint needs it any more.
+                writer.was_full = False
+                await trio.to_thread.run_sync(writer.environment.checkpoint)
             await trio.to_thread.run_sync(writer.environment.reader_check)
         except StoreError as problem:
             log.error("%s: %s", level.value, problem)
-
-
-async def _disk_refusal(store: Path, reserve: int, before: str | None) -> str | None:
-    try:
-        status = await trio.to_thread.run_sync(os.statvfs, store)
-    except OSError as problem:
-        log.error("the disk's free room cannot be told: %s", problem)
-        return before
-    free = status.f_bavail * status.f_frsize
-    if free >= reserve:
-        if before is not None:
-            log.warning("there is room on the disk again")
-        return None
-    if before is None:
-        log.error("the disk has %d MiB left: nothing more is stored until there is room", free >> 20)
-    return f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
 
 
 async def save_positions(writer: Writer, drivers: list[Driver]) -> None:

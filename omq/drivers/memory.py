@@ -12,7 +12,7 @@ class Memory:
     """The shares of `limit` octets. One message larger than a share may hold all of it."""
 
     def __init__(self, limit: int) -> None:
-        self.tails = TailMemory(limit // 2)
+        self.tails = TailMemory(limit * 3 // 8)
         """Recent blocks, for subscribers that are a little behind."""
         self.tail_octets = limit // 4
         """The most one topic keeps of them; also the most a transient round-robin topic keeps waiting."""
@@ -22,3 +22,5 @@ class Memory:
         """Messages on their way into a store."""
         self.reading = Budget(limit // 8)
         """What connections have read and not yet acted on, beyond a little for each."""
+        self.lines = Budget(limit // 8)
+        """Long lines that are not complete yet."""

@@ -14,11 +14,12 @@ import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.problems import for_clients
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
 from storage.blocks import Block, encode
 from storage.environment import Environment
-from storage.errors import StoreError
+from storage.errors import StoreError, StoreFull
 
 BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
@@ -66,6 +67,8 @@ class Writer:
         self.environment = environment
         self.refusal: str | None = None
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
+        self.was_full = False
+        """Whether a commit found no room since housekeeping last looked."""
         self._budget = budget
         self._posts: deque[Post] = deque()
         self._signal = Signal()
@@ -120,13 +123,12 @@ class Writer:
                 try:
                     await driver.reserve(sum(len(post.bodies) for post in posts))
                 except StoreError as problem:
-                    failures[driver] = str(problem)
+                    log.error("%r: no ids could be reserved: %s", driver.topic.topic, problem)
+                    failures[driver] = for_clients(problem)
                     continue
                 blocks_of[driver] = blocks_from(driver, posts)
             if blocks_of:
                 failures |= await self._append(blocks_of)
-        for driver, failure in failures.items():
-            log.warning("not stored in %r: %s", driver.topic.topic, failure)
         for post in group:
             self._budget.give(post.octets)
             post.confirmation.settle(failures.get(post.driver))
@@ -138,8 +140,10 @@ class Writer:
                 self.environment.append, [block for blocks in blocks_of.values() for block in blocks]
             )
         except StoreError as problem:
+            self.was_full |= isinstance(problem, StoreFull)
             if len(blocks_of) == 1:
-                return dict.fromkeys(blocks_of, str(problem))
+                log.error("cannot store: %s", problem)
+                return dict.fromkeys(blocks_of, for_clients(problem))
             failures: dict[Stored, str] = {}
             for driver, blocks in blocks_of.items():
                 failures |= await self._append({driver: blocks})

@@ -147,7 +147,9 @@ def _with_arguments(name: bytes, arguments: list[Sexp]) -> Command:
 
 
 def _needs(shape: _Constructor) -> str:
-    return "needs exactly " + " and ".join(called for called, _ in shape.arguments)
+    count = len(shape.arguments)
+    arguments = ", ".join(called for called, _ in shape.arguments)
+    return f"takes exactly {count} argument{'s' * (count > 1)}: {arguments}"
 
 
 # -- writing ------------------------------------------------------------------------------------------------

@@ -36,8 +36,9 @@ BARE = rb'(?!#;|[ \t\f\r\n"();])' + _PLAIN + rb"*+(?:(?:#(?!\|)|\|(?!#))" + _PLA
 _ESCAPE = rb"\\(?:[01][0-9]{2}|2[0-4][0-9]|25[0-5]|x[0-9a-fA-F]{2}|[^0-9x])"
 QUOTED = rb'"[^"\\]*+(?:' + _ESCAPE + rb'[^"\\]*+)*+"'
 
-# A carriage return counts as a blank only where the line ends; it also ends a comment.
-_BLANKS = rb"(?:[ \t\f\n]++|\r(?=\n|\Z)|;[^\r\n]*+)*+"
+# A carriage return counts as a blank only where the line ends; it also ends a comment. A block comment that
+# holds neither strings nor others is blank as well; `_end_of_block_comment` knows the rest of them.
+_BLANKS = rb'(?:[ \t\f\n]++|\r(?=\n|\Z)|;[^\r\n]*+|#\|[^#|"]*+\|#)*+'
 _KNOWN = rb"[()]|" + BARE + rb"|" + QUOTED + rb"|#;|#\|"
 # What is not known is taken whole, to the end of the line: so it is always the last token, and tried only
 # once.

@@ -67,7 +67,10 @@ def replay_of_sexp(sexp: Sexp) -> Replay:
         case bytes() if sexp in _WHOLE_REPLAYS:
             return _WHOLE_REPLAYS[sexp]
         case [bytes() as name, message] if name in _FROM_MESSAGE:
-            return FromMessage(int64_of_sexp(message))
+            try:
+                return FromMessage(int64_of_sexp(message))
+            except ConversionError as error:
+                raise ConversionError(f"must be From_message with an id that {error}") from error
         case _:
             raise ConversionError("must be From_beginning, (From_message id) or From_current")
 

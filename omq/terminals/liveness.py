@@ -5,6 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+LOOK_SECONDS = 1.0
+
+
+def look_seconds(ping_seconds: float) -> float:
+    """How often to look at the clock for pings so far apart."""
+    return min(LOOK_SECONDS, ping_seconds / 4)
+
 
 class Tick(Enum):
     """What a look at the clock says."""
@@ -25,12 +32,14 @@ class Liveness:
     """
 
     def __init__(self, ping_seconds: float, missed_pings: int) -> None:
-        self._interval = ping_seconds
+        # A ping must not come later than promised, so it is sent at the last look before.
+        self._interval = ping_seconds - look_seconds(ping_seconds)
         self._missed = missed_pings
         self._last: float | None = None
         self._due = False
         self._unanswered = 0
         self._waiting = False
+        self._sent: int | None = None
 
     def tick(self, now: float) -> Tick:
         """Look at the clock. The first ping is due an interval after the first look."""
@@ -45,6 +54,15 @@ class Liveness:
         self._last = now
         self._due = True
         return Tick.PING
+
+    def is_stuck(self, now: float, sent: int) -> bool:
+        """For a client that has closed its sending side: whether it took nothing for as long as pings would
+        have given it. `sent` counts the octets it took so far.
+        """
+        if sent != self._sent or self._last is None:
+            self._sent = sent
+            self._last = now
+        return self._missed > 0 and now - self._last >= self._interval * (self._missed + 1)
 
     def take_ping(self) -> bool:
         """Whether to send a ping now."""

@@ -13,6 +13,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Frames, Gone, Refused
 from omq.drivers.memory import Memory
+from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.protocol import types
@@ -30,6 +31,9 @@ MOST_REPLIES = 1000
 
 FREE_LINE_OCTETS = 64 << 10
 """How much of an unfinished line a connection may hold before it needs a share of the memory budget."""
+
+LINE_SECONDS = 10.0
+"""How long a long line may stay incomplete when other connections wait for memory for theirs."""
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
@@ -80,7 +84,7 @@ class OmqTerminal:
     ) -> None:
         self._transport = transport
         self._catalogue = catalogue
-        self._reading_budget = memory.reading
+        self._memory = memory
         self._config = config
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
@@ -92,9 +96,11 @@ class OmqTerminal:
         self._sending: Subscription | None = None
         self._credits: dict[bytes, int] = {}
         self._line_octets = 0
+        self._line_since: float | None = None
         self._read_octets = 0
         self._connected = False
         self._finished = False
+        self._finishing = False
         self._ended_by_peer = False
         self._reading = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -114,12 +120,20 @@ class OmqTerminal:
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
-            self._reading_budget.give(self._line_octets + self._read_octets)
+            self._memory.lines.give(self._line_octets)
+            self._memory.reading.give(self._read_octets)
             self._transport.close()
 
     def sweep(self, now: float) -> None:
         """Called about every second: see whether a ping is due, or the client is gone."""
         if self._finished:
+            # It cannot answer any more, but it can read.
+            if self._liveness.is_stuck(now, self._transport.sent):
+                self._scope.cancel()
+            return
+        lasting = self._line_since is not None and now - self._line_since > LINE_SECONDS
+        if lasting and self._memory.lines.is_wanted:
+            self.fail(b"Line: it took too long to complete while others wait for its memory")
             return
         match self._liveness.tick(now):
             case Tick.NOTHING:
@@ -145,12 +159,16 @@ class OmqTerminal:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     def _finish(self) -> None:
-        """Nothing more comes in: say what there is to say now, then end."""
+        """Nothing more comes in: answer what came, then end."""
         self._finished = True
+        self._signal.set()
+
+    def _finish_channels(self) -> None:
+        """Everything is answered, what this connection published included: the rest is what there is now."""
+        self._finishing = True
         for subscription in self._subscriptions.values():
             assert subscription.channel is not None
             subscription.channel.finish()
-        self._signal.set()
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -173,7 +191,9 @@ class OmqTerminal:
                     del self._ready[subscription]
                     await self._forward(subscription)
                 elif self._finished and not self._replies:
-                    return
+                    if self._finishing:
+                        return
+                    self._finish_channels()
                 else:
                     await self._signal.wait()
         except trio.BrokenResourceError:
@@ -189,7 +209,8 @@ class OmqTerminal:
         try:
             taken = await channel.take()
         except StoreError as problem:
-            what = f"the store cannot be read, the connection is closed: {problem}"
+            log.error("%r cannot be read: %s", subscription.topic.topic, problem)
+            what = f"{for_clients(problem)}, the connection is closed"
             self.fail(sentence("Subscribe", subscription.topic.topic, what))
             return
         if subscription.is_closed():
@@ -230,6 +251,7 @@ class OmqTerminal:
         self._subscriptions.pop(subscription.topic.topic, None)
         self._ready.pop(subscription, None)
         subscription.close()
+        self._credits.pop(subscription.topic.topic, None)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
     # -- reading -------------------------------------------------------------------------------------------
@@ -257,7 +279,7 @@ class OmqTerminal:
         self._received = await self._transport.receive()
         if len(self._received) == FIRST_OCTETS:
             more = self._transport.more()
-            if more and self._reading_budget.try_take(more):
+            if more and self._memory.reading.try_take(more):
                 self._read_octets = more
                 self._received += await self._transport.receive_more(more)
 
@@ -299,6 +321,8 @@ class OmqTerminal:
         await self._publish_all(runs)
         if events:
             self._liveness.alive()
+        self._memory.reading.give(self._read_octets)
+        self._read_octets = 0
         await self._hold_line()
         return True
 
@@ -319,17 +343,19 @@ class OmqTerminal:
         return False
 
     async def _hold_line(self) -> None:
-        """A long line that is not complete holds its share of the memory, or waits for it."""
-        # What was read is dealt with. Given back first: nobody may wait for a share while holding another.
-        self._reading_budget.give(self._read_octets)
-        self._read_octets = 0
-        if self._lines.buffered <= FREE_LINE_OCTETS:
-            self._reading_budget.give(self._line_octets)
+        """A long line that is not complete holds its share of the memory, or waits for more of it."""
+        buffered = self._lines.buffered
+        if buffered <= FREE_LINE_OCTETS:
+            self._memory.lines.give(self._line_octets)
             self._line_octets = 0
-        elif not self._line_octets:
+            self._line_since = None
+        elif buffered > self._line_octets:
+            if self._line_since is None:
+                self._line_since = trio.current_time()
+            more = -(-buffered // FREE_LINE_OCTETS) * FREE_LINE_OCTETS - self._line_octets
             with self._liveness.excused():
-                await self._reading_budget.take(self._config.max_line_bytes)
-            self._line_octets = self._config.max_line_bytes
+                await self._memory.lines.take(more, self._line_octets)
+            self._line_octets += more
 
     async def _room_for_replies(self) -> None:
         while len(self._replies) >= MOST_REPLIES:

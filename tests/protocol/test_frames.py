@@ -145,7 +145,7 @@ def test_messages_of_a_run_are_whole_and_frozen() -> None:
         b"\x00\x00\x00\x01\x01",  # Ping without its time
         b"\x00\x00\x00\x06\x01\x00\x00\x00\x00\x00",  # Ping with more
         b"\x00\x00\x00\x0c\x02" + b"\x00" * 11,  # Message one octet short of its ids
-        b"\x00\x00\x00\x0c\x02" + b"\x00" * 40,  # the same with more behind it
+        b"\x00\x00\x00\x0c\x02" + b"\x00" * 11 + encode(Ping(1)),  # the same with a good frame behind it
         b"\x00\x00\x00\x01\x02",
         b"\x00\x00\x00\x05\x06\x00\x00\x00\x01",  # Confirmed with four octets
         b"\x00\x00\x00\x01\x03",  # Subscribed without a topic

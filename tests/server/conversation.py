@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from trio.testing import MockClock
 
 from omq.config import Config
 from omq.protocol.frames import FrameDecoder, MessageRun
 from omq.protocol.types import Confirmed, Error, Frame, Message, Ping, TopicInfo, TopicList
 from omq.server import Server, open_server
 
-PATIENCE = 30
+PATIENCE = 20
 """Seconds after which something that was promised is taken for missing."""
 
 VERSION_ONE = bytes.fromhex("0000000000000001")
@@ -138,6 +139,14 @@ class Conversation:
         """Wait until everything published here is as safe as its topic promises."""
         assert await self.ask(b"(Confirm %d)" % n) == Confirmed(n)
 
+    async def settle(self) -> None:
+        """Wait until the commands given here are acted on; what comes meanwhile is kept for later."""
+        await self.say(b"(Confirm 0)")
+        before: list[Frame] = []
+        while not _answers_confirm(frame := await self.frame()):
+            before.append(frame)
+        self._frames.extendleft(reversed(before))
+
     async def topics(self) -> dict[bytes, TopicInfo]:
         """The answer to Topics, by name."""
         answer = await self.ask(b"Topics")
@@ -170,6 +179,10 @@ class Conversation:
         self.stream.socket.close()
 
 
+def _answers_confirm(frame: Frame) -> bool:
+    return isinstance(frame, Confirmed) or (isinstance(frame, Error) and frame.text.startswith(b"Confirm "))
+
+
 class Host:
     """A server to talk to. Its connections are closed when it is left."""
 
@@ -178,7 +191,7 @@ class Host:
         self._conversations: list[Conversation] = []
 
     async def open(self, receive_octets: int | None = None) -> Conversation:
-        """A connection on which nothing was said yet; `receive_octets` makes its receive buffer that small."""
+        """A connection on which nothing was said; `receive_octets` makes its receive buffer that small."""
         opened = trio.socket.socket()
         if receive_octets is not None:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_octets)
@@ -206,11 +219,12 @@ class Host:
         conversation.close()
         return topics
 
-    def hang_up(self) -> None:
-        """Close every connection that was made here."""
+    def hang_up(self, *but: Conversation) -> None:
+        """Close every connection that was made here, but for some."""
         for conversation in self._conversations:
-            conversation.close()
-        self._conversations.clear()
+            if conversation not in but:
+                conversation.close()
+        self._conversations = list(but)
 
 
 class InProcess(Host):
@@ -232,8 +246,9 @@ class InProcess(Host):
 
     @property
     def memory_used(self) -> int:
-        """How much of the memory budget is taken."""
-        return self.server._budget.used
+        """How many octets of the bounded memory are taken by what was read, is being stored or waits."""
+        memory = self.server.memory
+        return memory.posted.used + memory.reading.used + memory.waiting.used
 
 
 @asynccontextmanager
@@ -305,5 +320,18 @@ async def serving_process(
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for something that takes a moment."""
     with trio.fail_after(PATIENCE):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (there is no event for what goes on inside a server)
             await trio.sleep(0.002)
+
+
+async def tidied(
+    client: Conversation, clock: MockClock, topic: bytes, condition: Callable[[TopicInfo], bool]
+) -> TopicInfo:
+    """Let the time pass in which the server tidies its store, until a topic is as it should be."""
+    for _ in range(500):
+        info = (await client.topics())[topic]
+        if condition(info):
+            return info
+        clock.jump(2)
+        await trio.sleep(0.002)
+    raise AssertionError(f"{info} stays as it is")

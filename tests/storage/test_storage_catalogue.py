@@ -19,13 +19,11 @@ def path(tmp_path: Path) -> Path:
 
 def test_records_come_back_as_they_were(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
-    one = catalogue.create(
-        b"prices \xff\n", "broadcast", "weak", True, retention_bytes=5, retention_seconds=6
-    )
+    one = catalogue.create(b"prices \xff\n", "broadcast", "weak", True)
     two = catalogue.create(b"x" * 100_000, "", "", False, reserved=9)
-    assert one == TopicRecord(0, b"prices \xff\n", "broadcast", "weak", True, 0, 5, 6)
+    assert one == TopicRecord(0, b"prices \xff\n", "broadcast", "weak", True, 0)
     assert (two.id, two.declared, two.reserved) == (1, False, 9)
-    changed = replace(one, name=b"costs", delivery="round-robin", reserved=100, retention_bytes=None)
+    changed = replace(one, name=b"costs", delivery="round-robin", reserved=100)
     catalogue.update(changed)
     catalogue.reserve({0: 200, 1: 1 << 63})
     wanted = [replace(changed, reserved=200), replace(two, reserved=1 << 63)]
@@ -34,6 +32,19 @@ def test_records_come_back_as_they_were(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     assert catalogue.topics() == wanted
     assert catalogue.create(b"prices \xff\n", "", "", True).id == 2
+    catalogue.close()
+
+
+def test_ids_that_were_not_handed_out_are_given_back(path: Path) -> None:
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue.create(b"prices", "broadcast", "weak", True, reserved=1)
+    catalogue.reserve({0: 1000})
+    catalogue.release({0: 42})
+    with pytest.raises(UnknownTopic):
+        catalogue.release({7: 1})
+    catalogue.close()
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    assert [record.reserved for record in catalogue.topics()] == [42]
     catalogue.close()
 
 

@@ -40,6 +40,14 @@ def digits_up_to(count: int) -> int:
     return total
 
 
+class CorePublisher(Publisher):
+    """Publishes without acknowledgements; a PING at the end is answered when all before it has been read."""
+
+    def confirm(self, sent: int, held: int) -> None:
+        self.socket.sendall(b"PING\r\n")
+        receive_until(self.socket, b"PONG\r\n")
+
+
 class JetStreamPublisher(Publisher):
     """Publishes with acknowledgements, a bounded number of them outstanding, and counts what they confirm."""
 
@@ -134,7 +142,7 @@ class NatsSystem(System):
             connected.sendall(b"SUB bench.reply 1\r\n")
             connected.sendall(b"PUB %s bench.reply %d\r\n%s\r\n" % (subject, len(payload), payload))
             answer = receive_until(connected, b"}\r\n")
-        reply: dict[str, Any] = json.loads(answer[answer.index(b"\r\n") + 2 :])
+        reply: dict[str, Any] = json.loads(answer[answer.index(b"{") : answer.rindex(b"}") + 1])
         if "error" in reply:
             raise BenchFailure(f"JetStream: {reply['error']}")
         return reply
@@ -176,7 +184,7 @@ class NatsSystem(System):
 
     def publisher(self, kind: Kind, topic: bytes) -> Publisher:
         connected = self.connect()
-        return JetStreamPublisher(connected, self) if kind.stored else Publisher(connected)
+        return JetStreamPublisher(connected, self) if kind.stored else CorePublisher(connected)
 
     def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
         connected = self.connect()

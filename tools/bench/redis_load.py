@@ -80,6 +80,8 @@ class RedisPublisher(Publisher):
 
     def confirm(self, sent: int, held: int) -> None:
         if not self._kind.stored:
+            self.socket.sendall(command(b"CLIENT", b"REPLY", b"ON") + command(b"PING"))
+            receive_until(self.socket, b"+PONG\r\n")
             return
         self.socket.sendall(command(b"CLIENT", b"REPLY", b"ON") + command(b"XLEN", self._topic))
         answer = b""

@@ -66,7 +66,9 @@ class Publisher:
     def confirm(self, sent: int, held: int) -> None:
         """Return when all messages sent here are as safe as the topic promises.
 
-        A stored topic must then hold exactly `held` messages, those of earlier publishers included.
+        A stored topic must then hold exactly `held` messages, those of earlier publishers included. Where
+        nothing is stored, the server must at least have read everything: a connection that is closed while a
+        ping lies unread in it is reset, and what the server has not read by then is lost through our fault.
         """
 
 
@@ -254,9 +256,9 @@ def receive_exactly(connected: socket.socket, count: int) -> bytes:
 
 
 def receive_until(connected: socket.socket, end: bytes) -> bytes:
-    """Receive up to and with these octets, when nothing follows them unasked."""
+    """Receive until these octets have come; only a ping may follow them."""
     data = b""
-    while not data.endswith(end):
+    while end not in data:
         part = connected.recv(65536)
         if not part:
             raise BenchFailure(f"the server closed the connection after {data[-200:]!r}")

@@ -1,0 +1,447 @@
+"""The `omq` command: publish, subscribe, and look after topics from a shell.
+
+Data goes to standard output and everything else to standard error. The exit code is 0 when it worked, 1 when
+it did not (the server refused, there was no connection), 2 when the command line was wrong.
+"""
+
+import argparse
+import base64
+import json
+import os
+import select
+import stat
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import trio
+from tqdm import tqdm
+
+from omq.client import (
+    Client,
+    Delivery,
+    FromBeginning,
+    FromCurrent,
+    FromMessage,
+    MessageRun,
+    OmqError,
+    Persistent,
+    Subscription,
+    Sync,
+    TopicInfo,
+    Transient,
+    connect,
+)
+from omq.client.address import parse_url
+from omq.protocol.topics import check_topic
+from omq.protocol.types import Persistence, Replay
+
+DEFAULT_SERVER = "omq://127.0.0.1:7730"
+READ_OCTETS = 64 << 10
+
+DELIVERIES = {"broadcast": Delivery.BROADCAST, "round-robin": Delivery.ROUND_ROBIN}
+PERSISTENCES: dict[str, Persistence] = {
+    "transient": Transient(),
+    "strong": Persistent(Sync.STRONG),
+    "weak": Persistent(Sync.WEAK),
+    "async": Persistent(Sync.ASYNC),
+}
+
+FORMATS = ("lines", "raw", "json")
+
+Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit."""
+    options = _parser().parse_args(arguments)
+    code = 0
+    try:
+        trio.run(_run, options)
+    except* BrokenPipeError:
+        pass  # whoever read our output has had enough of it
+    except* KeyboardInterrupt:
+        # Ctrl-C is how one ends a subscription that has no other end; anything else was cut short.
+        code = 0 if options.action is _sub and options.count is None else 1
+    except* (OmqError, OSError) as group:
+        for line in _sentences(group):
+            print(f"omq: {line}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+async def _run(options: argparse.Namespace) -> None:
+    async with connect(options.server, id=b"omq " + options.command.encode()) as client:
+        await options.action(client, options)
+
+
+def _sentences(group: BaseExceptionGroup[OmqError | OSError]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _sentences(error)
+        elif isinstance(error, OSError) and error.strerror:
+            yield f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        else:
+            yield str(error)
+
+
+# -- the commands -------------------------------------------------------------------------------------------
+
+
+async def _pub(client: Client, options: argparse.Namespace) -> None:
+    if options.lines is not None:
+        with options.lines.open("rb") as file:
+            status = os.fstat(file.fileno())
+            size = status.st_size if stat.S_ISREG(status.st_mode) else None
+            await _publish_file(client, options.topic, file, size)
+    elif options.body == "-":
+        await _publish_file(client, options.topic, sys.stdin.buffer, None)
+    else:
+        await client.publish(options.topic, os.fsencode(options.body))
+    if options.confirm:
+        await client.confirm()
+
+
+async def _publish_file(client: Client, topic: bytes, file: BinaryIO, size: int | None) -> None:
+    """Publish each line. What comes slowly leaves line by line; what comes fast, many lines at a time.
+
+    `size` is the octets of a regular file, None for anything that may keep us waiting.
+    """
+    shown = size is not None and sys.stderr.isatty()
+    held: list[bytes] = []  # the pieces of a line that is not complete
+    with tqdm(total=size, unit="B", unit_scale=True, disable=not shown, file=sys.stderr) as bar:
+        while True:
+            if size is not None:
+                data = file.read(READ_OCTETS)  # never long in coming: a thread would cost more
+            else:
+                data = await trio.to_thread.run_sync(
+                    os.read, file.fileno(), READ_OCTETS, abandon_on_cancel=True
+                )
+            if not data:
+                break
+            bar.update(len(data))
+            whole, feed, rest = data.rpartition(b"\n")
+            if feed:
+                await client.publish_lines(topic, b"".join((*held, whole, feed)))
+                held = [rest] if rest else []
+            else:
+                held.append(rest)
+        await client.publish_lines(topic, b"".join(held))
+
+
+async def _sub(client: Client, options: argparse.Namespace) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch_output, nursery.cancel_scope)
+        async with client.subscribe(options.topic, options.replay, credit=options.credit) as subscription:
+            if options.count != 0:
+                await _print_messages(subscription, options)
+        nursery.cancel_scope.cancel()
+
+
+async def _print_messages(subscription: Subscription, options: argparse.Namespace) -> None:
+    wanted: int | None = options.count
+    async for run in subscription.runs():
+        ids, bodies = run.ids, run.bodies
+        if wanted is not None:
+            ids, bodies = ids[:wanted], bodies[:wanted]
+            wanted -= len(ids)
+        text = _formatted(options.format, options.topic, MessageRun(run.topic, ids, bodies))
+        # Straight to the descriptor: nothing stays behind in a buffer when the input runs dry, and a run of
+        # messages is one write.
+        await trio.to_thread.run_sync(_write_all, text, abandon_on_cancel=True)
+        if wanted == 0:
+            for id in ids if options.credit is not None else ():
+                await subscription.received(id)
+            return
+
+
+def _formatted(form: str, topic: bytes, run: MessageRun) -> bytes:
+    match form:
+        case "raw":
+            return b"".join(run.bodies)
+        case "json":
+            return b"".join(
+                [_json_line(topic, id, body) for id, body in zip(run.ids, run.bodies, strict=True)]
+            )
+        case _:
+            return b"\n".join(run.bodies) + b"\n"
+
+
+def _json_line(topic: bytes, id: int, body: bytes) -> bytes:
+    """One object. What is not UTF-8 text is under another key, in base64."""
+    record: dict[str, object] = {"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)}
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
+    try:
+        return {key: octets.decode()}
+    except UnicodeDecodeError:
+        return {key + "_base64": base64.b64encode(octets).decode()}
+
+
+async def _declare(client: Client, options: argparse.Namespace) -> None:
+    await client.declare(options.topic, DELIVERIES[options.delivery], PERSISTENCES[options.persistence])
+
+
+async def _delete(client: Client, options: argparse.Namespace) -> None:
+    await client.delete(options.topic)
+
+
+async def _topics(client: Client, options: argparse.Namespace) -> None:
+    infos = sorted(await client.topics(), key=lambda info: info.topic)
+    text = _json_topics(infos) if options.format == "json" else _table(infos)
+    await trio.to_thread.run_sync(_write_all, text.encode(), abandon_on_cancel=True)
+
+
+def _table(infos: list[TopicInfo]) -> str:
+    head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS")
+    rows = [head] + [
+        (
+            _shown(info.topic),
+            str(info.id),
+            _word(DELIVERIES, info.delivery),
+            _word(PERSISTENCES, info.persistence),
+            *map(str, (info.messages, info.bytes, info.first, info.last, info.subscribers)),
+        )
+        for info in infos
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, 2, 3) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
+
+
+def _json_topics(infos: list[TopicInfo]) -> str:
+    records = [
+        {
+            **_text_or_base64("topic", info.topic),
+            "id": info.id,
+            "delivery": _word(DELIVERIES, info.delivery),
+            "persistence": _word(PERSISTENCES, info.persistence),
+            "messages": info.messages,
+            "bytes": info.bytes,
+            "first": info.first,
+            "last": info.last,
+            "subscribers": info.subscribers,
+        }
+        for info in infos
+    ]
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _word(words: Mapping[str, Delivery | Persistence], value: Delivery | Persistence) -> str:
+    return next(word for word, meaning in words.items() if meaning == value)
+
+
+def _shown(name: bytes) -> str:
+    """A topic's name in a table: one line, and nothing that moves the cursor."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+async def _ping(client: Client, options: argparse.Namespace) -> None:
+    seconds = await client.ping()
+    await trio.to_thread.run_sync(_write_all, b"%.3f ms\n" % (seconds * 1000), abandon_on_cancel=True)
+
+
+# -- standard output ----------------------------------------------------------------------------------------
+
+
+def _write_all(octets: bytes) -> None:
+    """Write to standard output. Raises OSError, BrokenPipeError among them."""
+    rest = memoryview(octets)
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
+
+
+async def _watch_output(scope: trio.CancelScope) -> None:
+    """End when whoever reads our output is gone, even if no message comes that would make us notice."""
+    output = sys.stdout.fileno()
+    mode = os.fstat(output).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        poll = select.poll()
+        poll.register(output, 0)  # nothing but what is always told: errors and hang-ups
+        await trio.to_thread.run_sync(poll.poll, abandon_on_cancel=True)
+        scope.cancel()
+
+
+# -- the command line ---------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="omq",
+        description="Publish to topics, subscribe to them, and look after them.",
+        epilog=(
+            "Data goes to standard output, everything else to standard error. Exit codes: 0 it worked, 1 it "
+            "did not (the server refused, or there was no connection), 2 the command line was wrong."
+        ),
+    )
+    parser.add_argument("--version", action="version", version=f"omq {_version()}")
+    parser.add_argument(
+        "--server",
+        type=_server,
+        metavar="omq://HOST:PORT",
+        default=os.environ.get("OMQ_SERVER", DEFAULT_SERVER),
+        help=f"where the server is (default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, action: Action, summary: str, more: str = "") -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=more,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(action=action)
+        return sub
+
+    pub = command(
+        "pub",
+        _pub,
+        "publish one message, or each line of a file",
+        """examples:
+  omq pub prices 'EUR 1.0843'
+  omq pub --confirm log --lines access.log
+  tail -f access.log | omq pub log -
+
+Undeclared topics are declared by the server, as it is configured.""",
+    )
+    _add_topic(pub)
+    source = pub.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "body", nargs="?", metavar="BODY", help="the message; - for each line of standard input"
+    )
+    source.add_argument("--lines", type=Path, metavar="FILE", help="publish each line of this file")
+    pub.add_argument(
+        "--confirm",
+        action="store_true",
+        help="wait until the messages are as safe as their topic declares; exit 1 if any is not",
+    )
+
+    sub = command(
+        "sub",
+        _sub,
+        "print the messages of a topic as they come",
+        """examples:
+  omq sub prices
+  omq sub prices --from beginning --format json | jq .body
+  omq sub jobs --credit 1 | while read -r job; do ...; done
+
+Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""",
+    )
+    _add_topic(sub)
+    sub.add_argument(
+        "--from",
+        dest="replay",
+        type=_replay,
+        default=FromCurrent(),
+        metavar="beginning|current|ID",
+        help="where to begin: the oldest message kept, the next one (default), or the one with this id",
+    )
+    sub.add_argument("--count", type=_natural, metavar="N", help="end after so many messages")
+    sub.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="lines",
+        help="lines: each body and a line feed (default); raw: bodies only; json: one object a line, with "
+        "id, topic and body (body_base64 where it is not UTF-8 text)",
+    )
+    sub.add_argument(
+        "--credit",
+        type=_positive,
+        metavar="N",
+        help="work on a round-robin topic with at most N unconfirmed messages at a time; a message is "
+        "confirmed when it has been written to standard output",
+    )
+
+    declare = command("declare", _declare, "see that a topic exists with these types")
+    _add_topic(declare)
+    declare.add_argument(
+        "--delivery",
+        choices=DELIVERIES,
+        default="broadcast",
+        help="broadcast: every subscriber gets every message (default); round-robin: each goes to one",
+    )
+    declare.add_argument(
+        "--persistence",
+        choices=PERSISTENCES,
+        default="weak",
+        help="transient: in memory only; strong: on disk before anybody gets it; weak: written before, on "
+        "disk within seconds (default); async: on disk within a minute",
+    )
+
+    topics = command(
+        "topics", _topics, "list the topics: types, messages, bytes, first and last id, subscribers"
+    )
+    topics.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object a line"
+    )
+
+    _add_topic(command("delete", _delete, "delete a topic and all its messages; its subscriptions end"))
+    command("ping", _ping, "connect, and print how long a round trip takes")
+    return parser
+
+
+def _add_topic(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", type=_topic, metavar="TOPIC", help="the topic's name, 1 to 255 octets")
+
+
+def _topic(text: str) -> bytes:
+    name = os.fsencode(text)
+    problem = check_topic(name)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return name
+
+
+def _server(text: str) -> str:
+    try:
+        parse_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _replay(text: str) -> Replay:
+    match text:
+        case "beginning":
+            return FromBeginning()
+        case "current":
+            return FromCurrent()
+        case _:
+            try:
+                return FromMessage(_positive(text))
+            except argparse.ArgumentTypeError as error:
+                message = f"{text!r} is neither beginning nor current nor a message id"
+                raise argparse.ArgumentTypeError(message) from error
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number < 1 or number >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is out of range")
+    return number
+
+
+def _version() -> str:
+    try:
+        return metadata.version("omq")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,18 @@
+"""What clients are told of the store's problems: the operator's details stay in the log."""
+
+from typing import assert_never
+
+from storage.errors import Limit, StoreError, StoreFull
+
+
+def for_clients(problem: StoreError) -> str:
+    """A sentence without the server's paths."""
+    if isinstance(problem, StoreFull):
+        match problem.limit:
+            case Limit.MAP:
+                return "the store is full"
+            case Limit.DISK:
+                return "the disk is full"
+            case other:
+                assert_never(other)
+    return "the store failed, the server's log has more"

@@ -1,0 +1,264 @@
+"""The lines a client sends after the handshake: from octets as they arrive to commands and runs of messages.
+
+Source: omq text, Message format ("sexps ... followed by a newline").
+
+Publish lines are most of the traffic. One regular expression takes all the lines of a read apart at once: the
+forms of Publish that clients print, and, as its last alternative, any other line, which goes to the parser of
+commands. The quick forms are a part of what that parser accepts, with the same meaning.
+"""
+
+import re
+from dataclasses import dataclass
+
+from omq.protocol.commands import CommandError, parse
+from omq.protocol.sentences import sentence
+from omq.protocol.sexp import BARE, QUOTED, unescape, unquote
+from omq.protocol.types import Command, Publish
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRun:
+    """Consecutive Publish commands of one topic. `octets` is the length of all bodies together."""
+
+    topic: bytes
+    bodies: list[bytes]
+    octets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Any other command."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line that is no command, and the sentence that answers it.
+
+    `publish` says whether it was meant to be a Publish: the next Confirm must then fail.
+    """
+
+    error: bytes
+    publish: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A line longer than allowed, and the sentence to send before the connection is closed. Nothing follows
+    it.
+    """
+
+    error: bytes
+
+
+Event = PublishRun | Parsed | Refused | TooLong
+
+
+# -- the quick forms ----------------------------------------------------------------------------------------
+
+# Escapes as sexplib prints them, and \'. Others are rare, and left to the parser.
+_ESCAPE = rb"\\(?:[\"\\ntrb']|[01][0-9]{2}|2[0-4][0-9]|25[0-5])"
+_CONTENT = rb'[^"\\\n]*+(?:' + _ESCAPE + rb'[^"\\\n]*+)*+'
+
+# Groups: the topic as written, a bare body, the content of a quoted body; or a whole line of another form.
+# Between two bare atoms stands a space; before and after a quoted one there may be none.
+_LINES = re.compile(
+    rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")'
+    rb'(?: ?"(' + _CONTENT + rb')"|(?: |(?<="))(' + BARE + rb"))\)\r?+\n"
+    rb"|([^\n]*+\n)"
+)  # fmt: skip
+
+# All of such a line before its body's octets; the second group is the quote that begins a quoted body.
+_HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
+
+# The beginning of a line that means to publish, and its topic if that can be told.
+_PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+"?[Pp]ublish(?:"|(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
+_TOPIC = re.compile(rb"(" + BARE + rb"|" + QUOTED + rb')[ \t\f"]')
+
+
+class LineReader:
+    """Cuts what a client sends into lines, and reads them. A line has at most `max_line` octets and a line
+    feed.
+    """
+
+    def __init__(self, max_line: int) -> None:
+        self._max_line = max_line
+        self._held = bytearray()
+        self._closed = False
+
+    @property
+    def buffered(self) -> int:
+        """How many octets of an incomplete line are held."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of the lines that `data` completes, in the order of the lines.
+
+        Blank lines make no event. After TooLong there are no more, whatever is fed.
+        """
+        if self._closed:
+            return []
+        # Only the new octets are searched, and the held ones joined once, when their line is complete.
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._held += data
+            return self._refuse_held() if len(self._held) > self._max_line else []
+        lines = bytes(self._held) + data[:end] if self._held else data[:end]
+        self._held = bytearray(data[end:])
+        if len(lines) > self._max_line:
+            start = _find_longer(lines, self._max_line)
+            if start is not None:
+                self._held = bytearray(lines[start:])
+                return [*_events(lines[:start]), *self._refuse_held()]
+        events = _events(lines)
+        if len(self._held) > self._max_line:
+            events += self._refuse_held()
+        return events
+
+    def _refuse_held(self) -> list[Event]:
+        head = bytes(self._held[:1024])
+        self._held = bytearray()
+        self._closed = True
+        what = f"the line has more than {self._max_line} octets"
+        publish = _PUBLISH.match(head)
+        if publish is None:
+            return [TooLong(f"Line too long: {what}".encode())]
+        return [TooLong(sentence("Publish", _topic_after(head, publish.end()), what))]
+
+
+def _find_longer(lines: bytes, limit: int) -> int | None:
+    """Where the first line of more than `limit` octets begins. Every step but the last takes whole lines."""
+    start = 0
+    while start < len(lines):
+        end = lines.rfind(b"\n", start, start + limit + 1)
+        if end < 0:
+            return start
+        start = end + 1
+    return None
+
+
+def _topic_after(head: bytes, position: int) -> bytes | None:
+    match = _TOPIC.match(head, position)
+    return None if match is None else _atom(match[1])
+
+
+def _atom(written: bytes) -> bytes:
+    return unquote(written) if written.startswith(b'"') else written
+
+
+# -- from lines to events -----------------------------------------------------------------------------------
+
+
+def _events(lines: bytes) -> list[Event]:
+    """The events of whole lines."""
+    run = _uniform(lines)
+    if run is not None:
+        return [run]
+    rows: list[tuple[bytes, bytes, bytes, bytes]] = _LINES.findall(lines)
+    if not rows:
+        return []
+    topics, quoted, bare, _ = zip(*rows, strict=True)
+    escaped = b"\\" in lines
+    if topics[0] and topics.count(topics[0]) == len(rows):
+        return [_run(_atom(topics[0]), _bodies(quoted, bare, escaped))]
+    return _mixed(rows)
+
+
+def _uniform(lines: bytes) -> PublishRun | None:
+    """The run of lines that are alike but for their bodies, whose octets stand for themselves; else None.
+
+    A publisher that is in a hurry sends nothing else. Its reads are only split, at what stands between two
+    bodies; then one look for each octet that means something shows whether any body has it.
+    """
+    match = _HEAD.match(lines)
+    if match is None:
+        return None
+    head = match[0]
+    tail = b'")\n' if match[2] else b")\n"
+    if not lines.endswith(tail):
+        return None
+    split = lines[len(head) : -len(tail)].split(tail + head)
+    bodies = _plain_quoted(split) if match[2] else _plain_bare(split)
+    return None if bodies is None else _run(_atom(match[1]), bodies)
+
+
+def _plain_bare(bodies: list[bytes]) -> list[bytes] | None:
+    """The bodies if each is a bare atom for certain."""
+    together = b"".join(bodies)
+    if any(octet in together for octet in b'\n() ";\t\f\r') or not all(bodies):
+        return None
+    if ord("|") in together and ord("#") in together:
+        return None  # there may be a #| or |#
+    return bodies
+
+
+def _plain_quoted(contents: list[bytes]) -> list[bytes] | None:
+    """The bodies if each is the content of a quoted atom for certain, with no escapes, or none but `\\"`."""
+    together = b"".join(contents)
+    if ord("\n") in together:
+        return None
+    if ord("\\") not in together:
+        return None if ord('"') in together else contents
+    divided = b"\n".join(contents)
+    others = divided.replace(b'\\"', b"")
+    if ord('"') in others or ord("\\") in others:
+        return None
+    return divided.replace(b'\\"', b'"').split(b"\n")
+
+
+def _bodies(quoted: tuple[bytes, ...], bare: tuple[bytes, ...], escaped: bool) -> list[bytes]:
+    """The bodies of rows of which each has either a quoted or a bare one. A bare one is never empty."""
+    if not any(bare):
+        return [unescape(body) if b"\\" in body else body for body in quoted] if escaped else list(quoted)
+    if all(bare):
+        return list(bare)
+    return [body or unescape(content) for content, body in zip(quoted, bare, strict=True)]
+
+
+def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
+    return PublishRun(topic, bodies, sum(map(len, bodies)))
+
+
+def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
+    """The events of rows of several topics, or of other commands too."""
+    events: list[Event] = []
+    topic: bytes | None = None  # of the run that is being collected
+    bodies: list[bytes] = []
+    for written, quoted, bare, other in rows:
+        if written:
+            next_topic, body = _atom(written), bare or unescape(quoted)
+        else:
+            match event := _event_of_line(other[:-1]):
+                case None:
+                    continue
+                case Publish(next_topic, body):
+                    pass
+                case _:
+                    if topic is not None:
+                        events.append(_run(topic, bodies))
+                        topic = None
+                    events.append(event)
+                    continue
+        if next_topic == topic:
+            bodies.append(body)
+            continue
+        if topic is not None:
+            events.append(_run(topic, bodies))
+        topic, bodies = next_topic, [body]
+    if topic is not None:
+        events.append(_run(topic, bodies))
+    return events
+
+
+def _event_of_line(line: bytes) -> Publish | Parsed | Refused | None:
+    try:
+        command = parse(line)
+    except CommandError as error:
+        publish = error.constructor == "Publish" or (error.constructor is None and _PUBLISH.match(line))
+        return Refused(error.sentence, bool(publish))
+    match command:
+        case None | Publish():
+            return command
+        case _:
+            return Parsed(command)

@@ -1,0 +1,71 @@
+"""Runs the `omq` command as a shell does: a process of its own, against a server of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+OMQ = [sys.executable, "-c", "from omq.cli.client import main; main()"]
+OMQ_SERVER = [sys.executable, "-c", "from omq.cli.server import main; main()"]
+SECONDS = 30
+
+
+class Shell:
+    """A shell whose OMQ_SERVER is set."""
+
+    def __init__(self, address: str, directory: Path) -> None:
+        self.url = f"omq://{address}"
+        self.directory = directory
+
+    def omq(self, *arguments: str | bytes, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*OMQ, *arguments], input=input, capture_output=True, env=self.environment, timeout=SECONDS
+        )
+
+    def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:
+        """What a command prints that must succeed, and say nothing else."""
+        done = self.omq(*arguments, input=input)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*OMQ, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "OMQ_SERVER": self.url}
+
+    def wait_for_subscriber(self, topic: str) -> None:
+        """Ask until the server counts one: what a subscriber does cannot be seen from outside otherwise."""
+        for _ in range(100):
+            for line in self.ok("topics", "--format", "json").splitlines():
+                record = json.loads(line)
+                if record.get("topic") == topic and record["subscribers"]:
+                    return
+        raise AssertionError(f"nobody subscribed to {topic}")
+
+
+@contextmanager
+def running_server(directory: Path, *arguments: str) -> Iterator[Shell]:
+    command: Sequence[str] = [
+        *OMQ_SERVER, "--listen", "127.0.0.1:0", "--store", str(directory / "store"), *arguments
+    ]  # fmt: skip
+    log = (directory / "server.log").open("wb")
+    with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process:
+        assert process.stdout is not None
+        try:
+            words = process.stdout.readline().split()
+            assert words[:3] == [b"omq-server", b"listening", b"on"], (directory / "server.log").read_text()
+            yield Shell(words[3].decode(), directory)
+        finally:
+            process.terminate()
+            process.wait(SECONDS)

@@ -1,0 +1,179 @@
+"""The `omq` command, as a process against a server process."""
+
+import base64
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_helpers import SECONDS, Shell, running_server
+
+
+def test_publish_and_subscribe(shell: Shell) -> None:
+    assert shell.ok("pub", "one", "hello world", "--confirm") == b""
+    assert shell.ok("sub", "one", "--from", "beginning", "--count", "1") == b"hello world\n"
+
+
+def test_lines_of_a_file_and_of_standard_input(shell: Shell, tmp_path: Path) -> None:
+    lines = [b"line %d \xff" % n for n in range(20_000)] + [b"", b"no line feed behind this one"]
+    file = tmp_path / "lines"
+    file.write_bytes(b"\n".join(lines))
+    assert shell.ok("pub", "file", "--lines", str(file), "--confirm") == b""
+    assert shell.ok("pub", "file", "-", "--confirm", input=b"\n".join(lines) + b"\n") == b""
+    count = str(2 * len(lines))
+    assert shell.ok("sub", "file", "--from", "beginning", "--count", count).split(b"\n") == [
+        *lines,
+        *lines,
+        b"",
+    ]
+    assert shell.ok("sub", "file", "--from", "20002", "--count", "2") == lines[-1] + b"\n" + lines[0] + b"\n"
+
+
+def test_formats(shell: Shell) -> None:
+    shell.ok("pub", "formats", "-", "--confirm", input="é\n".encode() + b"\xff\n")
+    read = ("sub", "formats", "--from", "beginning", "--count", "2", "--format")
+    assert shell.ok(*read, "raw") == "é".encode() + b"\xff"
+    assert [json.loads(line) for line in shell.ok(*read, "json").splitlines()] == [
+        {"id": 1, "topic": "formats", "body": "é"},
+        {"id": 2, "topic": "formats", "body_base64": base64.b64encode(b"\xff").decode()},
+    ]
+
+
+def test_declare_topics_delete(shell: Shell) -> None:
+    shell.ok("declare", "jobs", "--delivery", "round-robin", "--persistence", "strong")
+    shell.ok("pub", "jobs", "four", "--confirm")
+    table = shell.ok("topics").decode().splitlines()
+    assert table[0].split() == [
+        "NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS"
+    ]  # fmt: skip
+    (row,) = [line.split() for line in table if line.startswith("jobs ")]
+    assert row[2:5] == ["round-robin", "strong", "1"]
+    assert row[6:] == ["1", "1", "0"]
+    records = [json.loads(line) for line in shell.ok("topics", "--format", "json").splitlines()]
+    (record,) = [record for record in records if record["topic"] == "jobs"]
+    assert (record["delivery"], record["persistence"], record["messages"]) == ("round-robin", "strong", 1)
+    shell.ok("delete", "jobs")
+    assert b"jobs" not in shell.ok("topics")
+
+
+def test_ping(shell: Shell) -> None:
+    assert re.fullmatch(rb"[0-9]+\.[0-9]{3} ms\n", shell.ok("ping"))
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.ok("--version").startswith(b"omq ")
+
+
+@pytest.mark.parametrize("command", [[], ["pub"], ["sub"], ["declare"], ["topics"], ["delete"], ["ping"]])
+def test_help(shell: Shell, command: list[str]) -> None:
+    text = shell.ok(*command, "--help")
+    assert text.startswith(b"usage: omq")
+    assert len(text.splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["publish", "t", "x"],
+        ["pub", "t"],
+        ["pub", "t", "x", "--lines", "f"],
+        ["pub", "", "x"],
+        ["pub", "t" * 256, "x"],
+        ["sub", "t", "--from", "yesterday"],
+        ["sub", "t", "--count", "-1"],
+        ["sub", "t", "--credit", "0"],
+        ["declare", "t", "--delivery", "twice"],
+        ["--server", "localhost", "ping"],
+    ],
+)
+def test_bad_usage(shell: Shell, arguments: list[str]) -> None:
+    done = shell.omq(*arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"usage: omq" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["delete", "no-such-topic"], b"omq: Delete no-such-topic: "),
+        (
+            ["--server", "omq://127.0.0.1:1", "ping"],
+            b"omq: cannot connect to 127.0.0.1:1: Connection refused\n",
+        ),
+        (["pub", "t", "--lines", "no-such-file"], b"omq: no-such-file: No such file or directory\n"),
+        (["sub", "one", "--from", "999999999"], b"omq: Subscribe one: "),
+    ],
+)
+def test_failures_are_one_line(shell: Shell, arguments: list[str], said: bytes) -> None:
+    done = shell.omq(*arguments)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_refused_publish_is_a_failure_without_confirm_too(tmp_path: Path) -> None:
+    (tmp_path / "omq.toml").write_text("allow_undeclared = false\n")
+    with running_server(tmp_path, "--config", str(tmp_path / "omq.toml")) as shell:
+        for extra in ([], ["--confirm"]):
+            done = shell.omq("pub", "unknown", "x", *extra)
+            assert done.returncode == 1
+            assert b"Publish unknown: " in done.stderr
+            assert b"Traceback" not in done.stderr
+
+
+def test_messages_come_out_as_they_come_in(shell: Shell) -> None:
+    with shell.start("sub", "flow") as sub, shell.start("pub", "flow", "-") as pub:
+        assert sub.stdout is not None
+        assert pub.stdin is not None
+        shell.wait_for_subscriber("flow")
+        for line in (b"first\n", b"second\n"):
+            pub.stdin.write(line)
+            pub.stdin.flush()
+            assert sub.stdout.readline() == line
+        pub.stdin.close()
+        assert pub.wait(SECONDS) == 0
+        sub.send_signal(signal.SIGINT)
+        assert sub.wait(SECONDS) == 0
+        assert sub.stderr is not None
+        assert sub.stderr.read() == b""
+
+
+def test_interrupting_before_the_count_is_a_failure_without_a_traceback(shell: Shell) -> None:
+    with shell.start("sub", "interrupted", "--count", "5") as sub:
+        shell.wait_for_subscriber("interrupted")
+        sub.send_signal(signal.SIGINT)
+        _, said = sub.communicate(timeout=SECONDS)
+        assert (sub.returncode, said) == (1, b"")
+
+
+def test_a_closed_pipe_ends_a_subscription_that_has_nothing_to_print(shell: Shell) -> None:
+    with shell.start("sub", "closed") as sub:
+        assert sub.stdout is not None
+        shell.wait_for_subscriber("closed")
+        sub.stdout.close()
+        assert sub.wait(SECONDS) == 0
+        assert sub.stderr is not None
+        assert sub.stderr.read() == b""
+
+
+def test_head_takes_what_it_wants(shell: Shell) -> None:
+    shell.ok("pub", "many", "-", "--confirm", input=b"".join(b"%d\n" % n for n in range(100_000)))
+    with shell.start("sub", "many", "--from", "beginning") as sub:
+        head = subprocess.run(["head", "-1"], stdin=sub.stdout, capture_output=True, timeout=SECONDS)
+        assert sub.stdout is not None
+        sub.stdout.close()
+        assert head.stdout == b"0\n"
+        assert sub.wait(SECONDS) == 0
+        assert sub.stderr is not None
+        assert sub.stderr.read() == b""
+
+
+def test_workers_share_jobs_and_confirm_them(shell: Shell) -> None:
+    shell.ok("declare", "shared", "--delivery", "round-robin")
+    shell.ok("pub", "shared", "-", "--confirm", input=b"a\nb\nc\n")
+    assert shell.ok("sub", "shared", "--credit", "1", "--count", "2") == b"a\nb\n"
+    assert shell.ok("sub", "shared", "--credit", "5", "--count", "1") == b"c\n"

@@ -1,0 +1,50 @@
+"""What the tests of the client library share."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Self
+
+import trio
+
+from omq.client import Connecting, connect
+from omq.server import Server
+
+OpenServer = Callable[..., AbstractAsyncContextManager[Server]]
+"""Opens a server on the test's store, at a free port unless one is given; keywords are its settings."""
+
+
+def url_of(server: Server) -> str:
+    return f"omq://127.0.0.1:{server.port}"
+
+
+def connect_to(server: Server, **settings: object) -> Connecting:
+    return connect(url_of(server), **settings)  # type: ignore[arg-type]
+
+
+class Running:
+    """A server in a task of its own, which a test may stop while its clients go on."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
+
+    @classmethod
+    async def start(cls, nursery: trio.Nursery, opening: AbstractAsyncContextManager[Server]) -> Self:
+        async def run(task_status: trio.TaskStatus[Self]) -> None:
+            async with opening as server:
+                running = cls(server)
+                task_status.started(running)
+                with running._scope:
+                    await trio.sleep_forever()
+            running._stopped.set()
+
+        running: Self = await nursery.start(run)
+        return running
+
+    def connect(self, **settings: object) -> Connecting:
+        return connect_to(self.server, **settings)
+
+    async def stop(self) -> None:
+        self._scope.cancel()
+        await self._stopped.wait()

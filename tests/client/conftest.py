@@ -1,0 +1,61 @@
+"""A real server, in this process, for each test that asks for one."""
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+import trio
+from client_helpers import OpenServer, url_of
+
+from omq.client import Client, connect
+from omq.config import Config
+from omq.server import Server, open_server
+
+SECONDS = 30.0
+"""A test that waits for what never comes fails after this, instead of standing still."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        here = item.path.is_relative_to(Path(__file__).parent)
+        if here and isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj)
+
+
+def _limited(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def limited(**fixtures: object) -> None:
+        with trio.fail_after(SECONDS):
+            await test(**fixtures)
+
+    return limited
+
+
+@pytest.fixture
+def open_omq(tmp_path: Path) -> OpenServer:
+    def opener(port: int = 0, **settings: object) -> AbstractAsyncContextManager[Server]:
+        config = Config(
+            listen=[f"127.0.0.1:{port}"],
+            store=str(tmp_path / "store"),
+            map_bytes=1 << 28,
+            disk_reserve_bytes=0,
+            **settings,  # type: ignore[arg-type]
+        )
+        return open_server(config)
+
+    return opener
+
+
+@pytest.fixture
+async def server(open_omq: OpenServer) -> AsyncIterator[Server]:
+    async with open_omq() as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[Client]:
+    async with connect(url_of(server)) as connected:
+        yield connected

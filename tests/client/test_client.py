@@ -1,0 +1,369 @@
+"""The client library against a real server."""
+
+import pytest
+import trio
+import trio.testing
+from client_helpers import OpenServer, Running, connect_to
+
+from omq.client import (
+    Client,
+    ConnectionFailed,
+    ConnectionLost,
+    Delivery,
+    FromBeginning,
+    FromCurrent,
+    FromMessage,
+    HandshakeRefused,
+    Message,
+    Persistent,
+    PublishRefused,
+    ServerError,
+    Sync,
+    Topic,
+    Transient,
+    connect,
+)
+from omq.client.connection import READ_OCTETS
+from omq.server import Server
+
+
+async def test_declare_publish_confirm_subscribe(client: Client) -> None:
+    topic = await client.declare("prices", Delivery.BROADCAST, Persistent(Sync.STRONG))
+    assert topic == Topic(topic.id, b"prices")
+    await client.publish("prices", b"one")
+    await client.publish_confirmed(b"prices", b"two")
+    async with client.subscribe("prices", FromBeginning()) as subscription:
+        assert subscription.topic == topic
+        assert await anext(subscription) == Message(1, topic.id, b"one")
+        assert await anext(subscription) == Message(2, topic.id, b"two")
+        await client.publish("prices", b"three")
+        assert await anext(subscription) == Message(3, topic.id, b"three")
+
+
+async def test_topics_tells_types_and_counts(client: Client) -> None:
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    await client.declare("prices")
+    await client.publish_confirmed("prices", b"12345")
+    infos = {info.topic: info for info in await client.topics()}
+    assert infos[b"work"].delivery is Delivery.ROUND_ROBIN
+    assert infos[b"work"].persistence == Transient()
+    prices = infos[b"prices"]
+    assert prices.persistence == Persistent(Sync.WEAK)
+    assert (prices.messages, prices.first, prices.last, prices.subscribers) == (1, 1, 1, 0)
+
+
+BODIES = [
+    b"",
+    b"a",
+    b"a b",
+    b'"',
+    b"\\",
+    b"#|",
+    b"\n",
+    b"\r\n",
+    bytes(range(256)),
+    "é".encode(),
+    b"x" * 100_000,
+]
+
+
+@pytest.mark.parametrize("name", [b"plain", b"a b", b"\x00\xff", b"t" * 255, b'"(;'])
+async def test_any_octets_arrive_as_they_were(client: Client, name: bytes) -> None:
+    async with client.subscribe(name) as subscription:
+        for body in BODIES:
+            await client.publish(name, body)
+        assert await client.publish_many(name, BODIES) == len(BODIES)
+        got = [(await anext(subscription)).body for _ in range(2 * len(BODIES))]
+    assert got == BODIES * 2
+
+
+async def test_lines_and_runs(client: Client) -> None:
+    count = 50_000
+    text = b"".join(b'{"line": %d}\n' % n for n in range(count))
+    got: list[bytes] = []
+    ids: list[int] = []
+    async with client.subscribe("lines") as subscription, trio.open_nursery() as nursery:
+
+        async def publish() -> None:
+            assert await client.publish_lines("lines", text[:-1]) == count
+
+        nursery.start_soon(publish)
+        async for run in subscription.runs():
+            assert len(run.ids) == len(run.bodies)
+            got += run.bodies
+            ids += run.ids
+            if len(got) >= count:
+                break
+    assert got == text[:-1].split(b"\n")
+    assert ids == list(range(1, count + 1))
+    assert await client.publish_lines("lines", b"") == 0
+
+
+async def test_replay_from_a_message(client: Client) -> None:
+    await client.publish_many("log", [b"%d" % n for n in range(1, 11)])
+    await client.confirm()
+    async with client.subscribe("log", FromMessage(8)) as subscription:
+        assert [(await anext(subscription)).id for _ in range(3)] == [8, 9, 10]
+
+
+async def test_leaving_unsubscribes_and_the_topic_can_be_subscribed_again(client: Client) -> None:
+    for body in (b"one", b"two"):
+        async with client.subscribe("t") as subscription:
+            await client.publish("t", body)
+            assert (await anext(subscription)).body == body
+        (info,) = await client.topics()
+        assert info.subscribers == 0
+
+
+async def test_a_second_subscription_to_a_topic_is_refused_and_the_first_goes_on(client: Client) -> None:
+    async with client.subscribe("t") as first:
+        with pytest.raises(ServerError, match="subscribed already"):
+            async with client.subscribe("t"):
+                pass
+        await client.publish("t", b"x")
+        assert (await anext(first)).body == b"x"
+
+
+async def test_errors_are_typed_and_name_the_command(client: Client) -> None:
+    await client.declare("prices", Delivery.BROADCAST, Transient())
+    await client.publish_confirmed("prices", b"x")
+    with pytest.raises(ServerError) as caught:
+        await client.declare("prices", Delivery.ROUND_ROBIN, Transient())
+    assert (caught.value.command, caught.value.argument) == ("Declare", b"prices")
+    with pytest.raises(ServerError) as caught:
+        await client.delete("no such")
+    assert (caught.value.command, caught.value.argument) == ("Delete", b"no such")
+    with pytest.raises(ServerError) as caught:
+        async with client.subscribe("prices", FromBeginning()):
+            pass
+    assert caught.value.command == "Subscribe"
+    long = b"t" * 200
+    with pytest.raises(ServerError) as caught:
+        await client.delete(long)
+    assert caught.value.argument == long
+    await client.confirm()  # nothing of that has put the answers out of step
+
+
+@pytest.mark.parametrize("name", [b"", "", b"x" * 256, "é" * 128])
+async def test_names_that_cannot_be_are_refused_here(client: Client, name: bytes | str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        await client.publish(name, b"")
+    with pytest.raises(ValueError, match="name"):
+        await client.declare(name)
+
+
+async def test_a_refused_publish_is_told_by_confirm_once(open_omq: OpenServer) -> None:
+    async with open_omq(allow_undeclared=False) as server, connect_to(server) as client:
+        await client.publish("unknown", b"x")
+        with pytest.raises(PublishRefused) as caught:
+            await client.confirm()
+        (refusal,) = caught.value.refusals
+        assert refusal.startswith("Publish unknown: ")
+        assert refusal in str(caught.value)
+        await client.confirm()
+
+
+async def test_a_refused_publish_is_told_at_the_end_when_nobody_confirms(open_omq: OpenServer) -> None:
+    async with open_omq(allow_undeclared=False) as server:
+        with pytest.raises(PublishRefused, match="unknown"):
+            async with connect_to(server) as client:
+                await client.publish("unknown", b"x")
+
+
+async def test_what_was_published_leaves_before_the_client_does(server: Server, client: Client) -> None:
+    async with connect_to(server) as short:
+        for n in range(5_000):
+            await short.publish("t", b"%d" % n)
+    async with client.subscribe("t", FromBeginning()) as subscription:
+        assert [(await anext(subscription)).body for _ in range(5_000)] == [b"%d" % n for n in range(5_000)]
+
+
+async def test_a_lone_publish_leaves_at_once(server: Server, client: Client) -> None:
+    async with connect_to(server) as publisher, client.subscribe("t") as subscription:
+        await publisher.publish("t", b"x")
+        assert (await anext(subscription)).body == b"x"
+
+
+async def test_deleting_ends_the_subscription(client: Client) -> None:
+    await client.publish_confirmed("t", b"last")
+    async with client.subscribe("t", FromBeginning()) as subscription:
+        assert (await anext(subscription)).body == b"last"
+        await client.delete("t")
+        assert [message async for message in subscription] == []
+    await client.confirm()
+
+
+async def test_exceptions_of_the_block_come_out_as_they_are(server: Server) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with connect_to(server) as client, client.subscribe("t"):
+            raise ZeroDivisionError
+
+
+async def test_what_was_published_before_an_exception_arrives(server: Server, client: Client) -> None:
+    async def publish_and_fail() -> None:
+        async with connect_to(server) as failing:
+            for n in range(1000):
+                await failing.publish("t", b"%d" % n)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await publish_and_fail()
+    (info,) = await client.topics()
+    assert info.last == 1000
+
+
+async def test_cancelling_a_waiting_subscriber_leaves_the_client_usable(client: Client) -> None:
+    with trio.move_on_after(0.05) as limit:
+        async with client.subscribe("t") as subscription:
+            await anext(subscription)
+    assert limit.cancelled_caught
+    (info,) = await client.topics()
+    assert info.subscribers == 0
+
+
+async def test_cancelled_commands_do_not_put_answers_out_of_step(client: Client) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await client.declare("cancelled")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        async with client.subscribe("t"):
+            pass
+    assert (await client.declare("next")).topic == b"next"
+    assert {info.topic: info.subscribers for info in await client.topics()}.get(b"t", 0) == 0
+
+
+async def test_a_handler_may_wait_for_answers_while_its_buffer_is_full(client: Client) -> None:
+    """The reader stands still for a full subscription, but not while its owner needs an answer behind it."""
+    await client.publish_many("in", [b"x" * 1000] * 3000)
+    await client.confirm()
+    async with client.subscribe("in", FromBeginning(), capacity=10_000) as subscription:
+        await anext(subscription)
+        for n in range(20):
+            await anext(subscription)
+            await client.publish_confirmed("out", b"%d" % n)
+        assert {info.topic: info.messages for info in await client.topics()}[b"out"] == 20
+
+
+async def test_a_slow_consumer_stops_the_reading_of_its_connection(server: Server, client: Client) -> None:
+    octets = 24 << 20  # more than the socket's buffers hold
+    await client.publish_many("in", [b"x" * 1000] * (octets // 1000))
+    await client.confirm()
+    async with connect_to(server) as slow:
+        async with slow.subscribe("in", FromBeginning(), capacity=100_000) as subscription:
+            await anext(subscription)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            assert 100_000 <= subscription.buffered < 100_000 + READ_OCTETS
+            got = 1
+            async for run in subscription.runs():
+                got += len(run)
+                if run.ids[-1] == octets // 1000:
+                    break
+        # The first run was partly taken by anext.
+        assert got > octets // 2000
+
+
+async def test_pings_are_answered(open_omq: OpenServer) -> None:
+    async with open_omq(ping_seconds=0.2, missed_pings=2) as server, connect_to(server) as client:
+        await trio.sleep(1.5)  # the server's clock is what is tested: longer than it waits for a dead client
+        await client.confirm()
+
+
+async def test_credit_deals_and_confirms(server: Server, client: Client) -> None:
+    await client.declare("work", Delivery.ROUND_ROBIN, Persistent(Sync.WEAK))
+    await client.publish_many("work", [b"%d" % n for n in range(6)])
+
+    async def fail_at_the_second() -> None:
+        async with connect_to(server) as first, first.subscribe("work", credit=2) as subscription:
+            async for message in subscription:
+                if message.body == b"1":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_at_the_second()
+    async with connect_to(server) as second, second.subscribe("work", credit=10) as subscription:
+        got = [(await anext(subscription)).body for _ in range(5)]
+        assert sorted(got) == [b"1", b"2", b"3", b"4", b"5"]
+        last = got[-1]  # left unconfirmed, as is whatever is left in a loop that is broken off
+    async with connect_to(server) as third, third.subscribe("work", credit=10) as subscription:
+        message = await anext(subscription)
+        assert message.body == last
+        await subscription.received(message)
+        await subscription.received(message)  # twice is once
+    async with connect_to(server) as fourth, fourth.subscribe("work", credit=10) as subscription:
+        await client.publish("work", b"new")
+        assert (await anext(subscription)).body == b"new"
+
+
+async def test_credit_is_never_exceeded(client: Client) -> None:
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    await client.publish_many("work", [b"x"] * 100)
+    async with client.subscribe("work", credit=3) as subscription:
+        for n in range(100):
+            message = await anext(subscription)
+            assert message.id == n + 1
+            await client.ping()
+            assert subscription.buffered <= 3 * 18
+
+
+async def test_credit_on_a_broadcast_topic_is_refused(client: Client) -> None:
+    await client.declare("t")
+    with pytest.raises(ServerError, match="round-robin") as caught:
+        async with client.subscribe("t", credit=2):
+            pass
+    assert caught.value.command == "Request"
+    (info,) = await client.topics()
+    assert info.subscribers == 0
+
+
+async def test_nobody_listens() -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    with pytest.raises(ConnectionFailed, match="refused"):
+        async with connect(f"omq://127.0.0.1:{port}"):
+            pass
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 8, b"HTTP/1.1"])
+async def test_strangers_are_recognised(answer: bytes) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+
+        async def stranger(stream: trio.SocketStream) -> None:
+            await stream.send_all(answer)
+
+        nursery.start_soon(trio.serve_listeners, stranger, [listener])
+        with pytest.raises(HandshakeRefused):
+            async with connect(f"omq://127.0.0.1:{port}"):
+                pass
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_connection_is_told_to_everybody(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect() as client, client.subscribe("t") as subscription:
+        await client.publish_confirmed("t", b"x")
+        await running.stop()
+        assert (await anext(subscription)).body == b"x"
+        with pytest.raises(ConnectionLost):
+            await anext(subscription)
+        with pytest.raises(ConnectionLost):
+            await client.publish("t", b"x")
+        with pytest.raises(ConnectionLost):
+            await client.confirm()
+
+
+async def test_the_server_says_why_it_closes(open_omq: OpenServer) -> None:
+    async with open_omq(max_line_bytes=2000) as server, connect_to(server) as client:
+        await client.publish("t", b"x" * 4000)
+        with pytest.raises(ConnectionLost, match="the line has more than 2000 octets"):
+            await client.confirm()
+
+
+async def test_from_current_begins_now(client: Client) -> None:
+    await client.publish_confirmed("t", b"before")
+    async with client.subscribe("t", FromCurrent()) as subscription:
+        await client.publish("t", b"after")
+        assert (await anext(subscription)).body == b"after"

@@ -1,0 +1,153 @@
+"""What a client that reconnects makes of a server that stops and starts again."""
+
+from itertools import pairwise
+
+import pytest
+import trio
+from client_helpers import OpenServer, Running
+
+from omq.client import (
+    ConnectionLost,
+    Delivery,
+    FromBeginning,
+    FromCurrent,
+    Gap,
+    Persistent,
+    Replay,
+    Subscription,
+    Sync,
+    Transient,
+)
+
+
+async def restarted(running: Running, open_omq: OpenServer, nursery: trio.Nursery) -> Running:
+    port = running.server.port
+    await running.stop()
+    return await Running.start(nursery, open_omq(port=port))
+
+
+async def numbers(subscription: Subscription, count: int) -> list[int]:
+    return [int((await anext(subscription)).body) for _ in range(count)]
+
+
+async def publish(running: Running, topic: str, first: int, last: int) -> None:
+    async with running.connect() as publisher:
+        await publisher.publish_many(topic, [b"%d" % n for n in range(first, last + 1)])
+        await publisher.confirm()
+
+
+@pytest.mark.parametrize("replay", [FromBeginning(), FromCurrent()])
+@pytest.mark.parametrize("sync", [Sync.STRONG, Sync.WEAK])
+async def test_a_persistent_subscription_goes_on_without_loss_or_repeat(
+    open_omq: OpenServer, nursery: trio.Nursery, sync: Sync, replay: Replay
+) -> None:
+    gaps: list[Gap] = []
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True, on_gap=gaps.append) as client:
+        await client.declare("t", Delivery.BROADCAST, Persistent(sync))
+        async with client.subscribe("t", replay) as subscription:
+            last = 0
+            for _ in range(3):
+                await publish(running, "t", last + 1, last + 100)
+                assert await numbers(subscription, 50) == list(range(last + 1, last + 51))
+                running = await restarted(running, open_omq, nursery)
+                await publish(running, "t", last + 101, last + 200)
+                assert await numbers(subscription, 150) == list(range(last + 51, last + 201))
+                last += 200
+    assert gaps == []
+
+
+async def test_from_current_without_a_message_yet_loses_nothing(
+    open_omq: OpenServer, nursery: trio.Nursery
+) -> None:
+    running = await Running.start(nursery, open_omq())
+    await publish(running, "t", 1, 10)
+    async with running.connect(reconnect=True) as client, client.subscribe("t") as subscription:
+        port = running.server.port
+        await running.stop()
+        # A port that nobody else uses, so that messages come before the client is back.
+        elsewhere = await Running.start(nursery, open_omq())
+        await publish(elsewhere, "t", 11, 20)
+        await elsewhere.stop()
+        await Running.start(nursery, open_omq(port=port))
+        assert await numbers(subscription, 10) == list(range(11, 21))
+
+
+async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+    gaps: list[Gap] = []
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True, on_gap=gaps.append) as client:
+        await client.declare("t", Delivery.BROADCAST, Transient())
+        async with client.subscribe("t") as subscription:
+            await publish(running, "t", 1, 3)
+            assert await numbers(subscription, 3) == [1, 2, 3]
+            port = running.server.port
+            await running.stop()
+            elsewhere = await Running.start(nursery, open_omq())
+            await publish(elsewhere, "t", 4, 6)
+            await elsewhere.stop()
+            running = await Running.start(nursery, open_omq(port=port))
+            await client.confirm()  # connected again, and subscribed before that
+            await publish(running, "t", 7, 8)
+            message = await anext(subscription)
+            assert message.body == b"7"
+            first, last = gaps[0].first, gaps[-1].last
+            assert (first, last) == (4, message.id - 1)
+            for before, after in pairwise(gaps):
+                assert after.first == before.last + 1
+
+
+async def test_commands_wait_for_the_next_connection(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client:
+        await client.publish_confirmed("t", b"1")
+        running = await restarted(running, open_omq, nursery)
+        await client.publish_confirmed("t", b"2")
+        (info,) = await client.topics()
+        assert info.messages == 2
+
+
+async def test_publishes_of_unknown_fate_fail_the_next_confirm_once(
+    open_omq: OpenServer, nursery: trio.Nursery
+) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client:
+        await client.publish("t", b"1")
+        running = await restarted(running, open_omq, nursery)
+        with pytest.raises(ConnectionLost):
+            await client.confirm()
+        await client.publish_confirmed("t", b"2")
+
+
+async def test_unconfirmed_jobs_come_again(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client:
+        await client.declare("jobs", Delivery.ROUND_ROBIN, Persistent(Sync.STRONG))
+        await publish(running, "jobs", 1, 10)
+        async with client.subscribe("jobs", credit=4) as subscription:
+            assert await numbers(subscription, 2) == [1, 2]
+            await client.confirm()  # behind the confirmation of 1
+            running = await restarted(running, open_omq, nursery)
+            assert await numbers(subscription, 9) == list(range(2, 11))
+
+
+async def test_a_topic_deleted_meanwhile_ends_its_subscription(
+    open_omq: OpenServer, nursery: trio.Nursery
+) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client, client.subscribe("t") as subscription:
+        port = running.server.port
+        await running.stop()
+        elsewhere = await Running.start(nursery, open_omq())
+        async with elsewhere.connect() as other:
+            await other.delete("t")
+        await elsewhere.stop()
+        await Running.start(nursery, open_omq(port=port))
+        assert [message async for message in subscription] == []
+
+
+async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client, client.subscribe("t"):
+        await client.publish_confirmed("t", b"1")
+        await running.stop()

@@ -1,0 +1,510 @@
+"""Round-robin topics: every message goes to exactly one subscriber, in turn (design, section 4)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.protocol.types import Confirmed, Deleted, Subscribed, Topic, Unsubscribed
+
+from .conversation import (
+    PERSISTENCES,
+    Conversation,
+    Host,
+    eventually,
+    numbered,
+    publish,
+    serving,
+    serving_process,
+    tidied,
+)
+
+EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
+KEPT = pytest.mark.parametrize(
+    "persistence", [b"(Persistent Strong)", b"(Persistent Weak)", b"(Persistent Async)"]
+)
+
+MIB = 1 << 20
+
+
+async def declared(host: Host, persistence: bytes) -> Conversation:
+    """A connection that has declared a round-robin topic."""
+    client = await host.connect()
+    await client.ask(b"(Declare t Round_robin %s)" % persistence)
+    return client
+
+
+async def worker(host: Host, credit: int | None = None, receive_octets: int | None = None) -> Conversation:
+    """A subscriber, with credit if any."""
+    client = await host.connect(receive_octets)
+    if credit is not None:
+        await client.say(b"(Request t %d)" % credit)
+    answer = await client.ask(b"(Subscribe t From_current)")
+    assert isinstance(answer, Subscribed), answer
+    return client
+
+
+async def received(client: Conversation, ids: Sequence[int]) -> None:
+    """Confirm messages, and wait until the server knows."""
+    await client.say(*(b"(Received t %d)" % id for id in ids))
+    await client.settle()
+
+
+@EVERY
+async def test_plain_subscribers_get_messages_strictly_in_turn(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        workers = [await worker(host) for _ in range(3)]
+        # In one segment and in many: the turn goes on over the end of a block.
+        await publisher.send(publish(b"t", numbered(1, 100)))
+        await publisher.confirm()
+        for number in range(101, 121):
+            await publisher.send(publish(b"t", numbered(number, number)))
+            await publisher.confirm()
+        for index, client in enumerate(workers):
+            mine = list(range(index + 1, 121, 3))
+            messages = await client.messages(len(mine))
+            assert [message.id for message in messages] == mine
+            assert [message.body for message in messages] == [b"%d" % id for id in mine]
+
+
+@EVERY
+async def test_workers_with_credit_get_messages_strictly_in_turn(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        workers = [await worker(host, credit=2) for _ in range(3)]
+        await publisher.send(publish(b"t", numbered(1, 30)))
+        for start in range(1, 31, 3):
+            for index, client in enumerate(workers):
+                message = await client.message()
+                assert (message.id, message.body) == (start + index, b"%d" % (start + index))
+            for index, client in enumerate(workers):
+                await received(client, [start + index])
+
+
+@EVERY
+async def test_credit_bounds_what_is_not_confirmed(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        client = await worker(host, credit=3)
+        await publisher.send(publish(b"t", numbered(1, 10)))
+        await publisher.confirm()
+        assert await client.ids(3) == [1, 2, 3]
+        await client.confirm()  # nothing more came: this is the next frame
+        await client.say(b"(Received t 2)")
+        assert await client.ids(1) == [4]
+        await client.confirm()
+        await client.say(b"(Received t 1)", b"(Received t 3)")
+        assert await client.ids(2) == [5, 6]
+        # Less credit than is outstanding: nothing more until enough is confirmed.
+        await client.say(b"(Request t 1)", b"(Received t 4)", b"(Received t 5)")
+        await client.confirm()
+        await client.say(b"(Received t 6)")
+        assert await client.ids(1) == [7]
+        await client.say(b"(Request t 0)", b"(Received t 7)")
+        await client.confirm()
+        await client.say(b"(Request t 100)")
+        assert await client.ids(3) == [8, 9, 10]
+
+
+async def test_request_after_subscribe_counts_what_was_written_as_unconfirmed_from_then_on(
+    store: Path,
+) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"(Persistent Weak)")
+        client = await worker(host)
+        await publisher.send(publish(b"t", numbered(1, 2)))
+        assert await client.ids(2) == [1, 2]
+        await client.say(b"(Request t 1)")
+        await client.confirm()
+        await publisher.send(publish(b"t", numbered(3, 4)))
+        assert await client.ids(1) == [3]
+        await client.confirm()
+        # What was written before the Request was done then.
+        assert (await client.refusal(b"(Received t 1)")).startswith(b"Received t: ")
+        await client.say(b"(Received t 3)")
+        assert await client.ids(1) == [4]
+
+
+@pytest.mark.parametrize("id", [4, 0, -1, 1 << 40])
+async def test_received_of_what_is_not_outstanding_is_refused(store: Path, id: int) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"Transient")
+        first, second = await worker(host, credit=2), await worker(host, credit=2)
+        await publisher.send(publish(b"t", numbered(1, 4)))
+        assert await first.ids(2) == [1, 3]
+        assert await second.ids(2) == [2, 4]
+        refusal = await first.refusal(b"(Received t %d)" % id)
+        assert refusal.startswith(b"Received t: ")
+        assert str(id).encode() in refusal
+        await received(first, [1])
+        assert (await first.refusal(b"(Received t 1)")).startswith(b"Received t: ")  # twice
+        await received(second, [4])
+
+
+async def test_request_and_received_where_they_do_not_belong(store: Path) -> None:
+    async with serving(store) as host:
+        client = await declared(host, b"(Persistent Weak)")
+        await client.ask(b"(Declare everybody Broadcast (Persistent Weak))")
+        await client.ask(b"(Subscribe everybody From_current)")
+        for command, start in (
+            (b"(Request nobody 1)", b"Request nobody: "),
+            (b"(Request everybody 1)", b"Request everybody: "),
+            (b"(Request t -1)", b"Request t: "),
+            (b"(Received nobody 1)", b"Received nobody: "),
+            (b"(Received everybody 1)", b"Received everybody: "),
+            (b"(Received t 1)", b"Received t: "),
+        ):
+            assert (await client.refusal(command)).startswith(start), command
+        await client.ask(b"(Subscribe t From_current)")
+        await client.say(b"(Publish t 1)")
+        assert await client.ids(1) == [1]
+        assert (await client.refusal(b"(Received t 1)")).startswith(b"Received t: ")  # without a Request
+
+
+@pytest.mark.parametrize("replay", [b"From_beginning", b"(From_message 1)"])
+@EVERY
+async def test_a_round_robin_topic_cannot_be_replayed(store: Path, persistence: bytes, replay: bytes) -> None:
+    async with serving(store) as host:
+        client = await declared(host, persistence)
+        await client.say(b"(Publish t 1)")
+        assert (await client.refusal(b"(Subscribe t %s)" % replay)).startswith(b"Subscribe t: ")
+        assert (await client.topics())[b"t"].subscribers == 0
+        # The message still waits for one who may have it.
+        await client.ask(b"(Subscribe t From_current)")
+        assert await client.ids(1) == [1]
+
+
+@EVERY
+async def test_messages_wait_for_a_subscriber(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        await publisher.send(publish(b"t", numbered(1, 500)))
+        await publisher.confirm()
+        client = await worker(host)
+        assert await client.bodies(500) == numbered(1, 500)
+        await publisher.send(publish(b"t", numbered(501, 510)))
+        assert await client.bodies(10) == numbered(501, 510)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@EVERY
+async def test_what_a_lost_worker_had_not_confirmed_goes_to_others(
+    store: Path, persistence: bytes, reset: bool
+) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        lost = await worker(host, credit=10)
+        await publisher.send(publish(b"t", numbered(1, 10)))
+        assert await lost.ids(10) == list(range(1, 11))
+        await received(lost, [1, 2, 5])
+        other = await worker(host, credit=100)
+        await other.confirm()
+        if reset:
+            lost.reset()
+        else:
+            lost.close()
+        messages = await other.messages(7)
+        assert sorted(message.id for message in messages) == [3, 4, 6, 7, 8, 9, 10]
+        assert all(message.body == b"%d" % message.id for message in messages)
+        await other.confirm()  # and nothing else
+
+
+@EVERY
+async def test_unsubscribing_gives_back_what_was_not_confirmed(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        leaving, other = await worker(host, credit=2), await worker(host, credit=2)
+        await publisher.send(publish(b"t", numbered(1, 4)))
+        assert await leaving.ids(2) == [1, 3]
+        assert await other.ids(2) == [2, 4]
+        assert await leaving.ask(b"(Unsubscribe t)") == Unsubscribed(Topic(0, b"t"))
+        assert (await leaving.refusal(b"(Received t 1)")).startswith(b"Received t: ")
+        await other.say(b"(Received t 2)", b"(Received t 4)")
+        assert sorted(await other.ids(2)) == [1, 3]
+
+
+@EVERY
+async def test_a_plain_subscriber_gets_a_message_at_most_once(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        first = await worker(host)
+        await publisher.send(publish(b"t", numbered(1, 10)))
+        assert await first.ids(10) == list(range(1, 11))
+        first.close()
+        await eventually(lambda: host.connections == 1)
+        second = await worker(host)
+        await publisher.send(publish(b"t", numbered(11, 12)))
+        assert await second.ids(2) == [11, 12]
+
+
+@EVERY
+async def test_a_plain_subscriber_that_stops_reading_is_skipped_and_loses_only_what_was_written_to_it(
+    store: Path, persistence: bytes
+) -> None:
+    count = 1500
+    async with serving(store, memory_bytes=64 * MIB) as host:
+        publisher = await declared(host, persistence)
+        stuck = await worker(host, receive_octets=4096)
+        other = await worker(host)
+        got: list[int] = []
+
+        async def publish_all() -> None:
+            for first in range(1, count + 1, 50):
+                bodies = [b"%d " % n + b"x" * 16000 for n in range(first, first + 50)]
+                await publisher.send(publish(b"t", bodies))
+            await publisher.confirm()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_all)
+            # Half of what is dealt at first waits for the stuck one; all the rest must come here.
+            while len(got) < count // 2:
+                got.append((await other.message()).id)
+        for _ in range(5):
+            await stuck.message()
+        # It is reset with much unread: what did not go to its socket whole comes here.
+        stuck.reset()
+        while not got or max(got) < count:
+            got.append((await other.message()).id)
+        await eventually(lambda: host.connections == 2)
+        await publisher.say(b"(Publish t last)")
+        while (message := await other.message()).body != b"last":
+            got.append(message.id)
+        assert len(set(got)) == len(got), "a message came twice"
+        # Its kernel buffers hold a few MiB at the most.
+        missing = set(range(1, count + 1)) - set(got)
+        assert 5 <= len(missing) < count // 2
+
+
+@EVERY
+async def test_a_long_job_of_one_worker_does_not_stop_the_others(store: Path, persistence: bytes) -> None:
+    count = 600
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+        publisher = await declared(host, persistence)
+        busy, other = await worker(host, credit=1), await worker(host, credit=10)
+
+        async def publish_all() -> None:
+            for first in range(1, count + 1, 20):
+                bodies = [b"%d " % n + b"x" * 16000 for n in range(first, first + 20)]
+                await publisher.send(publish(b"t", bodies))
+            await publisher.confirm()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_all)
+            assert await busy.ids(1) == [1]
+            # More than fits into memory passes, while message 1 is being worked on.
+            for expected in range(2, count + 1):
+                assert await other.ids(1) == [expected]
+                await other.say(b"(Received t %d)" % expected)
+        busy.close()
+        assert await other.ids(1) == [1]
+
+
+async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: Path) -> None:
+    count = 2000
+    bodies = [b"%d " % n + b"x" * 16000 for n in range(1, count + 1)]
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+        publisher = await declared(host, b"Transient")
+        observer = await host.connect()
+        confirmed = False
+
+        async def publish_all() -> None:
+            nonlocal confirmed
+            for first in range(0, count, 20):
+                await publisher.send(publish(b"t", bodies[first : first + 20]))
+            await publisher.confirm()
+            confirmed = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_all)
+            await eventually(lambda: host.memory_used > MIB // 2)
+            # Others publish meanwhile.
+            await observer.say(b"(Publish elsewhere 1)")
+            await observer.confirm()
+            info = (await observer.topics())[b"t"]
+            assert 0 < info.messages < count
+            assert info.bytes <= 4 * MIB
+            client = await worker(host)
+            for n in range(count):
+                assert (await client.message()).body == bodies[n]
+        assert confirmed
+        await eventually(lambda: host.memory_used == 0)
+        assert (await observer.topics())[b"t"].messages == 0
+
+
+async def test_publishers_of_a_full_transient_topic_may_leave(store: Path) -> None:
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+        observer = await declared(host, b"Transient")
+        publishers = [await host.connect() for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for publisher in publishers:
+                nursery.start_soon(_publish_until_stopped, publisher)
+            await eventually(lambda: host.memory_used > MIB // 2)
+            assert await observer.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
+            nursery.cancel_scope.cancel()
+        for publisher in publishers:
+            publisher.reset()
+        await eventually(lambda: host.connections == 1)
+        await observer.ask(b"(Delete t)")  # one of them may have made it anew
+        await eventually(lambda: host.memory_used == 0)
+
+
+async def _publish_until_stopped(publisher: Conversation) -> None:
+    while True:
+        await publisher.stream.send_all(publish(b"t", [b"x" * 16000] * 20))
+
+
+@EVERY
+async def test_deleting_ends_the_workers_subscriptions(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        workers = [await worker(host, credit=1), await worker(host)]
+        await publisher.send(publish(b"t", numbered(1, 50)))
+        for client in workers:
+            await client.message()
+        assert await publisher.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
+        while not isinstance(frame := await workers[1].frame(), Unsubscribed):
+            pass
+        assert frame == await workers[0].frame() == Unsubscribed(Topic(0, b"t"))
+        assert await publisher.topics() == {}
+        assert host.memory_used == 0
+
+
+async def test_credit_ends_with_the_topic_it_was_given_for(store: Path) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"Transient")
+        client = await worker(host, credit=1)
+        await publisher.ask(b"(Delete t)")
+        assert isinstance(await client.frame(), Unsubscribed)
+        await publisher.ask(b"(Declare t Round_robin Transient)")
+        await client.ask(b"(Subscribe t From_current)")
+        await publisher.send(publish(b"t", numbered(1, 3)))
+        assert await client.ids(3) == [1, 2, 3]
+
+
+@KEPT
+async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
+    async with serving(store, missed_pings=0) as host:
+        publisher = await declared(host, persistence)
+        client = await worker(host, credit=1000)
+        for first in (1, 101, 201):
+            await publisher.send(publish(b"t", numbered(first, first + 99)))
+            await publisher.confirm()
+        assert await client.ids(300) == list(range(1, 301))
+        await received(client, range(1, 300))
+        info = await tidied(publisher, clock, b"t", lambda info: info.messages <= 100)
+        assert info.messages >= 1  # message 300 is not done
+        await received(client, [300])
+        info = await tidied(publisher, clock, b"t", lambda info: info.messages == 0)
+        assert (info.bytes, info.first, info.last) == (0, 301, 300)
+
+
+async def test_done_messages_of_a_transient_topic_are_forgotten(store: Path) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"Transient")
+        client = await worker(host, credit=1000)
+        await publisher.send(publish(b"t", numbered(1, 300)))
+        assert await client.ids(300) == list(range(1, 301))
+        assert (await publisher.topics())[b"t"].messages == 300
+        # In another order than they came.
+        await received(client, range(300, 0, -1))
+        assert (await publisher.topics())[b"t"].messages == 0
+        assert host.memory_used == 0
+
+
+@KEPT
+async def test_retention_never_deletes_what_is_not_done(
+    store: Path, persistence: bytes, clock: MockClock
+) -> None:
+    async with serving(store, retention_bytes=1, retention_seconds=0.001) as host:
+        publisher = await declared(host, persistence)
+        for first in (1, 101, 201):
+            await publisher.send(publish(b"t", numbered(first, first + 99)))
+            await publisher.confirm()
+        for _ in range(5):
+            clock.jump(2)
+            await trio.sleep(0.01)
+        client = await worker(host)
+        assert await client.ids(300) == list(range(1, 301))
+
+
+@KEPT
+async def test_confirmed_work_is_not_repeated_after_a_clean_restart(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, persistence)
+        client = await worker(host, credit=20)
+        await publisher.send(publish(b"t", numbered(1, 50)))
+        assert await client.ids(20) == list(range(1, 21))
+        await received(client, [1, 2, 3, 5, 8, 13])
+        done = {1, 2, 3, 5, 8, 13}
+        more = await client.ids(6)
+        assert more == list(range(21, 27))
+        await received(client, [22])
+        done.add(22)
+        assert await client.ids(1) == [27]
+    async with serving(store) as host:
+        client = await worker(host, credit=1000)
+        left = await client.messages(50 - len(done))
+        assert sorted(message.id for message in left) == sorted(set(range(1, 51)) - done)
+        assert all(message.body == b"%d" % message.id for message in left)
+        await client.confirm()
+        publisher = await host.connect()
+        await publisher.say(b"(Publish t next)")
+        assert await client.ids(1) == [51]
+
+
+async def test_what_was_written_to_a_plain_subscriber_is_not_repeated_after_a_clean_restart(
+    store: Path,
+) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"(Persistent Strong)")
+        client = await worker(host)
+        await publisher.send(publish(b"t", numbered(1, 50)))
+        assert await client.ids(50) == list(range(1, 51))
+    async with serving(store) as host:
+        client = await worker(host)
+        publisher = await host.connect()
+        await publisher.say(b"(Publish t next)")
+        assert await client.ids(1) == [51]
+
+
+@KEPT
+async def test_nothing_unconfirmed_is_lost_with_the_process(store: Path, persistence: bytes) -> None:
+    async with serving_process(store) as host:
+        publisher = await declared(host, persistence)
+        client = await worker(host, credit=20)
+        await publisher.send(publish(b"t", numbered(1, 100)))
+        await publisher.confirm()
+        assert await client.ids(20) == list(range(1, 21))
+        await received(client, [1, 2, 3, 10])
+        await host.kill()
+    async with serving_process(store) as host:
+        client = await worker(host, credit=1000)
+        publisher = await host.connect()
+        await publisher.say(b"(Publish t last)")
+        bodies: list[bytes] = []
+        while not bodies or bodies[-1] != b"last":
+            message = await client.message()
+            assert message.body in (b"%d" % message.id, b"last")
+            bodies.append(message.body)
+        # Confirmed work may come again, nothing else may be missing.
+        missing = set(numbered(1, 100)) - set(bodies)
+        assert missing <= {b"1", b"2", b"3", b"10"}
+        assert len(set(bodies)) == len(bodies)
+        assert await host.stop() == 0
+
+
+async def test_a_worker_that_half_closes_gets_what_it_was_dealt(store: Path) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"(Persistent Weak)")
+        client = await worker(host, credit=5)
+        await publisher.send(publish(b"t", numbered(1, 10)))
+        await publisher.confirm()
+        assert await client.ids(5) == [1, 2, 3, 4, 5]
+        await client.say(b"(Received t 1)", b"(Confirm 9)")
+        await client.done()
+        assert Confirmed(9) in await client.rest()
+        other = await worker(host, credit=100)
+        assert sorted(await other.ids(9)) == [2, 3, 4, 5, 6, 7, 8, 9, 10]

@@ -1,0 +1,56 @@
+"""The real command `omq-server`, run as a process of its own."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+COMMAND = str(Path(sys.executable).with_name("omq-server"))
+
+READY = "omq-server listening on "
+
+
+@dataclass
+class RunningServer:
+    """A server that has said it is ready. `ready` is the line it said it with."""
+
+    process: subprocess.Popen[str]
+    ready: str
+
+    @property
+    def address(self) -> str:
+        return self.ready.removeprefix(READY).strip()
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 5) -> tuple[int, str, str]:
+        """Send a signal; its exit status, the rest of its output and all its log, had within `seconds`."""
+        self.process.send_signal(number)
+        output, log = self.process.communicate(timeout=seconds)
+        return self.process.returncode, output, log
+
+
+@contextmanager
+def running_server(*options: str | Path) -> Iterator[RunningServer]:
+    """Run it with these options and wait until it is ready; it is gone when the block is left."""
+    with subprocess.Popen(
+        [COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            if not ready:
+                raise AssertionError(f"omq-server did not start: {process.communicate(timeout=10)[1]}")
+            yield RunningServer(process, ready)
+        finally:
+            process.kill()
+
+
+def run_server(*options: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it where it is expected to end by itself."""
+    return subprocess.run([COMMAND, *options], capture_output=True, text=True, timeout=30, check=False)

@@ -1,0 +1,129 @@
+"""Imports point down only: the floors of docs/ARCHITECTURE.md, read from the source."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
+
+FLOORS = {
+    "omq.cli": {"omq", "omq.client", "omq.server", "omq.drivers", "omq.config", "omq.protocol", "storage"},
+    "omq.server": {"omq.terminals", "omq.drivers", "omq.config", "omq.protocol", "storage"},
+    "omq.terminals": {"omq.drivers", "omq.config", "omq.protocol", "storage"},
+    "omq.drivers": {"omq.config", "omq.protocol", "storage"},
+    "omq.client": {"omq.protocol"},
+    "omq.config": {"omq.protocol"},
+    "omq.protocol": set(),
+    "omq": {"omq.client"},  # the package's own `__init__`
+    "storage": set(),
+}
+"""What each room may import of ours, besides itself."""
+
+WITHOUT_TRIO = {"omq.protocol", "omq.config", "storage"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the project by its dotted name."""
+    found = {}
+    for package in ("omq", "storage"):
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The dotted names of all that a module imports anywhere, in functions and for type checkers too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module, names, 0):
+                assert module is not None
+                # `from omq import server` names a module only together.
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom():
+                raise AssertionError(f"a relative import in line {node.lineno}: write the whole name")
+            case _:
+                pass
+
+
+def room(name: str) -> str | None:
+    """The room that a dotted name lies in; None for what is not ours."""
+    rooms = [known for known in FLOORS if name == known or name.startswith(known + ".")]
+    return max(rooms, key=len, default=None)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_imports_point_down_only(name: str) -> None:
+    own = room(name)
+    assert own is not None
+    assert own != "omq" or name == "omq", "a module outside of every room: say in FLOORS what it may import"
+    for other in imported(ast.parse(MODULES[name].read_bytes())):
+        target = room(other)
+        if target is not None and target != own:
+            assert target in FLOORS[own], f"{name} imports {other}"
+        if own in WITHOUT_TRIO:
+            assert other.partition(".")[0] != "trio", f"{name} imports {other}"
+
+
+def test_no_room_is_imported_by_one_below_it() -> None:
+    """The table itself has no circle: each room's imports can be put below it."""
+    left = dict(FLOORS)
+    while left:
+        ground = [name for name, below in left.items() if not below & left.keys()]
+        assert ground, f"these rooms stand on one another: {sorted(left)}"
+        for name in ground:
+            del left[name]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "unwanted"),
+    [
+        ("omq.protocol.lines, omq.protocol.frames, omq.protocol.handshake", "trio"),
+        ("storage.store", "trio omq"),
+    ],
+)
+def test_the_ground_stands_by_itself(loaded: str, unwanted: str) -> None:
+    """What reads blocks elsewhere must not have to load a server."""
+    program = f"import sys, {loaded}; sys.exit(any(name in sys.modules for name in {unwanted.split()!r}))"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def drawn() -> list[Path]:
+    """The files of the document's list of rooms, as paths from the project's root."""
+    block = re.search(r"^    omq/cli/.*?(?=\n\n)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert block is not None
+    files: list[Path] = []
+    folder = Path()
+    for line in block[0].splitlines():
+        text = line[4:]
+        if match := re.match(r"[a-z_/]+/(?= )", text):
+            folder = Path(match[0])
+        elif not text.startswith(" "):
+            files += map(Path, re.findall(r"^[a-z_/]+\.py", text))
+        else:
+            names = re.match(r" +((?:[a-z_]+\.py(?:, )?)+)", text)
+            assert names is not None, f"no file in {line!r}"
+            files += [folder / name for name in names[1].split(", ")]
+    return files
+
+
+def test_the_rooms_in_the_document_are_real() -> None:
+    files = drawn()
+    assert len(files) > 20
+    assert [str(file) for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_every_room_is_in_the_document() -> None:
+    packages = {str(path.parent.relative_to(ROOT)) + "/" for path in MODULES.values()} - {"omq/"}
+    assert {package for package in packages if f"\n    {package} " not in DOCUMENT.read_text()} == set()

