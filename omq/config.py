@@ -65,6 +65,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
     handshake_seconds: Seconds = 10
 
+    lease_seconds: Seconds = 60
+    lease_same_host: bool = True
+    max_leases: Count = 10_000
+    max_dmp_connections: Count = 10_000
+    feed_null_seconds: Seconds = 5
+
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
     max_message_bytes: Octets = 64 * MIB
     max_credit: Count = 100_000

@@ -170,6 +170,10 @@ class Driver(ABC):
         """Open a channel for a subscriber. Raises Refused."""
 
     @abstractmethod
+    def has_taker(self) -> bool:
+        """Whether there is a subscriber who can take a message now."""
+
+    @abstractmethod
     def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
         """The channels that are open."""
 

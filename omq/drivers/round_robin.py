@@ -70,6 +70,9 @@ class RoundRobinDriver(Driver):
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def has_taker(self) -> bool:
+        return bool(self._able())
+
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Deal nothing more to a channel; what it has is still its own."""
         if channel in self._channels:
@@ -156,7 +159,7 @@ class RoundRobinDriver(Driver):
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
         if block is not None:
-            able[0].deal(range(message, message + 1), [block.frame(message)])
+            able[0].deal(block, range(message, message + 1), [block.frame(message)])
             self._turn_after(able[0])
 
     async def _deal_next(self) -> None:
@@ -188,6 +191,7 @@ class RoundRobinDriver(Driver):
             count = min(block.count - index, share * len(able))
             for turn, channel in enumerate(able[:count]):
                 channel.deal(
+                    block,
                     range(block.first + index + turn, block.first + index + count, len(able)),
                     frames[index + turn : index + count : len(able)],
                 )

@@ -35,6 +35,14 @@ class Transport:
             return "(gone)"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
+    def host(self) -> str:
+        """The other side's address without its port: what two connections of one client have in common."""
+        try:
+            name = self._stream.socket.getpeername()
+        except OSError:
+            return "(gone)"
+        return str(name[0]) if isinstance(name, tuple) else str(name)
+
     async def receive(self) -> bytes:
         """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
 
