@@ -402,7 +402,7 @@ def parse_anything(line: bytes) -> None:
 def test_time_grows_as_the_line_does(head: bytes, piece: bytes) -> None:
     line = head + piece * (MIB // len(piece))
     short, long = (
-        seconds(lambda length=length: parse_anything(line[:length]), 3) for length in (MIB // 64, MIB // 16)
+        seconds(lambda length=length: parse_anything(line[:length]), 3) for length in (MIB // 128, MIB // 32)
     )
     assert long < 10 * short + 0.002
     assert seconds(lambda: parse_anything(line)) < MIB_SECONDS
