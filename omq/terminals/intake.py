@@ -24,6 +24,7 @@ class Intake:
         self._memory = memory
         self._reading = 0
         self._held = 0
+        self._has_one = False
         self._since: float | None = None
 
     async def receive(self) -> bytes:
@@ -49,26 +50,35 @@ class Intake:
         self._memory.lines.give(self._held)
         self._held = 0
         self._since = None
+        if self._has_one:
+            self._has_one = False
+            self._memory.one_line.release()
 
     async def hold(self, octets: int) -> None:
-        """So many octets belong to something unfinished: hold their share, or wait for it.
+        """So many octets belong to something unfinished: hold their share, or wait for a turn without one.
 
-        Whoever knows beforehand how long it will be asks for all of it at once: those who wait with a part
-        in their hands can wait for one another.
+        Whoever knows beforehand how long it will be asks for all of it at once.
         """
         if octets <= FREE_OCTETS:
             self.finished()
-        elif octets > self._held:
-            more = -(-octets // FREE_OCTETS) * FREE_OCTETS - self._held
-            await self._memory.lines.take(more, self._held)
+            return
+        if self._since is None:
+            self._since = trio.current_time()
+        more = -(-octets // FREE_OCTETS) * FREE_OCTETS - self._held
+        if more <= 0 or self._has_one:
+            return
+        if self._memory.lines.try_take(more):
             self._held += more
-            if self._since is None:
-                self._since = trio.current_time()
+            return
+        self._since = None  # waiting is not the client's slowness
+        await self._memory.one_line.acquire()
+        self._has_one = True
+        self._since = trio.current_time()
 
     def hinders(self, now: float) -> bool:
         """Whether it has held a share for long, and others wait for one."""
         lasting = self._since is not None and now - self._since > LASTING_SECONDS
-        return lasting and self._memory.lines.is_wanted
+        return lasting and self._memory.one_line.statistics().tasks_waiting > 0
 
     def close(self) -> None:
         """Give everything back."""
