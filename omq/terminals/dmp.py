@@ -193,6 +193,7 @@ class DmpTerminal:
             return
         service = SinkService(self._transport, self._intake, shared.catalogue, shared.config, sink, principal)
         self._service = service
+        self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
 
     async def _serve_feed(self, feed: Feed, principal: Principal) -> None:

@@ -43,6 +43,10 @@ class Transport:
             return "(gone)"
         return str(name[0]) if isinstance(name, tuple) else str(name)
 
+    def keep_alive(self) -> None:
+        """Have the kernel look now and then whether the other side is there: for those who are sent nothing."""
+        self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+
     async def receive(self) -> bytes:
         """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
 
