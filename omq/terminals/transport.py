@@ -44,7 +44,7 @@ class Transport:
         return str(name[0]) if isinstance(name, tuple) else str(name)
 
     def keep_alive(self) -> None:
-        """Have the kernel see now and then whether the other side is there: for those who are sent nothing."""
+        """Have the kernel see now and then whether the other side is there, when it is sent nothing."""
         self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
 
     async def receive(self) -> bytes:
