@@ -99,7 +99,7 @@ class Environment:
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
-                info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+                info = _info(block, value)
                 at_end = key > highest
                 transaction.put(_BLOCKS, key, value, at_end=at_end)
                 transaction.put(_INDEX, key, pack_info(info), at_end=at_end)
@@ -332,6 +332,11 @@ def _extent(transaction: Reading, topic: int) -> Extent:
     return Extent() if sealed is None else unpack_extent(key, sealed)
 
 
+def _info(block: Block, value: bytes) -> BlockInfo:
+    """The record of a block that is stored as ``value``."""
+    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
+
+
 def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
     """The records of the block that contains message ``first``, or else the next one, and of all after it."""
     cursor = transaction.cursor(_INDEX)
@@ -430,7 +435,7 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     for key in keys[1:]:
         transaction.delete(_INDEX, key)
         transaction.delete(_BLOCKS, key)
-    info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+    info = _info(block, value)
     transaction.put(_INDEX, keys[0], pack_info(info))
     transaction.put(_BLOCKS, keys[0], value)
     extent = _extent(transaction, topic)

@@ -95,13 +95,18 @@ class Driver(ABC):
 
     # -- in: post ------------------------------------------------------------------------------------------
 
-    async def post(self, bodies: Sequence[bytes]) -> Confirmation:
+    async def post(self, bodies: Sequence[bytes], heads: Sequence[bytes] = ()) -> Confirmation:
         """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
+
+        `heads`: none at all, or one for each body, octets that are kept with the message beside its frame
+        (design, section 5); empty where a message has none. A ValueError for any other number of them.
         """
+        if heads and len(heads) != len(bodies):
+            raise ValueError(f"there are {len(heads)} heads for {len(bodies)} messages")
         self._used = True
-        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
+        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies) + sum(map(len, heads))
         if self.writer is None:
             await self._room(octets)
             try:
@@ -109,7 +114,7 @@ class Driver(ABC):
                     await self.reserve(len(bodies))
                     if self.deleted:
                         raise Refused("the topic was deleted")
-                    block = encode(self.topic.id, self.next_id, bodies, self.now())
+                    block = encode(self.topic.id, self.next_id, bodies, self.now(), heads)
                     self.next_id = block.next
                     self._keep(block)
             except StoreError as problem:
@@ -123,7 +128,7 @@ class Driver(ABC):
             return confirmed()
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, bodies, octets, confirmation))
+        self.writer.submit(Post(self, bodies, octets, confirmation, heads))
         return confirmation
 
     async def reserve(self, count: int) -> None:

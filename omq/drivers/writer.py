@@ -52,12 +52,16 @@ class Stored(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Bodies for one topic, with the octets they hold of the budget."""
+    """Messages for one topic, with the octets they hold of the budget.
+
+    `heads` is empty or has one for each body, empty where a message has none.
+    """
 
     driver: Stored
     bodies: Sequence[bytes]
     octets: int
     confirmation: Confirmation
+    heads: Sequence[bytes] = ()
 
 
 class Writer:
@@ -158,23 +162,30 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     """The posts' messages as blocks, small posts together, with the next ids of the topic."""
     blocks: list[Block] = []
     bodies: list[bytes] = []
+    heads: list[bytes] = []  # no longer than needed: those of the last bodies may be missing
     octets = 0
     next_id = driver.next_id
     now = driver.now()
 
     def close() -> None:
         nonlocal next_id, octets
+        if heads:
+            heads.extend([b""] * (len(bodies) - len(heads)))
         for start in range(0, len(bodies), BLOCK_MESSAGES):
             part = bodies[start : start + BLOCK_MESSAGES]
-            blocks.append(encode(driver.topic.id, next_id, part, now))
+            blocks.append(encode(driver.topic.id, next_id, part, now, heads[start : start + BLOCK_MESSAGES]))
             next_id += len(part)
         bodies.clear()
+        heads.clear()
         octets = 0
 
     for post in posts:
         full = octets + post.octets > BLOCK_OCTETS or len(bodies) + len(post.bodies) > BLOCK_MESSAGES
         if bodies and full:
             close()
+        if post.heads:
+            heads += [b""] * (len(bodies) - len(heads))
+            heads += post.heads
         bodies += post.bodies
         octets += post.octets
     close()
