@@ -5,7 +5,11 @@ not keep what is being written from being finished.
 """
 
 from omq.drivers.budget import Budget
+from omq.drivers.sequences import RecentSequences
 from omq.drivers.tail import TailMemory
+
+SEQUENCES_KEPT = 1 << 15
+"""Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
 
 
 class Memory:
@@ -24,3 +28,5 @@ class Memory:
         """What connections have read and not yet acted on, beyond a little for each."""
         self.lines = Budget(limit // 8)
         """Long lines that are not complete yet."""
+        self.sequences = RecentSequences(SEQUENCES_KEPT)
+        """What idempotent producers of transient topics have sent; not a share, its number is bounded."""

@@ -393,6 +393,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
         self.stored: dict[int, list[Block]] = {}
         self.last: dict[int, int] = {}
         self.positions: dict[int, Position] = {}
+        self.sequences: dict[int, dict[bytes, int]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "environment"):
@@ -404,9 +405,10 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             st.tuples(topics, st.integers(0, 2), st.lists(st.binary(max_size=3), min_size=1, max_size=5)),
             min_size=1,
             max_size=4,
-        )
+        ),
+        producers=st.dictionaries(st.sampled_from([b"", b"a", b"b"]), st.integers(0, (1 << 64) - 1)),
     )
-    def append(self, parts: list[tuple[int, int, list[bytes]]]) -> None:
+    def append(self, parts: list[tuple[int, int, list[bytes]]], producers: dict[bytes, int]) -> None:
         blocks = []
         for topic, gap, heads in parts:
             count = len(heads)
@@ -414,7 +416,8 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             blocks.append(encode(topic, first, [b"%d" % n for n in range(count)], NOON + 10 * first, heads))
             self.last[topic] = first + count - 1
             self.stored.setdefault(topic, []).append(blocks[-1])
-        self.environment.append(blocks)
+        self.sequences.setdefault(topic, {}).update(producers)
+        self.environment.append(blocks, {topic: producers})
 
     @rule(topic=topics, before=st.integers(0, 60))
     def trim(self, topic: int, before: int) -> None:
@@ -455,7 +458,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
     @rule(topic=topics)
     def drop(self, topic: int) -> None:
         self.environment.drop(topic)
-        for known in (self.stored, self.last, self.positions):
+        for known in (self.stored, self.last, self.positions, self.sequences):
             known.pop(topic, None)
 
     @rule(topic=topics, cursor=st.integers(0, 100), undone=st.lists(st.integers(0, 100), max_size=3))
@@ -481,6 +484,9 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             for topic in range(3)
         }
         assert self.environment.positions() == self.positions
+        for topic in range(3):
+            sequences = self.environment.sequences(topic, [b"", b"a", b"b", b"c"])
+            assert sequences == self.sequences.get(topic, {})
         assert self.environment.extents().keys() == self.last.keys()
         for topic, last in self.last.items():
             stored = self.stored[topic]
