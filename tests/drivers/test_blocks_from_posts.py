@@ -18,6 +18,7 @@ class Recipient:
     topic: Topic = field(default_factory=lambda: Topic(3, b"t"))
     next_id: int = 7
     deleted: bool = False
+    failures: int = 0
 
     async def reserve(self, count: int) -> None:
         raise AssertionError
