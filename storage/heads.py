@@ -33,11 +33,12 @@ def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
     """
     if len(heads) != count:
         raise ValueError(f"There are {len(heads)} heads for {count} messages.")
-    octets = b"".join(heads)
-    if not octets:
+    lengths = list(map(len, heads))
+    size = sum(lengths)
+    if not size:
         return None
-    _check_size(len(octets))
-    return Heads(numbers.pack(accumulate(map(len, heads), initial=0)), octets)
+    _check_size(size)
+    return Heads(numbers.pack(accumulate(lengths, initial=0)), b"".join(heads))
 
 
 def merge_heads(parts: Sequence[tuple[Heads | None, int]]) -> Heads | None:

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from storage_helpers import NOON, bodies_of
 
+from storage import heads as heads_module
 from storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
 from storage.errors import DamagedBlock, NewerFormat
 from storage.heads import Heads
@@ -179,9 +180,15 @@ def test_what_merge_refuses() -> None:
     with pytest.raises(ValueError, match="span"):
         merge([one, encode(1, 1, [b"a"], NOON + (1 << 32))])
     assert merge([one, encode(1, 1, [b"a"], NOON + (1 << 32) - 1)]).span == (1 << 32) - 1
-    large = [b"x" * (1 << 20)] * 512
+
+
+def test_merge_refuses_too_many_octets_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [encode(1, n, [b""] * 5, NOON, [b"x" * 100] * 5) for n in (0, 5)]
+    monkeypatch.setattr(heads_module, "OFFSETS_LIMIT", 1001)
+    assert merge(parts).heads_from(0) == [b"x" * 100] * 10
+    monkeypatch.setattr(heads_module, "OFFSETS_LIMIT", 1000)
     with pytest.raises(ValueError, match="too many"):
-        merge([encode(1, n, [b""] * 512, NOON, large) for n in (0, 512)])
+        merge(parts)
 
 
 @given(st.data(), bodies)
