@@ -13,6 +13,7 @@ from omq.drivers.channel import Channel, End, Refused, Subscriber
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
@@ -77,6 +78,7 @@ class Driver(ABC):
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
+        self.failures = 0
         # Where housekeeping stands: up to which id it has looked, and where merging goes on.
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
@@ -95,36 +97,65 @@ class Driver(ABC):
 
     # -- in: post ------------------------------------------------------------------------------------------
 
-    async def post(self, bodies: Sequence[bytes]) -> Confirmation:
+    async def post(
+        self, bodies: Sequence[bytes], heads: Sequence[bytes] = (), origins: Origins = ()
+    ) -> Confirmation:
         """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
+
+        `heads`: none at all, or one for each body, octets that are kept with the message beside its frame
+        (design, section 5); empty where a message has none.
+
+        `origins`: none at all, or one for each body, None where a message has none. A message whose sequence
+        is not above the last one of its producer is repeated: it counts as confirmed, and is dropped
+        (design, section 5). When messages with origins could not be stored, so fails whatever with origins
+        was posted before their confirmation told it; whoever posts for these producers must post nothing
+        more after that until the failed messages are sent again.
+
+        Raises Refused, and ValueError for any other number of heads or origins.
         """
+        for extras, what in ((heads, "heads"), (origins, "origins")):
+            if extras and len(extras) != len(bodies):
+                raise ValueError(f"there are {len(extras)} {what} for {len(bodies)} messages")
         self._used = True
-        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
+        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies) + sum(map(len, heads))
         if self.writer is None:
-            await self._room(octets)
-            try:
-                async with self._ids:
-                    await self.reserve(len(bodies))
-                    if self.deleted:
-                        raise Refused("the topic was deleted")
-                    block = encode(self.topic.id, self.next_id, bodies, self.now())
-                    self.next_id = block.next
-                    self._keep(block)
-            except StoreError as problem:
-                self._free(octets)
-                log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
-                raise Refused(for_clients(problem)) from problem
-            except BaseException:
-                self._free(octets)
-                raise
-            await self._pace()
+            await self._hand_over(bodies, heads, origins, octets)
             return confirmed()
+        failures = self.failures
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, bodies, octets, confirmation))
+        self.writer.submit(Post(self, bodies, octets, confirmation, heads, origins, failures))
         return confirmation
+
+    async def _hand_over(
+        self, bodies: Sequence[bytes], heads: Sequence[bytes], origins: Origins, octets: int
+    ) -> None:
+        """Take over messages of a transient topic. Raises Refused."""
+        await self._room(octets)
+        kept = 0
+        try:
+            async with self._ids:
+                last: dict[bytes, int] = {}
+                if origins:
+                    last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+                    bodies, heads = without_repeated(bodies, heads, origins, last)
+                await self.reserve(len(bodies))
+                if self.deleted:
+                    raise Refused("the topic was deleted")
+                if bodies:
+                    block = encode(self.topic.id, self.next_id, bodies, self.now(), heads)
+                    self.next_id = block.next
+                    self._keep(block)
+                    kept = block.held
+                    self.resources.memory.sequences.keep(self.topic.id, last)
+        except StoreError as problem:
+            log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
+            raise Refused(for_clients(problem)) from problem
+        finally:
+            self._free(octets - kept)
+        await self._pace()
 
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""

@@ -122,7 +122,7 @@ class RoundRobinDriver(Driver):
             self._holdings.append(block)
         elif self.tail.next == block.first:
             # Never push the oldest out: they are the next to be dealt. The store has what does not fit.
-            if self.tail.octets + len(block.frames) <= self.resources.memory.tail_octets:
+            if self.tail.octets + block.held <= self.resources.memory.tail_octets:
                 self.tail.append(block)
         elif self._cursor == block.first:
             self.tail.append(block)

@@ -6,8 +6,9 @@ when a block is about to be written: a commit that fails has used none, so ids s
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import for_clients
+from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
 from storage.blocks import Block, encode
@@ -39,6 +41,8 @@ class Stored(Protocol):
     topic: Topic
     next_id: int
     deleted: bool
+    failures: int
+    """How many commits failed to store what was posted."""
 
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out."""
@@ -52,12 +56,39 @@ class Stored(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Bodies for one topic, with the octets they hold of the budget."""
+    """Messages for one topic, with the octets they hold of the budget.
+
+    `heads` is empty or has one for each body, empty where a message has none; `origins` likewise, None where
+    a message has none. `failures` is that of the driver when the post was made.
+    """
 
     driver: Stored
     bodies: Sequence[bytes]
     octets: int
     confirmation: Confirmation
+    heads: Sequence[bytes] = ()
+    origins: Origins = ()
+    failures: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether messages with origins were posted before it was told that earlier ones are not stored.
+
+        Stored now, they would make those look repeated when their producer sends them again.
+        """
+        return bool(self.origins) and self.failures != self.driver.failures
+
+
+LATE = "messages before these could not be stored"
+"""What the poster of a late post is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit stores of a topic: blocks, and the last sequence in them of each producer."""
+
+    blocks: Sequence[Block]
+    sequences: Mapping[bytes, int]
 
 
 class Writer:
@@ -111,45 +142,85 @@ class Writer:
 
     async def _commit(self, group: list[Post]) -> None:
         posts_of: dict[Stored, list[Post]] = {}
+        late: list[Post] = []
         for post in group:
-            posts_of.setdefault(post.driver, []).append(post)
+            if post.is_late:
+                late.append(post)
+            else:
+                posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, str] = {}
-        blocks_of: dict[Stored, list[Block]] = {}
+        batches: dict[Stored, Batch] = {}
         async with self._lock:
             for driver, posts in posts_of.items():
                 if self.refusal is not None or driver.deleted:
                     failures[driver] = self.refusal or "the topic was deleted"
                     continue
                 try:
-                    await driver.reserve(sum(len(post.bodies) for post in posts))
+                    batch = await self._batch(driver, posts)
                 except StoreError as problem:
-                    log.error("%r: no ids could be reserved: %s", driver.topic.topic, problem)
+                    log.error("%r: nothing can be stored: %s", driver.topic.topic, problem)
                     failures[driver] = for_clients(problem)
                     continue
-                blocks_of[driver] = blocks_from(driver, posts)
-            if blocks_of:
-                failures |= await self._append(blocks_of)
-        for post in group:
-            self._budget.give(post.octets)
-            post.confirmation.settle(failures.get(post.driver))
+                if batch.blocks:  # else every message was repeated
+                    batches[driver] = batch
+            if batches:
+                failures |= await self._append(batches)
+        for driver in failures:
+            driver.failures += 1
+        for post in late:
+            self._settle(post, LATE)
+        for posts in posts_of.values():
+            for post in posts:
+                self._settle(post, failures.get(post.driver))
 
-    async def _append(self, blocks_of: dict[Stored, list[Block]]) -> dict[Stored, str]:
+    def _settle(self, post: Post, failure: str | None) -> None:
+        self._budget.give(post.octets)
+        post.confirmation.settle(failure)
+
+    async def _batch(self, driver: Stored, posts: Sequence[Post]) -> Batch:
+        """The messages that are not repeated, as blocks. Raises StoreError."""
+        sequences: Mapping[bytes, int] = {}
+        if any(post.origins for post in posts):
+            posts, sequences = await self._without_repeated(driver, posts)
+        await driver.reserve(sum(len(post.bodies) for post in posts))
+        return Batch(blocks_from(driver, posts), sequences)
+
+    async def _without_repeated(
+        self, driver: Stored, posts: Sequence[Post]
+    ) -> tuple[list[Post], dict[bytes, int]]:
+        """The posts without repeated messages, and the last sequence of each producer that has new ones.
+
+        Asked of the store each time, so that it is right whatever a commit before did.
+        """
+        producers = set[bytes]().union(*(producers_of(post.origins) for post in posts))
+        kept = await trio.to_thread.run_sync(self.environment.sequences, driver.topic.id, producers)
+        last = dict(kept)
+        new = []
+        for post in posts:
+            bodies, heads = without_repeated(post.bodies, post.heads, post.origins, last)
+            if bodies:
+                new.append(replace(post, bodies=bodies, heads=heads))
+        return new, {
+            producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
+        }
+
+    async def _append(self, batches: Mapping[Stored, Batch]) -> dict[Stored, str]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
+        blocks = [block for batch in batches.values() for block in batch.blocks]
+        sequences = {driver.topic.id: batch.sequences for driver, batch in batches.items() if batch.sequences}
         try:
-            await trio.to_thread.run_sync(
-                self.environment.append, [block for blocks in blocks_of.values() for block in blocks]
-            )
+            await trio.to_thread.run_sync(partial(self.environment.append, blocks, sequences))
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
-            if len(blocks_of) == 1:
+            if len(batches) == 1:
                 log.error("cannot store: %s", problem)
-                return dict.fromkeys(blocks_of, for_clients(problem))
+                return dict.fromkeys(batches, for_clients(problem))
             failures: dict[Stored, str] = {}
-            for driver, blocks in blocks_of.items():
-                failures |= await self._append({driver: blocks})
+            for driver, batch in batches.items():
+                failures |= await self._append({driver: batch})
             return failures
-        for driver, blocks in blocks_of.items():
-            for block in blocks:
+        for driver, batch in batches.items():
+            for block in batch.blocks:
                 driver.stored(block)
         return {}
 
@@ -158,23 +229,30 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     """The posts' messages as blocks, small posts together, with the next ids of the topic."""
     blocks: list[Block] = []
     bodies: list[bytes] = []
+    heads: list[bytes] = []  # no longer than needed: those of the last bodies may be missing
     octets = 0
     next_id = driver.next_id
     now = driver.now()
 
     def close() -> None:
         nonlocal next_id, octets
+        if heads:
+            heads.extend([b""] * (len(bodies) - len(heads)))
         for start in range(0, len(bodies), BLOCK_MESSAGES):
             part = bodies[start : start + BLOCK_MESSAGES]
-            blocks.append(encode(driver.topic.id, next_id, part, now))
+            blocks.append(encode(driver.topic.id, next_id, part, now, heads[start : start + BLOCK_MESSAGES]))
             next_id += len(part)
         bodies.clear()
+        heads.clear()
         octets = 0
 
     for post in posts:
         full = octets + post.octets > BLOCK_OCTETS or len(bodies) + len(post.bodies) > BLOCK_MESSAGES
         if bodies and full:
             close()
+        if post.heads:
+            heads += [b""] * (len(bodies) - len(heads))
+            heads += post.heads
         bodies += post.bodies
         octets += post.octets
     close()
