@@ -5,7 +5,6 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 """
 
 import logging
-from collections.abc import Sequence
 from typing import assert_never
 
 import trio
@@ -134,7 +133,7 @@ class FeedService:
 
     async def _send(self, channel: Channel, taken: Frames) -> None:
         bodies = [frame[FRAME_HEADER:] for cut in taken.cuts for frame in cut.frames()]
-        envelopes = dmp_writer.for_feed(bodies, self._heads(taken.cuts, len(bodies)))
+        envelopes = dmp_writer.for_feed(bodies, [head for cut in taken.cuts for head in self._heads(cut)])
         before = self._transport.sent
         try:
             await self._transport.send(envelopes)
@@ -143,9 +142,12 @@ class FeedService:
             written = len(bodies) if sent == len(envelopes) else _whole_envelopes(envelopes, sent)
             channel.written(sum(map(len, bodies[:written])) + FRAME_HEADER * written)
 
-    def _heads(self, cuts: Sequence[Cut], count: int) -> list[bytes]:
-        """The head of each message."""
-        return [self._head] * count
+    def _heads(self, cut: Cut) -> list[bytes]:
+        """The head of each message: its own, or the one for messages without."""
+        if not cut.block.has_heads:
+            return [self._head] * len(cut.ids)
+        heads = cut.block.heads_from(cut.ids.start)
+        return [head or self._head for head in heads[: cut.ids.stop - cut.ids.start : cut.ids.step]]
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(sentence("Feed", self._feed.topic.topic, what)):

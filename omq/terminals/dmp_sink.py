@@ -15,9 +15,12 @@ from omq.drivers.channel import Refused
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.leases import Principal, Sink
+from omq.drivers.sequences import Origin
 from omq.drivers.signal import Signal
 from omq.protocol import dmp_responses
 from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp_head import PLAIN_HEAD
+from omq.protocol.dmp_producer import origin
 from omq.protocol.dmp_reader import EnvelopeReader
 from omq.protocol.dmp_responses import ResponseCode, response
 from omq.protocol.sentences import sentence
@@ -67,6 +70,12 @@ class Posts:
         """Wait until no post is open."""
         while self._open:
             await self._signal.wait()
+
+
+def _kept_beside(heads: list[bytes]) -> tuple[list[bytes], list[Origin | None]]:
+    """What goes beside the messages: their heads, and which producer sent each; nothing for none."""
+    origins = list(map(origin, heads))
+    return [b"" if head == PLAIN_HEAD else head for head in heads], origins if any(origins) else []
 
 
 def _failed(why: str) -> Problem:
@@ -169,7 +178,7 @@ class SinkService:
         if run.options:
             await self._look_for_takers(driver, run.options)
         try:
-            confirmation = await driver.post(run.bodies)
+            confirmation = await driver.post(run.bodies, *_kept_beside(run.heads))
         except Refused as refused:
             self.fail(TOPIC_DELETED if driver.deleted else _failed(str(refused)))
             return
