@@ -134,12 +134,16 @@ def check(config: Config) -> None:
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{key}: must be a finite number of seconds")
+    if not config.store:
+        raise ConfigError("store: must name a directory")
     if not config.listen:
         raise ConfigError("listen: at least one address is needed")
     for address in config.listen:
         parse_address(address)
     seen: set[str] = set()
     for topic in config.topics:
+        if topic.retention_seconds is not None and not math.isfinite(topic.retention_seconds):
+            raise ConfigError(f"topics.retention_seconds: {topic.name!r} needs a finite number of seconds")
         octets = len(topic.name.encode())
         if not 1 <= octets <= MAX_TOPIC_OCTETS:
             raise ConfigError(f"topics.name: a name has 1 to {MAX_TOPIC_OCTETS} octets, this one {octets}")
@@ -164,7 +168,8 @@ def parse_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"listen: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not digits or int(port) > 65535:
         raise ConfigError(f"listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
 

@@ -11,7 +11,14 @@ import trio
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
-from omq.drivers.housekeeping import keep_flushing, keep_tidy, look_at_disk, save_positions, watch_disk
+from omq.drivers.housekeeping import (
+    keep_flushing,
+    keep_positions,
+    keep_tidy,
+    look_at_disk,
+    save_positions,
+    watch_disk,
+)
 from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
@@ -74,9 +81,10 @@ class Server:
                 try:
                     opened = await trio.open_tcp_listeners(port, host=host)
                 except OSError as problem:
-                    raise ListenError(
-                        f"cannot listen on {address}: {problem.strerror or problem}"
-                    ) from problem
+                    reason = problem.strerror or problem
+                    raise ListenError(f"cannot listen on {address}: {reason}") from problem
+                except UnicodeError as problem:
+                    raise ListenError(f"cannot listen on {address}: that is no host name") from problem
                 listeners += opened
                 self.addresses += [listener.socket.getsockname()[:2] for listener in opened]
         except ListenError:
@@ -216,6 +224,7 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
     nursery.start_soon(watch_disk, catalogue, config)
     for level in Level:
         nursery.start_soon(keep_tidy, catalogue, level)
+        nursery.start_soon(keep_positions, catalogue, level)
 
 
 async def _accept(

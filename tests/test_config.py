@@ -44,6 +44,8 @@ BAD = [
     ("retention_seconds = 0", "retention_seconds"),
     ('default_delivery = "Broadcast"', "default_delivery"),
     ('default_persistence = "durable"', "default_persistence"),
+    ('store = ""', "store"),
+    ('topics = [{name = "a", retention_seconds = inf}]', "topics.retention_seconds"),
     # What only several keys together show.
     ("max_line_bytes = 100_000_000", "max_line_bytes"),
     ("max_message_bytes = 100_000_000", "max_message_bytes"),
@@ -53,6 +55,7 @@ BAD = [
     ('listen = ["localhost"]', "listen"),
     ('listen = ["127.0.0.1:65536"]', "listen"),
     ('listen = ["::1:7730"]', "listen"),
+    ('listen = ["127.0.0.1:00000000000000007730"]', "listen"),
     # Topics.
     ("[[topics]]", "name"),
     ('[[topics]]\nname = ""', "topics.name"),

@@ -112,6 +112,9 @@ async def run(config: Config) -> None:
             async for number in signals:
                 logging.getLogger("omq.server").info("%s: stopping", signal.Signals(number).name)
                 break
+        with trio.move_on_after(0):
+            async for _ in signals:
+                pass  # asked again while it was stopping already
     logging.getLogger("omq.server").info("stopped")
 
 

@@ -9,11 +9,14 @@ import trio
 from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, Taken
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
-from storage.blocks import Block
+from storage.blocks import FRAME_HEADER, Block, encode
 from storage.errors import DamagedBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
+
+LITTLE_OCTETS = 64 << 10
+"""What a channel gives from the store at once when the memory for that is spent."""
 
 TRIM_BLOCKS = 64
 """How many small blocks a tail gathers before it is looked through for those that everybody has had."""
@@ -115,7 +118,7 @@ class BroadcastDriver(Driver):
 class BroadcastChannel:
     """A cursor: `position` is the id of the next message its subscriber gets."""
 
-    __slots__ = ("_end", "driver", "is_held", "position", "subscriber")
+    __slots__ = ("_end", "_replayed", "driver", "is_held", "position", "subscriber")
 
     def __init__(self, driver: BroadcastDriver, subscriber: Subscriber, position: int) -> None:
         self.driver = driver
@@ -123,6 +126,7 @@ class BroadcastChannel:
         self.position = position
         self.is_held = False
         self._end: int | None = None
+        self._replayed = 0  # octets held of the memory for what is read from stores
 
     def ready(self) -> bool:
         end = self.driver.next_id
@@ -140,10 +144,12 @@ class BroadcastChannel:
         if not driver.is_persistent:
             oldest = driver.tail.first
             return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
+        if not self._replayed and driver.resources.memory.replayed.try_take(READ_OCTETS):
+            self._replayed = READ_OCTETS
         # What is below this id now is either stored or lost: the store is written before the id moves on.
         known = driver.next_id
         try:
-            blocks = await driver.read(self.position, READ_OCTETS)
+            blocks = await driver.read(self.position, self._replayed or 1)
         except DamagedBlock as damaged:
             last = damaged.first if damaged.last is None else damaged.last
             return self._skip(min(last + 1, known), f"the store is damaged there ({damaged.why})")
@@ -152,6 +158,9 @@ class BroadcastChannel:
             if driver.extent.messages and self.position >= driver.extent.first:
                 return self._skip(kept, "they were lost before they were durable")
             return self._skip(kept, "they are no longer kept")
+        if not self._replayed:
+            # Memory is short: send a little, and keep nothing of the rest meanwhile.
+            return self._forward([_beginning(blocks[0], self.position)])
         return self._forward(_unbroken(blocks))
 
     def _forward(self, blocks: list[Block]) -> Frames:
@@ -170,7 +179,12 @@ class BroadcastChannel:
         return gone
 
     def written(self, octets: int) -> None:
-        """Nothing to note: the cursor moved when the blocks were taken."""
+        """The cursor moved when the blocks were taken; now their memory is free."""
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self.driver.resources.memory.replayed.give(self._replayed)
+        self._replayed = 0
 
     def hold(self) -> None:
         self.is_held = True
@@ -182,7 +196,21 @@ class BroadcastChannel:
         self._end = self.driver.next_id
 
     def close(self) -> None:
+        self._give_back()
         self.driver.closed(self)
+
+
+def _beginning(block: Block, position: int) -> Block:
+    """The messages of a block from `position` on, about LITTLE_OCTETS of them, in octets of their own."""
+    bodies: list[bytes] = []
+    octets = 0
+    for frame in block.slices(position):
+        bodies.append(bytes(frame[FRAME_HEADER:]))
+        octets += len(frame)
+        if octets >= LITTLE_OCTETS:
+            break
+    heads = block.heads_from(position)[: len(bodies)] if block.has_heads else ()
+    return encode(block.topic, position, bodies, block.time, heads)
 
 
 def _unbroken(blocks: list[Block]) -> list[Block]:

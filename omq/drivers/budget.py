@@ -28,6 +28,10 @@ class Budget:
         self.used += octets
         return True
 
+    def force(self, octets: int) -> None:
+        """Hold `octets` whether they are free or not."""
+        self.used += octets
+
     async def take(self, octets: int) -> None:
         """Wait until `octets` are free, then hold them."""
         if not self._waiting and self._fits(octets):

@@ -76,13 +76,14 @@ class Catalogue:
         self._records: dict[int, TopicRecord] = {}
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
+        self._retyping: bytes | None = None
 
     def __iter__(self) -> Iterator[Driver]:
         return iter(self._drivers.values())
 
     def lookup(self, name: bytes) -> Driver | None:
-        """The driver behind a name, None where there is none."""
-        return self._drivers.get(name)
+        """The driver behind a name, None where there is none, or where it is just being replaced."""
+        return None if name == self._retyping else self._drivers.get(name)
 
     def topics(self) -> tuple[TopicInfo, ...]:
         """Every topic, by id."""
@@ -123,8 +124,11 @@ class Catalogue:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
         await trio.to_thread.run_sync(self._store.catalogue.resume, burnt)
+        every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
-            for leftover in extents[level].keys() - topics:
+            for misplaced in (extents[level].keys() & every) - topics:
+                log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
+            for leftover in extents[level].keys() - every:
                 # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
                 await self.writers[level].call(partial(self._store.level(level).drop, leftover))
         for topic in self._config.topics:
@@ -181,7 +185,7 @@ class Catalogue:
 
     async def lookup_or_declare(self, name: bytes) -> Driver:
         """The driver behind a name; an unknown one is declared with the default types. Raises Refused."""
-        driver = self._drivers.get(name)
+        driver = self.lookup(name)
         if driver is not None:
             return driver
         async with self._changing:
@@ -224,14 +228,16 @@ class Catalogue:
             declared=True,
             reserved=old.reserved,
         )
-        await self._in_store(partial(self._store.catalogue.update, record))
+        # Whoever looks the topic up meanwhile waits for its new driver: nothing can be posted to the old one.
+        self._retyping = record.name
+        try:
+            with trio.CancelScope(shield=True):
+                await self._in_store(partial(self._store.catalogue.update, record))
+        finally:
+            self._retyping = None
         if old.delivery is delivery and old.persistence == persistence:
             self._records[record.id] = record
             return old
-        if not old.is_empty:
-            # The first message came during the update: its types stand.
-            await self._in_store(partial(self._store.catalogue.update, self._records[record.id]))
-            raise Refused("the topic was used meanwhile")
         driver = self._add(record, Extent(), None, 1)
         for channel, subscriber in list(old.subscribers()):
             channel.close()
@@ -245,17 +251,18 @@ class Catalogue:
             driver = self._drivers.get(name)
             if driver is None:
                 raise Refused("there is no such topic")
-            await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
-            del self._drivers[name]
-            del self._records[driver.topic.id]
-            driver.end()
-            self._stop(driver)
-            if driver.writer is not None:
-                try:
-                    await driver.writer.call(partial(driver.environment.drop, driver.topic.id))
-                except StoreError as problem:
-                    # The catalogue has forgotten it: the next start drops what is left.
-                    log.error("%r: not all of it could be deleted yet: %s", name, problem)
+            with trio.CancelScope(shield=True):  # half a deletion would keep its octets until the next start
+                await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
+                del self._drivers[name]
+                del self._records[driver.topic.id]
+                driver.end()
+                self._stop(driver)
+                if driver.writer is not None:
+                    try:
+                        await driver.writer.call(partial(driver.environment.drop, driver.topic.id))
+                    except StoreError as problem:
+                        # The catalogue has forgotten it: the next start drops what is left.
+                        log.error("%r: not all of it could be deleted yet: %s", name, problem)
             return driver.topic
 
     def _stop(self, driver: Driver) -> None:

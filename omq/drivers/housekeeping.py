@@ -18,6 +18,7 @@ from storage.levels import Level
 log = logging.getLogger("omq.housekeeping")
 
 TIDY_SECONDS = 2.0
+POSITION_SECONDS = 0.25
 
 
 async def keep_flushing(writer: Writer, seconds: float) -> None:
@@ -67,7 +68,6 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
         await trio.sleep(TIDY_SECONDS)
         drivers = [driver for driver in catalogue if driver.writer is writer]
         try:
-            await save_positions(writer, drivers)
             for driver in drivers:
                 if not driver.deleted:
                     await tidy(driver, writer)
@@ -80,11 +80,26 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
             log.error("%s: %s", level.value, problem)
 
 
+async def keep_positions(catalogue: Catalogue, level: Level) -> None:
+    """Store how far the round-robin topics of a level are, several times a second while they move.
+
+    What was done since is dealt again after the server was killed.
+    """
+    writer = catalogue.writers[level]
+    while True:
+        await trio.sleep(POSITION_SECONDS)
+        try:
+            await save_positions(writer, [driver for driver in catalogue if driver.writer is writer])
+        except StoreError as problem:
+            log.error("%s: positions are not saved: %s", level.value, problem)
+
+
 async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
     """Store how far the round-robin topics are, where that changed, then delete what is done."""
     changed = {}
     for driver in drivers:
-        if isinstance(driver, RoundRobinDriver) and not driver.deleted:
+        if isinstance(driver, RoundRobinDriver) and driver.moved and not driver.deleted:
+            driver.moved = False
             position = driver.position()
             if position != driver.saved_position:
                 changed[driver] = position

@@ -18,7 +18,7 @@ class Memory:
     """The shares of `limit` octets. One message larger than a share may hold all of it."""
 
     def __init__(self, limit: int) -> None:
-        self.tails = TailMemory(limit * 3 // 8)
+        self.tails = TailMemory(limit // 4)
         """Recent blocks, for subscribers that are a little behind."""
         self.tail_octets = limit // 4
         """The most one topic keeps of them; also the most a transient round-robin topic keeps waiting."""
@@ -28,6 +28,8 @@ class Memory:
         """Messages on their way into a store."""
         self.reading = Budget(limit // 8)
         """What connections have read and not yet acted on, beyond a little for each."""
+        self.replayed = Budget(limit // 8)
+        """What was read from a store for subscribers that are far behind, and is not sent yet."""
         self.lines = Budget(limit // 8)
         """Long lines that are not complete yet."""
         self.one_line = trio.Lock()

@@ -26,6 +26,9 @@ from storage.errors import DamagedBlock, StoreError
 RETRY_SECONDS = 1.0
 """How long the dealer waits when the store cannot be read, before it tries again."""
 
+FREE_OCTETS = 16 << 10
+"""What a transient topic without waiting messages takes in even when the memory for those is spent."""
+
 log = logging.getLogger("omq.round_robin")
 
 
@@ -40,6 +43,8 @@ class RoundRobinDriver(Driver):
         if position is None:
             position = Position(self.extent.first if self.extent.messages else self.next_id, ())
         self.saved_position = opening.position
+        self.moved = True
+        """Whether the position may have changed since housekeeping last looked."""
         self._cursor = min(position.cursor, self.next_id)
         self._returned = [message for message in position.undone if message < self._cursor]
         heapq.heapify(self._returned)
@@ -84,13 +89,15 @@ class RoundRobinDriver(Driver):
         if channel in self._channels:
             self._channels.remove(channel)
         self._finishing.discard(channel)
+        self.moved = True
         if not self.deleted:
             for message in outstanding:
                 heapq.heappush(self._returned, message)
         self._signal.set()
 
     def can_take(self) -> None:
-        """A subscriber has room again."""
+        """A subscriber has room again, or has done something."""
+        self.moved = True
         self._signal.set()
 
     def done(self, message: int, count: int) -> None:
@@ -101,6 +108,11 @@ class RoundRobinDriver(Driver):
     # -- in ------------------------------------------------------------------------------------------------
 
     async def _room(self, octets: int) -> None:
+        if not self._held and octets <= FREE_OCTETS:
+            # A little for every topic, however much others keep waiting.
+            self._held = octets
+            self.resources.memory.waiting.force(octets)
+            return
         while self._held and self._held + octets > self.resources.memory.tail_octets:
             await self._room_made.park()
         self._held += octets
@@ -158,7 +170,10 @@ class RoundRobinDriver(Driver):
         if not able or not self._returned or self._returned[0] != message:
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
-        if block is not None:
+        self.moved = True
+        if block is not None and block.first > message:
+            self._report(Gone(message, message, "it is no longer kept"))
+        elif block is not None:
             able[0].deal(block, range(message, message + 1), [block.frame(message)])
             self._turn_after(able[0])
 
@@ -200,6 +215,7 @@ class RoundRobinDriver(Driver):
             self._turn_after(able[(count - 1) % len(able)])
             index += count
         self._cursor = block.first + index
+        self.moved = True
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         self._channels.rotate(-1 - self._channels.index(channel))

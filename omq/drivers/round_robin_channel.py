@@ -8,7 +8,7 @@ from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, 
 from storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
-"""How much waits for one plain subscriber: it has room while less does."""
+"""How much waits to be written to one subscriber: it has room while less does."""
 
 TAKE_OCTETS = 256 << 10
 
@@ -50,7 +50,10 @@ class RoundRobinChannel:
         if self._held:
             return 0
         if self._credit is not None:
-            return max(0, self._credit - len(self._unconfirmed))
+            return max(0, min(self._credit - len(self._unconfirmed), self._room_in_outbox(frame_octets)))
+        return self._room_in_outbox(frame_octets)
+
+    def _room_in_outbox(self, frame_octets: int) -> int:
         left = OUTBOX_OCTETS - self._queued
         return 0 if left <= 0 else max(1, left // frame_octets)
 

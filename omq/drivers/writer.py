@@ -5,6 +5,7 @@ when a block is about to be written: a commit that fails has used none, so ids s
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ BLOCK_OCTETS = 512 << 10
 
 GROUP_OCTETS = 8 << 20
 """How much one commit takes at the most."""
+
+COMPLAIN_SECONDS = 5.0
+"""How often commits that fail are logged at the most."""
 
 log = logging.getLogger("omq.writer")
 
@@ -101,6 +105,8 @@ class Writer:
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
         self._budget = budget
+        self._failures = 0
+        self._complain_at = -math.inf
         self._posts: deque[Post] = deque()
         self._signal = Signal()
         self._lock = trio.Lock()
@@ -130,6 +136,14 @@ class Writer:
             while self._posts:
                 await self._commit(self._take_group())
             self._idle.set()
+
+    def _complain(self, problem: StoreError) -> None:
+        """Log a failure; of many in a row one now and then, with their number."""
+        self._failures += 1
+        if trio.current_time() >= self._complain_at:
+            log.error("cannot store (%d times): %s", self._failures, problem)
+            self._failures = 0
+            self._complain_at = trio.current_time() + COMPLAIN_SECONDS
 
     def _take_group(self) -> list[Post]:
         group: list[Post] = []
@@ -213,7 +227,7 @@ class Writer:
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
             if len(batches) == 1:
-                log.error("cannot store: %s", problem)
+                self._complain(problem)
                 return dict.fromkeys(batches, for_clients(problem))
             failures: dict[Stored, str] = {}
             for driver, batch in batches.items():

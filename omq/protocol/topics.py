@@ -11,12 +11,11 @@ from omq.protocol.converters import (
     int_of_sexp,
     string_of_sexp,
 )
-from omq.protocol.sexp import Sexp, SexpError, read, write
+from omq.protocol.sexp import Sexp, SexpError, atom, read, write
 from omq.protocol.types import MAX_TOPIC_OCTETS, Topic, TopicInfo
 from omq.protocol.variants import (
     delivery_of_sexp,
     persistence_of_sexp,
-    sexp_of_delivery,
     sexp_of_persistence,
 )
 
@@ -52,21 +51,30 @@ _FIELDS = (
 
 def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
     """A list of records, each with its fields in the order of `TopicInfo`: what a Topics frame carries."""
-    return write([_sexp_of_info(info) for info in topics])
+    return b"(" + b"".join(map(_printed_info, topics)) + b")"
 
 
-def _sexp_of_info(info: TopicInfo) -> Sexp:
-    return [
-        [b"id", _decimal(info.id)],
-        [b"topic", info.topic],
-        [b"delivery", sexp_of_delivery(info.delivery)],
-        [b"persistence", sexp_of_persistence(info.persistence)],
-        [b"messages", _decimal(info.messages)],
-        [b"bytes", _decimal(info.bytes)],
-        [b"first", _decimal(info.first)],
-        [b"last", _decimal(info.last)],
-        [b"subscribers", _decimal(info.subscribers)],
-    ]
+_RECORD = (
+    b"((id %d)(topic%s)(delivery %s)(persistence%s)"
+    b"(messages %d)(bytes %d)(first %d)(last %d)(subscribers %d))"
+)
+
+
+def _printed_info(info: TopicInfo) -> bytes:
+    # What `write` would print. There can be very many of these records, and only two fields need a look.
+    topic = atom(info.topic)
+    persistence = write(sexp_of_persistence(info.persistence))
+    return _RECORD % (
+        info.id,
+        topic if topic.startswith(b'"') else b" " + topic,
+        info.delivery.value.encode(),
+        persistence if persistence.startswith(b"(") else b" " + persistence,
+        info.messages,
+        info.bytes,
+        info.first,
+        info.last,
+        info.subscribers,
+    )
 
 
 def topic_list_of_sexp(payload: bytes) -> tuple[TopicInfo, ...]:

@@ -16,6 +16,10 @@ LASTING_SECONDS = 10.0
 """How long something large may stay unfinished when other connections wait for memory for theirs."""
 
 
+RETRY_SECONDS = 0.5
+"""How often one that waits for its turn looks whether there is memory for it again."""
+
+
 class Intake:
     """The reading side of one connection. `close` it at the end, whatever the reason."""
 
@@ -67,13 +71,16 @@ class Intake:
         more = -(-octets // FREE_OCTETS) * FREE_OCTETS - self._held
         if more <= 0 or self._has_one:
             return
-        if self._memory.lines.try_take(more):
-            self._held += more
-            return
-        self._since = None  # waiting is not the client's slowness
-        await self._memory.one_line.acquire()
-        self._has_one = True
-        self._since = trio.current_time()
+        while not self._memory.lines.try_take(more):
+            self._since = None  # waiting is not the client's slowness
+            with trio.move_on_after(RETRY_SECONDS):
+                await self._memory.one_line.acquire()
+                self._has_one = True
+            if self._has_one:
+                self._since = trio.current_time()
+                return
+        self._held += more
+        self._since = trio.current_time() if self._since is None else self._since
 
     def hinders(self, now: float) -> bool:
         """Whether it has held a share for long, and others wait for one."""

@@ -99,7 +99,7 @@ class OmqTerminal:
         self._subscriptions: dict[bytes, Subscription] = {}
         self._ready: dict[Subscription, None] = {}
         self._sending: Subscription | None = None
-        self._credits: dict[bytes, int] = {}
+        self._credits: dict[bytes, tuple[int, int]] = {}  # by name: the topic's id, and the credit
         self._connected = False
         self._over = False
         self._finished = False
@@ -435,8 +435,8 @@ class OmqTerminal:
         subscription = Subscription(self, driver.topic)
         subscription.channel = driver.open(subscription, replay)
         self._subscriptions[topic] = subscription
-        credit = self._credits.get(topic)
-        if credit is not None and isinstance(subscription.channel, RoundRobinChannel):
+        of_topic, credit = self._credits.get(topic, (None, 0))
+        if of_topic == driver.topic.id and isinstance(subscription.channel, RoundRobinChannel):
             subscription.channel.request(credit)
         self._replies.add(types.Subscribed(driver.topic), subscription.start)
 
@@ -458,7 +458,7 @@ class OmqTerminal:
         if driver.delivery is not types.Delivery.ROUND_ROBIN:
             raise Refused("only a round-robin topic gives credit")
         credit = min(n, self._config.max_credit)
-        self._credits[topic] = credit
+        self._credits[topic] = driver.topic.id, credit
         if topic in self._subscriptions:
             self._round_robin_channel(topic).request(credit)
 

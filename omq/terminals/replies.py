@@ -13,6 +13,9 @@ from omq.protocol.frames import encode
 from omq.protocol.sentences import sentence
 from omq.protocol.types import Confirmed, Error, Frame
 
+COLLECTED_OCTETS = 64 << 10
+"""How much is collected at once: an answer can be large, and others have their turn after each send."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
@@ -91,7 +94,8 @@ class Replies:
     def collect(self) -> bytes:
         """The answers that can be given now."""
         ready: list[bytes] = []
-        while self._queue:
+        octets_ready = 0
+        while self._queue and octets_ready < COLLECTED_OCTETS:
             answer = self._queue[0]
             match answer:
                 case _Answer(octets, then):
@@ -115,6 +119,7 @@ class Replies:
                 case _:
                     assert_never(answer)
             self._queue.popleft()
+            octets_ready += len(ready[-1]) if ready else 0
         return b"".join(ready)
 
     def _confirmed(self, n: int) -> bytes:

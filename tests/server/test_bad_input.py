@@ -347,7 +347,7 @@ async def test_a_client_that_never_reads_its_answers(store: Path, clock: MockClo
 
 @pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
 async def test_a_subscriber_that_never_reads(store: Path, clock: MockClock, persistence: bytes) -> None:
-    async with undisturbed(store, memory_bytes=4 * MIB, max_message_bytes=MIB, ping_seconds=1) as host:
+    async with undisturbed(store, memory_bytes=4 * MIB, max_message_bytes=MIB, ping_seconds=8) as host:
         publisher = await host.connect()
         await publisher.ask(b"(Declare much Broadcast %s)" % persistence)
         client = await host.connect(receive_octets=4096)
@@ -355,11 +355,11 @@ async def test_a_subscriber_that_never_reads(store: Path, clock: MockClock, pers
         for _ in range(25):
             await publisher.send(publish(b"much", [b"x" * 16000] * 50))
             await publisher.settle()
-        for _ in range(12):
+        for _ in range(60):
             await publisher.say(b"(Ack (2026-01-01 00:00:00Z))")
             await publisher.settle()
             clock.jump(1)
-            await trio.sleep(0.02)
+            await trio.sleep(0.01)
         await eventually(lambda: host.connections == 3)
 
 
