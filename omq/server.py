@@ -13,7 +13,6 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
 from omq.drivers.housekeeping import (
     keep_flushing,
-    keep_positions,
     keep_tidy,
     look_at_disk,
     save_positions,
@@ -224,7 +223,6 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
     nursery.start_soon(watch_disk, catalogue, config)
     for level in Level:
         nursery.start_soon(keep_tidy, catalogue, level)
-        nursery.start_soon(keep_positions, catalogue, level)
 
 
 async def _accept(

@@ -62,12 +62,20 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
-    """Everything else, for one level, every two seconds."""
+    """Everything else, for one level: positions several times a second, the rest every two seconds.
+
+    What round-robin topics did since their positions were saved is dealt again when the server is killed.
+    """
     writer = catalogue.writers[level]
+    due = trio.current_time() + TIDY_SECONDS
     while True:
-        await trio.sleep(TIDY_SECONDS)
+        await trio.sleep(POSITION_SECONDS)
         drivers = [driver for driver in catalogue if driver.writer is writer]
         try:
+            await save_positions(writer, drivers)
+            if trio.current_time() < due:
+                continue
+            due = trio.current_time() + TIDY_SECONDS
             for driver in drivers:
                 if not driver.deleted:
                     await tidy(driver, writer)
@@ -78,20 +86,6 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
             await trio.to_thread.run_sync(writer.environment.reader_check)
         except StoreError as problem:
             log.error("%s: %s", level.value, problem)
-
-
-async def keep_positions(catalogue: Catalogue, level: Level) -> None:
-    """Store how far the round-robin topics of a level are, several times a second while they move.
-
-    What was done since is dealt again after the server was killed.
-    """
-    writer = catalogue.writers[level]
-    while True:
-        await trio.sleep(POSITION_SECONDS)
-        try:
-            await save_positions(writer, [driver for driver in catalogue if driver.writer is writer])
-        except StoreError as problem:
-            log.error("%s: positions are not saved: %s", level.value, problem)
 
 
 async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
