@@ -9,7 +9,6 @@ import typing
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from struct import Struct
 from typing import Literal, assert_never
@@ -20,10 +19,12 @@ import pytest
 import trio
 
 from omq.config import Config
-from omq.protocol import types
+from omq.protocol import dmp_head, properties, shortstr, types
 from omq.protocol.commands import CommandError, parse
+from omq.protocol.dmp_envelopes import AFTER_HEAD, NULL_MESSAGE, NUMBER
+from omq.protocol.dmp_responses import ResponseCode
 from omq.protocol.frames import FrameDecoder, FrameType, MessageRun, encode
-from omq.protocol.handshake import hello
+from omq.protocol.handshake import DMP_HEADER, hello
 from omq.server import open_server
 from storage.blocks import encode as block_of
 from storage.levels import Level
@@ -42,18 +43,24 @@ CONNECT = b"(Connect 1 example)\n"
 # -- reading the document -----------------------------------------------------------------------------------
 
 
+Octet = int | str | None
+"""A value; None for one that may have any; `L1` for one that may have any and is the next of `LEASE1`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
+    """What the client sends; the octets `LEASE1` stand for the lease of that name."""
+
     connection: str
     octets: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Octets that must come; None for one that may have any value."""
+    """Octets that must come."""
 
     connection: str
-    octets: tuple[int | None, ...]
+    octets: tuple[Octet, ...]
     line: int
     written: tuple[str, ...] = ()
     """The lines of the document, where they are in hex."""
@@ -77,14 +84,24 @@ class Example:
     settings: str
     stored: tuple[str, ...]
     steps: tuple[Step, ...]
-    shakes_hands: bool
-    """Whether it begins with the first octets of a connection, so that nothing goes before it."""
+    raw: frozenset[str]
+    """The connections that it shows from their first octets on, so that nothing goes before."""
 
     def __str__(self) -> str:
         return f"{self.heading}, line {self.line}"
 
     def sent(self) -> bytes:
         return b"".join(step.octets for step in self.steps if isinstance(step, Send))
+
+    def expected(self, connection: str) -> list[Expect]:
+        return [step for step in self.steps if isinstance(step, Expect) and step.connection == connection]
+
+    def speaking(self, *, dmp: bool) -> list[str]:
+        """The connections that speak DMP, or those that speak omq."""
+        begin: dict[str, bytes] = {}
+        for step in self.steps:
+            begin.setdefault(step.connection, step.octets if isinstance(step, Send) else b"")
+        return [name for name, octets in begin.items() if octets.startswith(DMP_HEADER) == dmp]
 
 
 @dataclass(slots=True)
@@ -96,12 +113,23 @@ class Unfinished:
     steps: list[Step] = field(default_factory=list)
 
 
-STEP = re.compile(r"(\d?)([<>])(x|e|end|drop)?(?: (.*))?")
+STEP = re.compile(r"(\d?)([<>])(x|e|s|end|drop)?(?: (.*))?")
+LEASE_OCTET = re.compile(r"L\d")
 
 
-def read_octets(written: str) -> tuple[int | None, ...]:
+def read_octets(written: str) -> tuple[Octet, ...]:
+    return tuple(map(read_octet, written.partition(";")[0].split()))
+
+
+def read_octet(pair: str) -> Octet:
+    if LEASE_OCTET.fullmatch(pair):
+        return pair
+    return None if pair == "TT" else int(pair, 16)
+
+
+def read_sent(written: str) -> bytes:
     digits = written.partition(";")[0].split()
-    return tuple(None if pair == "TT" else int(pair, 16) for pair in digits)
+    return b"".join(part.encode() if part.startswith("LEASE") else bytes.fromhex(part) for part in digits)
 
 
 def read_example(line: int, heading: str, lines: list[str]) -> Example:
@@ -118,14 +146,17 @@ def read_example(line: int, heading: str, lines: list[str]) -> Example:
                 match = STEP.fullmatch(text)
                 assert match, f"line {number} of the document is no line of an example: {text!r}"
                 example.steps.append(read_step(number, match[1], match[2], match[3], match[4] or ""))
-    first = next(text for text in lines if STEP.fullmatch(text))
+    first: dict[str, str] = {}
+    for text in lines:
+        if match := STEP.fullmatch(text):
+            first.setdefault(match[1], f"{match[2]}{match[3]}")
     return Example(
         line,
         heading,
         "\n".join(example.settings),
         tuple(example.stored),
         joined(example.steps),
-        shakes_hands=first.startswith(">x"),
+        raw=frozenset(connection for connection, kind in first.items() if kind == ">x"),
     )
 
 
@@ -134,7 +165,7 @@ def read_step(line: int, connection: str, arrow: str, kind: str | None, rest: st
         case ">", None:
             return Send(connection, rest.encode() + b"\n")
         case ">", "x":
-            return Send(connection, bytes(octet or 0 for octet in read_octets(rest)))
+            return Send(connection, read_sent(rest))
         case ">", "end":
             return Mark(connection, "end")
         case ">", "drop":
@@ -143,6 +174,8 @@ def read_step(line: int, connection: str, arrow: str, kind: str | None, rest: st
             return Mark(connection, "closed")
         case "<", "e":
             return Expect(connection, tuple(encode(types.Error(rest.encode()))), line)
+        case "<", "s":
+            return Expect(connection, tuple(shortstr.write(rest.encode(), rest)), line)
         case "<", None:
             return Expect(connection, read_octets(rest), line, (rest,))
         case _:
@@ -221,14 +254,14 @@ NAMES = {
 LENGTH = Struct(">I")
 
 
-def frame_rows(octets: tuple[int | None, ...]) -> list[str]:
+def frame_rows(octets: tuple[Octet, ...]) -> list[str]:
     """Whole frames as the document writes them: rows of hex, each with what it means."""
     rows: list[str] = []
     while octets:
         (length,) = LENGTH.unpack(known(octets[:4]))
         frame, octets = octets[: 4 + length], octets[4 + length :]
         kind = frame[4]
-        assert kind is not None
+        assert isinstance(kind, int)
         rows.append(row(frame[:5], NAMES[FrameType(kind)]))
         payload = frame[5:]
         match kind:
@@ -244,23 +277,72 @@ def frame_rows(octets: tuple[int | None, ...]) -> list[str]:
                 payload = ()
             case _:
                 pass
-        for start in range(0, len(payload), ROW):
-            part = payload[start : start + ROW]
-            text = "".join(chr(octet) if 32 <= octet < 127 else "." for octet in known(part))
-            rows.append(row(part, text).rstrip())
+        rows += text_rows(payload)
     return rows
 
 
-def known(octets: tuple[int | None, ...]) -> bytes:
-    return bytes(octet or 0 for octet in octets)
+def text_rows(octets: tuple[Octet, ...]) -> list[str]:
+    parts = (octets[start : start + ROW] for start in range(0, len(octets), ROW))
+    return [row(part, shown(known(part))).rstrip() for part in parts]
 
 
-def number(octets: tuple[int | None, ...]) -> int:
+def shown(octets: bytes) -> str:
+    return "".join(chr(octet) if 32 <= octet < 127 else "." for octet in octets)
+
+
+def dmp_rows(octets: bytes) -> list[str]:
+    """What a DMP server sends, as the document writes it: short strings, then perhaps envelopes."""
+    rows: list[str] = []
+    while octets:
+        if octets[0]:  # no envelope in the document has 16 MiB
+            end = 1 + octets[0]
+            rows += [row(tuple(octets[:1]), f"{octets[0]} octets"), *text_rows(tuple(octets[1:end]))]
+        elif octets.startswith(NULL_MESSAGE):
+            end = len(NULL_MESSAGE)
+            rows.append(row(tuple(octets[:end]), "a null message"))
+        else:
+            end = NUMBER.size + NUMBER.unpack_from(octets)[0]
+            rows += envelope_rows(octets[:end])
+        octets = octets[end:]
+    return rows
+
+
+def envelope_rows(envelope: bytes) -> list[str]:
+    key_at = NUMBER.size + 1 + envelope[NUMBER.size]
+    flags_at = key_at + 1 + envelope[key_at]
+    values_at = flags_at + 2
+    options_at = dmp_head.skip(envelope, NUMBER.size, len(envelope) - AFTER_HEAD)
+    body_at = options_at + AFTER_HEAD
+    present = [
+        name.replace("_", "-")
+        for name in properties.Properties.__dataclass_fields__
+        if getattr(dmp_head.decode(envelope[NUMBER.size : options_at]).properties, name) is not None
+    ]
+    exchange, key = envelope[NUMBER.size : key_at], envelope[key_at:flags_at]
+    return [
+        row(tuple(envelope[: NUMBER.size]), f"size {len(envelope) - NUMBER.size}"),
+        row(tuple(exchange), f"exchange {shown(exchange[1:])}" if exchange[0] else "no exchange"),
+        row(tuple(key), f"key {shown(key[1:])}" if key[0] else "no key"),
+        row(tuple(envelope[flags_at:values_at]), ", ".join(present) or "no properties"),
+        *text_rows(tuple(envelope[values_at:options_at])),
+        row(
+            tuple(envelope[options_at:body_at]),
+            f"options {envelope[options_at]}, body of {len(envelope) - body_at}",
+        ),
+        *text_rows(tuple(envelope[body_at:])),
+    ]
+
+
+def known(octets: tuple[Octet, ...]) -> bytes:
+    return bytes(octet if isinstance(octet, int) else 0 for octet in octets)
+
+
+def number(octets: tuple[Octet, ...]) -> int:
     return int.from_bytes(known(octets), "big", signed=True)
 
 
-def row(octets: tuple[int | None, ...], meaning: str) -> str:
-    digits = " ".join("TT" if octet is None else f"{octet:02x}" for octet in octets)
+def row(octets: tuple[Octet, ...], meaning: str) -> str:
+    digits = " ".join(f"{octet:02x}" if isinstance(octet, int) else octet or "TT" for octet in octets)
     return f"{digits:<{COLUMN}}; {meaning}"
 
 
@@ -313,21 +395,35 @@ async def served(example: Example, path: Path) -> AsyncIterator[int]:
 class Connections:
     """The connections of an example, opened when first used."""
 
-    def __init__(self, port: int, stack: AsyncExitStack, shakes_hands: bool) -> None:
+    def __init__(self, port: int, stack: AsyncExitStack, raw: frozenset[str]) -> None:
         self._port = port
         self._stack = stack
-        self._shakes_hands = shakes_hands
+        self._raw = raw
+        self._leases: dict[bytes, bytes] = {}
         self._open: dict[str, trio.SocketStream] = {}
 
     async def get(self, name: str) -> trio.SocketStream:
         if name not in self._open:
             stream = await trio.open_tcp_stream("127.0.0.1", self._port)
             self._open[name] = await self._stack.enter_async_context(stream)
-            if not self._shakes_hands:
+            if name not in self._raw:
                 await stream.send_all(hello())
                 assert await receive(stream, 8) == hello()
                 await stream.send_all(CONNECT)
         return self._open[name]
+
+    def keep_leases(self, wanted: tuple[Octet, ...], received: bytes) -> None:
+        """Remember what came in the places that are written `L1`, and the like."""
+        for octet, got in zip(wanted, received, strict=True):
+            if isinstance(octet, str):
+                name = octet.replace("L", "LEASE").encode()
+                self._leases[name] = self._leases.get(name, b"") + bytes([got])
+
+    def with_leases(self, octets: bytes) -> bytes:
+        """Put the leases in the places of their names."""
+        for name, lease in self._leases.items():
+            octets = octets.replace(name, lease)
+        return octets
 
     async def drop(self, name: str) -> None:
         await self._open.pop(name).aclose()
@@ -360,10 +456,11 @@ async def run_step(step: Step, connections: Connections) -> None:
     stream = await connections.get(step.connection)
     match step:
         case Send(_, octets):
-            await stream.send_all(octets)
+            await stream.send_all(connections.with_leases(octets))
         case Expect(_, octets, line):
             received = await receive(stream, len(octets))
             assert matches(octets, received), f"line {line} of the document: the server sent {received!r}"
+            connections.keep_leases(octets, received)
         case Mark(name, what):
             match what:
                 case "end":
@@ -378,9 +475,9 @@ async def run_step(step: Step, connections: Connections) -> None:
             assert_never(step)
 
 
-def matches(wanted: tuple[int | None, ...], received: bytes) -> bool:
+def matches(wanted: tuple[Octet, ...], received: bytes) -> bool:
     return len(wanted) == len(received) and all(
-        octet is None or octet == got for octet, got in zip(wanted, received, strict=True)
+        not isinstance(octet, int) or octet == got for octet, got in zip(wanted, received, strict=True)
     )
 
 
@@ -388,7 +485,7 @@ def matches(wanted: tuple[int | None, ...], received: bytes) -> bool:
 async def test_example(example: Example, tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_SECONDS):
         async with served(example, tmp_path / "store") as port, AsyncExitStack() as stack:
-            connections = Connections(port, stack, example.shakes_hands)
+            connections = Connections(port, stack, example.raw)
             for step in example.steps:
                 await run_step(step, connections)
             await connections.finish()
@@ -396,12 +493,18 @@ async def test_example(example: Example, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_the_words_beside_the_octets_are_right(example: Example) -> None:
-    shown = [step for step in example.steps if isinstance(step, Expect) and step.written]
-    if example.shakes_hands and shown:
-        first = shown[0]
-        shown[0] = Expect(first.connection, first.octets[8:], first.line + 1, first.written[1:])
-    for step in shown:
-        assert list(step.written) == frame_rows(step.octets), f"from line {step.line} of the document"
+    for connection in example.speaking(dmp=False):
+        steps = [step for step in example.expected(connection) if step.written]
+        if connection in example.raw and steps:
+            first = steps[0]
+            steps[0] = Expect(connection, first.octets[8:], first.line + 1, first.written[1:])
+        for step in steps:
+            assert list(step.written) == frame_rows(step.octets), f"from line {step.line} of the document"
+    for connection in example.speaking(dmp=True):
+        for step in example.expected(connection):
+            if step.written:
+                rows = dmp_rows(known(step.octets))
+                assert list(step.written) == rows, f"from line {step.line} of the document"
 
 
 # -- the document is complete -------------------------------------------------------------------------------
@@ -410,15 +513,9 @@ def test_the_words_beside_the_octets_are_right(example: Example) -> None:
 def frames_shown() -> list[types.Frame | MessageRun]:
     frames: list[types.Frame | MessageRun] = []
     for example in EXAMPLES:
-        for _, steps in groupby(
-            sorted(
-                (step for step in example.steps if isinstance(step, Expect)),
-                key=lambda step: step.connection,
-            ),
-            key=lambda step: step.connection,
-        ):
-            octets = b"".join(known(step.octets) for step in steps)
-            frames += FrameDecoder().feed(octets[8:] if example.shakes_hands else octets)
+        for connection in example.speaking(dmp=False):
+            octets = b"".join(known(step.octets) for step in example.expected(connection))
+            frames += FrameDecoder().feed(octets[8:] if connection in example.raw else octets)
     return frames
 
 
@@ -448,6 +545,20 @@ def test_every_frame_type_is_listed_with_its_number() -> None:
     assert {int(number): name.upper() for number, name in listed.items()} == {
         kind.value: kind.name for kind in FrameType
     }
+
+
+def test_every_response_code_is_listed() -> None:
+    listed = dict(re.findall(r"^\| `(\d{3}) ([A-Z-]+)` \|", TEXT, re.MULTILINE))
+    assert {int(code): words.encode() for code, words in listed.items()} == {
+        code.value: code.indicator for code in ResponseCode
+    }
+
+
+def test_every_property_is_listed_with_its_flag() -> None:
+    listed = re.findall(r"^\| `([0-9a-f]{4})` \| ([a-z-]+) \|", TEXT, re.MULTILINE)
+    names = [name.replace("_", "-") for name in properties.Properties.__dataclass_fields__]
+    assert [name for _, name in listed] == names
+    assert [int(flag, 16) for flag, _ in listed] == [0x8000 >> place for place in range(len(names))]
 
 
 def test_the_types_in_ocaml_notation_have_every_constructor() -> None:
