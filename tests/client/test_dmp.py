@@ -160,7 +160,7 @@ async def test_a_deleted_topic_ends_its_sink(server: Server, client: Client) -> 
                 await sink.publish(b"two")
         # The second message may be on its way to the store when the topic goes, which is the store's failure.
         assert caught.value.response.code in (404, 541)
-        assert caught.value.sent == 2
+        assert caught.value.sent in (1, 2)  # the server may have ended the sink before the second one
         assert caught.value.stored <= 1
         assert (await other.declare("t")).topic == b"t"
     assert await client.declare("t")  # the news of it was not taken for the answer
