@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from omq.client import (
     Client,
+    ConnectionFailed,
     ConnectionLost,
     Delivery,
     FromBeginning,
@@ -44,8 +45,9 @@ EXIT_DISAGREES = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-CONFIRMS_UNDER_WAY = 4
-"""How many confirmations may be awaited while rows go on being published."""
+MOST_PARTS = 16
+PART_ROWS = 16
+"""The rows of a topic are confirmed in so many parts at most, none of them smaller than this."""
 
 PATIENCE_SECONDS = 30.0
 """How long no message may arrive before the demo gives up waiting for the rest."""
@@ -284,11 +286,12 @@ class Reception:
 
 
 class Publisher:
-    """Publishes the rows in the order of the file, each once, also over a crash of the server."""
+    """Publishes the rows through DMP, those of each topic in the order of the file, each once, also over a
+    crash of the server.
+    """
 
     def __init__(self, flights: Flights) -> None:
-        self._rows = flights.rows
-        self._step = max(1, len(flights.rows) // 64)
+        self._by_topic = flights.by_topic
         self.sent: Counter[bytes] = Counter()
         """How many rows of each topic were handed to the client, over all attempts."""
         self.confirmed: Counter[bytes] = Counter()
@@ -316,46 +319,50 @@ class Publisher:
             self.sent[topic] = self.confirmed[topic] = info.messages
 
     async def publish(self, client: Client, bar: "tqdm[None]", enough: int, server: Server | None) -> None:
-        """Publish the rows that are not yet sent. When `enough` are confirmed, kill the server, if one is
-        given, and return; else return when all are confirmed.
+        """Publish the rows that are not yet sent, all topics at a time. When `enough` are confirmed, kill the
+        server, if one is given, and return; else return when all are confirmed.
         """
-        free = trio.Semaphore(CONFIRMS_UNDER_WAY)
-        killed = False
-
-        async def confirm(upto: Counter[bytes]) -> None:
-            nonlocal killed
-            try:
-                await client.confirm()
-                self.confirmed = max(self.confirmed, upto, key=Counter.total)
-                show(bar, self.confirmed.total())
-                if server is not None and not killed and self.confirmed.total() >= enough:
-                    killed = True
-                    await server.kill()
-            except ConnectionLost:
-                if not killed:
-                    raise
-            finally:
-                free.release()
-
-        skip = Counter(self.sent)
+        crash = None if server is None else Crash(server, enough)
         async with trio.open_nursery() as nursery:
-            try:
-                for number, (topic, row) in enumerate(self._rows, 1):
-                    if skip[topic]:
-                        skip[topic] -= 1
-                        continue
-                    await client.publish(topic, row)
-                    self.sent[topic] += 1
-                    if number % self._step == 0:
-                        await free.acquire()
-                        nursery.start_soon(confirm, Counter(self.sent))
-                await free.acquire()
-                nursery.start_soon(confirm, Counter(self.sent))
-            except ConnectionLost:
-                if not killed:
-                    raise
-        if server is not None and not killed:
+            for topic, rows in self._by_topic.items():
+                nursery.start_soon(self._publish_topic, client, topic, rows, bar, crash)
+        if crash is not None and not crash.happened:
             raise DemoFailed("the server was to be killed while rows are published, and nobody did")
+
+    async def _publish_topic(
+        self, client: Client, topic: bytes, rows: Sequence[bytes], bar: "tqdm[None]", crash: "Crash | None"
+    ) -> None:
+        """The rows of one topic, in parts. Each part is a sink's: it is confirmed when that is closed."""
+        part = max(PART_ROWS, -(-len(rows) // MOST_PARTS))
+        try:
+            while self.sent[topic] < len(rows):
+                start = self.sent[topic]
+                async with client.sink(topic) as sink:
+                    # Counted first: what is under way when the server is killed may have arrived.
+                    bodies = rows[start : start + part]
+                    self.sent[topic] += len(bodies)
+                    await sink.publish_many(bodies)
+                self.confirmed[topic] = self.sent[topic]
+                show(bar, self.confirmed.total())
+                if crash is not None and self.confirmed.total() >= crash.enough:
+                    await crash.happen()
+        except (ConnectionLost, ConnectionFailed):
+            if crash is None or not crash.happened:
+                raise
+
+
+class Crash:
+    """The server is to be killed once, when enough rows are confirmed."""
+
+    def __init__(self, server: Server, enough: int) -> None:
+        self.enough = enough
+        self.happened = False
+        self._server = server
+
+    async def happen(self) -> None:
+        if not self.happened:
+            self.happened = True
+            await self._server.kill()
 
 
 # -- comparing ----------------------------------------------------------------------------------------------
@@ -491,7 +498,7 @@ async def demonstrate(flights: Flights, directory: Path, sync: Sync) -> list[Lin
             except ConnectionLost:
                 pass  # the server was killed under it, as intended
         confirmed, sent = publisher.confirmed.total(), publisher.sent.total()
-        step(f"published {sent:,} rows, {confirmed:,} of them confirmed,", clock.lap(), sent)
+        step(f"published {sent:,} rows, {confirmed:,} of them confirmed, by DMP", clock.lap(), sent)
         tell("  and killed the server with SIGKILL")
 
         await server.start()
@@ -502,7 +509,7 @@ async def demonstrate(flights: Flights, directory: Path, sync: Sync) -> list[Lin
             tell(f"  it holds {held:,} rows: those confirmed and {held - confirmed:,} more")
             with progress("publish", total, held) as bar:
                 await publisher.publish(client, bar, total, None)
-        step(f"published the other {total - held:,} rows, all confirmed", clock.lap(), total - held)
+        step(f"published the other {total - held:,} rows, all confirmed, by DMP", clock.lap(), total - held)
 
         with progress("receive live", total) as bar:
             await live.complete(bar)

@@ -12,7 +12,10 @@ import select
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -22,12 +25,15 @@ from tqdm import tqdm
 from omq.client import (
     Client,
     Delivery,
+    Envelope,
+    Feed,
     FromBeginning,
     FromCurrent,
     FromMessage,
     MessageRun,
     OmqError,
     Persistent,
+    Sink,
     Subscription,
     Sync,
     TopicInfo,
@@ -56,7 +62,10 @@ Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.action is _sub and options.dmp and options.credit is not None:
+        parser.error("--credit does not go with --dmp: what a feed has received counts as done")
     code = 0
     try:
         trio.run(_run, options)
@@ -90,21 +99,43 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError]) -> Iterator[str]:
 # -- the commands -------------------------------------------------------------------------------------------
 
 
+PublishLines = Callable[[bytes], Awaitable[object]]
+"""Publishes each line of a text as a message; the last may lack its line feed."""
+
+
 async def _pub(client: Client, options: argparse.Namespace) -> None:
+    if not options.dmp:
+        await _publish(
+            options, partial(client.publish, options.topic), partial(client.publish_lines, options.topic)
+        )
+        if options.confirm:
+            await client.confirm()
+        return
+    # Leaving the block waits for the answer in any case: a sink that just ended would not know of a refusal.
+    async with client.sink(options.topic) as sink:
+        await _publish(options, sink.publish, partial(_lines_to_sink, sink))
+
+
+async def _lines_to_sink(sink: Sink, text: bytes) -> None:
+    if text:
+        await sink.publish_many(text.removesuffix(b"\n").split(b"\n"))
+
+
+async def _publish(
+    options: argparse.Namespace, one: Callable[[bytes], Awaitable[None]], lines: PublishLines
+) -> None:
     if options.lines is not None:
         with options.lines.open("rb") as file:
             status = os.fstat(file.fileno())
             size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            await _publish_file(client, options.topic, file, size)
+            await _publish_file(lines, file, size)
     elif options.body == "-":
-        await _publish_file(client, options.topic, sys.stdin.buffer, None)
+        await _publish_file(lines, sys.stdin.buffer, None)
     else:
-        await client.publish(options.topic, os.fsencode(options.body))
-    if options.confirm:
-        await client.confirm()
+        await one(os.fsencode(options.body))
 
 
-async def _publish_file(client: Client, topic: bytes, file: BinaryIO, size: int | None) -> None:
+async def _publish_file(lines: PublishLines, file: BinaryIO, size: int | None) -> None:
     """Publish each line. What comes slowly leaves line by line; what comes fast, many lines at a time.
 
     `size` is the octets of a regular file, None for anything that may keep us waiting.
@@ -124,19 +155,24 @@ async def _publish_file(client: Client, topic: bytes, file: BinaryIO, size: int 
             bar.update(len(data))
             whole, feed, rest = data.rpartition(b"\n")
             if feed:
-                await client.publish_lines(topic, b"".join((*held, whole, feed)))
+                await lines(b"".join((*held, whole, feed)))
                 held = [rest] if rest else []
             else:
                 held.append(rest)
-        await client.publish_lines(topic, b"".join(held))
+        await lines(b"".join(held))
 
 
 async def _sub(client: Client, options: argparse.Namespace) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_output, nursery.cancel_scope)
-        async with client.subscribe(options.topic, options.replay, credit=options.credit) as subscription:
-            if options.count != 0:
-                await _print_messages(subscription, options)
+        if options.dmp:
+            async with client.feed(options.topic, options.replay) as feed:
+                if options.count != 0:
+                    await _print_envelopes(feed, options)
+        else:
+            async with client.subscribe(options.topic, options.replay, credit=options.credit) as subscription:
+                if options.count != 0:
+                    await _print_messages(subscription, options)
         nursery.cancel_scope.cancel()
 
 
@@ -157,21 +193,57 @@ async def _print_messages(subscription: Subscription, options: argparse.Namespac
             return
 
 
+async def _print_envelopes(feed: Feed, options: argparse.Namespace) -> None:
+    wanted: int | None = options.count
+    async for run in feed.runs():
+        bodies = run.bodies if wanted is None else run.bodies[:wanted]
+        if options.format == "json":
+            lines = islice(run.envelopes(), len(bodies))
+            text = b"".join([_json_envelope(options.topic, envelope) for envelope in lines])
+        else:
+            text = _joined(options.format, bodies)
+        await trio.to_thread.run_sync(_write_all, text, abandon_on_cancel=True)
+        if wanted is not None:
+            wanted -= len(bodies)
+            if wanted == 0:
+                return
+
+
 def _formatted(form: str, topic: bytes, run: MessageRun) -> bytes:
-    match form:
-        case "raw":
-            return b"".join(run.bodies)
-        case "json":
-            return b"".join(
-                [_json_line(topic, id, body) for id, body in zip(run.ids, run.bodies, strict=True)]
-            )
-        case _:
-            return b"\n".join(run.bodies) + b"\n"
+    if form == "json":
+        return b"".join([_json_line(topic, id, body) for id, body in zip(run.ids, run.bodies, strict=True)])
+    return _joined(form, run.bodies)
+
+
+def _joined(form: str, bodies: list[bytes]) -> bytes:
+    return b"".join(bodies) if form == "raw" else b"\n".join(bodies) + b"\n"
 
 
 def _json_line(topic: bytes, id: int, body: bytes) -> bytes:
     """One object. What is not UTF-8 text is under another key, in base64."""
-    record: dict[str, object] = {"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)}
+    return _json({"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)})
+
+
+def _json_envelope(topic: bytes, envelope: Envelope) -> bytes:
+    """The same for a message of a feed, which has no id; and what came with it, as far as it is there."""
+    record: dict[str, object] = {**_text_or_base64("topic", topic), **_text_or_base64("body", envelope.body)}
+    head = envelope.head
+    if head.exchange:
+        record |= _text_or_base64("exchange", head.exchange)
+    if head.routing_key:
+        record |= _text_or_base64("routing_key", head.routing_key)
+    for field in fields(head.properties):
+        match getattr(head.properties, field.name):
+            case bytes() as octets:
+                record |= _text_or_base64(field.name, octets)
+            case int() as number:
+                record[field.name] = number
+            case _:
+                pass  # absent; or headers, whose types JSON does not have
+    return _json(record)
+
+
+def _json(record: dict[str, object]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
@@ -314,6 +386,7 @@ def _parser() -> argparse.ArgumentParser:
   omq pub prices 'EUR 1.0843'
   omq pub --confirm log --lines access.log
   tail -f access.log | omq pub log -
+  omq pub --dmp log --lines access.log
 
 Undeclared topics are declared by the server, as it is configured.""",
     )
@@ -327,6 +400,12 @@ Undeclared topics are declared by the server, as it is configured.""",
         "--confirm",
         action="store_true",
         help="wait until the messages are as safe as their topic declares; exit 1 if any is not",
+    )
+    pub.add_argument(
+        "--dmp",
+        action="store_true",
+        help="publish on a connection made for speed, a DMP sink; this always ends as with --confirm, with "
+        "the server's answer that all messages are stored",
     )
 
     sub = command(
@@ -363,6 +442,12 @@ Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""
         metavar="N",
         help="work on a round-robin topic with at most N unconfirmed messages at a time; a message is "
         "confirmed when it has been written to standard output",
+    )
+    sub.add_argument(
+        "--dmp",
+        action="store_true",
+        help="receive on a connection made for speed, a DMP feed; json then has no id, but the exchange, the "
+        "routing_key and the properties that came with a message; not with --credit",
     )
 
     declare = command("declare", _declare, "see that a topic exists with these types")

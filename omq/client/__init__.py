@@ -4,6 +4,7 @@ from omq.client.client import Client, Connecting, connect, warn_of_gap
 from omq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
+    FeedFailed,
     Gap,
     HandshakeRefused,
     OmqError,
@@ -11,9 +12,16 @@ from omq.client.errors import (
     PublishRefused,
     ReplyBlocked,
     ServerError,
+    SinkFailed,
 )
+from omq.client.feed import Feed, FeedRuns
+from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
+from omq.protocol.dmp_envelopes import Envelope, EnvelopeRun
+from omq.protocol.dmp_head import Head
+from omq.protocol.dmp_responses import Response
 from omq.protocol.frames import MessageRun
+from omq.protocol.properties import Properties
 from omq.protocol.types import (
     Delivery,
     FromBeginning,
@@ -35,22 +43,32 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionLost",
     "Delivery",
+    "Envelope",
+    "EnvelopeRun",
+    "Feed",
+    "FeedFailed",
+    "FeedRuns",
     "FromBeginning",
     "FromCurrent",
     "FromMessage",
     "Gap",
     "HandshakeRefused",
+    "Head",
     "Message",
     "MessageRun",
     "OmqError",
     "Persistence",
     "Persistent",
+    "Properties",
     "ProtocolError",
     "PublishRefused",
     "Replay",
     "ReplyBlocked",
+    "Response",
     "Runs",
     "ServerError",
+    "Sink",
+    "SinkFailed",
     "Subscription",
     "Sync",
     "Topic",

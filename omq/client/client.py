@@ -24,8 +24,12 @@ from omq.client.errors import (
     ReplyBlocked,
     ServerError,
 )
+from omq.client.fast import Opened, SinkBlock, feed_block
+from omq.client.feed import Feed
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
 from omq.client.replies import Answer, AnsweredCommand
+from omq.client.sink import Sink
+from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
@@ -101,6 +105,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
+        self._opened = Opened(settings.on_gap, settings.connect_seconds)
         self._leaving = False
 
     # -- topics --------------------------------------------------------------------------------------------
@@ -284,6 +289,45 @@ class Client:
             if asked and current is not None and not subscription.finished_by_server:
                 current.leave(subscription.name)
 
+    # -- the fast door -------------------------------------------------------------------------------------
+
+    def sink(
+        self, topic: Name, *, producer: Name | None = None, first: int = 1
+    ) -> AbstractAsyncContextManager[Sink]:
+        """`async with client.sink(topic) as sink:` publishes to a topic on a connection made for speed (DMP).
+
+        Leaving the block confirms: it waits until all messages are as safe as the topic declares, and
+        `sink.stored` says how many they are. It raises SinkFailed when they are fewer than were sent, and
+        ConnectionLost when the server did not say. After an exception in the block nothing is confirmed.
+
+        With a `producer` each message also carries this name and a number, which begins at `first`. A
+        producer that is in doubt about messages sends them again with the same numbers, and what the topic
+        has already is not stored twice. Every producer of a topic needs a name of its own.
+
+        What the server says of single messages (`mandatory` and `immediate` ones that nobody took) is logged
+        as a warning, and kept in `sink.notices`.
+
+        Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink goes on when
+        the client's connection is lost; when its own is, it is not made again.
+        """
+        heads = Heads(None if producer is None else _octets(producer), first)
+        return SinkBlock(self._opened, self._live, _name(topic), heads)
+
+    def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:  # noqa: B008
+        """`async with client.feed(topic) as feed:` receives a topic on a connection made for speed (DMP).
+
+        It has what came with the messages too (exchange, routing key, properties), and no ids. Nothing that
+        is published after entering the block is missed. Of a round-robin topic it gets its share, and what it
+        has received counts as done: there is no credit.
+
+        What is known to be missing is told to the `on_gap` of `connect` as soon as the server says so, with
+        feeds on the same topic once for all of them. Other news of it is logged as a warning.
+
+        Entering raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed whose connection
+        is lost is not made again.
+        """
+        return feed_block(self._opened, self._live, _name(topic), replay)
+
     # -- the connection underneath -------------------------------------------------------------------------
 
     async def _live(self) -> Connection:
@@ -317,7 +361,9 @@ class Client:
     async def connect(self) -> Connection:
         """Open a connection. Raises ConnectionFailed and HandshakeRefused."""
         settings = self._settings
-        return await Connection.open(settings.host, settings.port, settings.id, settings.connect_seconds)
+        return await Connection.open(
+            settings.host, settings.port, settings.id, settings.connect_seconds, self._opened.news
+        )
 
     async def run(self, connection: Connection) -> None:
         """Serve `connection`, and if so asked those that follow it, until there will be no other."""

@@ -8,6 +8,7 @@ and answers to those who wait for them, and answers pings.
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, Self, assert_never
 
 import trio
@@ -94,8 +95,10 @@ class Sink(Protocol):
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream, news: Callable[[bytes], None]) -> None:
+        """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
         self._stream = stream
+        self._news = news
         self._decoder = FrameDecoder()
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._server_error: str | None = None
@@ -111,7 +114,9 @@ class Connection:
         self._refusals: list[str] = []
 
     @classmethod
-    async def open(cls, host: str, port: int, id: bytes, seconds: float) -> Self:
+    async def open(
+        cls, host: str, port: int, id: bytes, seconds: float, news: Callable[[bytes], None]
+    ) -> Self:
         """Connect, agree on the version, and introduce ourselves, within `seconds`.
 
         Raises ConnectionFailed and HandshakeRefused.
@@ -139,7 +144,7 @@ class Connection:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
         except (OSError, trio.BrokenResourceError) as error:
             raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
-        connection = cls(stream)
+        connection = cls(stream, news)
         connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection
 
@@ -154,6 +159,17 @@ class Connection:
             self._fail(ConnectionLost, "the connection was closed")
             self._stream.socket.close()
             self._ended.set()
+
+    def peer(self) -> tuple[str, int]:
+        """The address and port at the other end. Where a name has several addresses, the lease of a sink or a
+        feed is good at this one. Raises ConnectionLost when there is no such end any more.
+        """
+        self._refuse()
+        try:
+            host, port, *_ = self._stream.socket.getpeername()
+        except OSError as error:
+            raise ConnectionLost(f"the connection broke: {reason(error)}") from error
+        return str(host), int(port)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -310,10 +326,10 @@ class Connection:
                 sink = self._routes.pop(topic.id, None)
                 if sink is not None:
                     sink.end()
-            case Subscribed() | Unsubscribed() | Declared() | Confirmed() | TopicList() | Deleted():
+            case (
+                Subscribed() | Unsubscribed() | Declared() | Confirmed() | TopicList() | Deleted() | Leased()
+            ):
                 self._take_answer(item)
-            case Leased():
-                raise ProtocolError(f"the server answered what was not asked: {item!r:.200}")
             case _:
                 assert_never(item)
 
@@ -360,9 +376,12 @@ class Connection:
 
     def _take_error(self, octets: bytes) -> None:
         """An Error answers the command whose turn it is, or one that has no answer, or tells of a gap."""
+        if octets.startswith((b"Sink ", b"Feed ")):
+            self._news(octets)
+            return
         text = octets.decode("utf-8", "backslashreplace")
         for sink in self._routes.values():
-            gone = gap_in(sink.name, octets)
+            gone = gap_in("Subscribe", sink.name, octets)
             if gone is not None:
                 sink.put_gap(gone)
                 return

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from omq.protocol.dmp_responses import Response
+
 
 class OmqError(Exception):
     """Something went wrong between this client and a server."""
@@ -63,6 +65,33 @@ class PublishRefused(ServerError):
 
     def __str__(self) -> str:
         return "; ".join((self.text, *self.refusals))
+
+
+class SinkFailed(OmqError):
+    """Not everything that a sink was given is as safe as its topic declares.
+
+    `response` is what the server said, `sent` how many messages the sink was given, and `stored` how many of
+    them, from the first one on, are safe for certain.
+    """
+
+    def __init__(self, response: Response, sent: int, stored: int) -> None:
+        said = _said(response)
+        super().__init__(f"{stored} of {sent} messages are stored; the server said: {said}" if sent else said)
+        self.response = response
+        self.sent = sent
+        self.stored = stored
+
+
+class FeedFailed(OmqError):
+    """The server ended a feed, or did not begin it. `response` is what it said, if it said something."""
+
+    def __init__(self, text: str, response: Response | None = None) -> None:
+        super().__init__(text if response is None else _said(response))
+        self.response = response
+
+
+def _said(response: Response) -> str:
+    return f"{response.code:03d} {response.words.decode('utf-8', 'backslashreplace')}".rstrip()
 
 
 MOST_REFUSALS = 16

@@ -15,6 +15,9 @@ from omq.protocol.types import (
     Declared,
     Delete,
     Deleted,
+    Get,
+    Leased,
+    Put,
     Subscribe,
     Subscribed,
     TopicList,
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 
 _GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
 
-AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics
-Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList
+AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Put | Get
+Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | Leased
 
 
 @dataclass(slots=True)
@@ -54,6 +57,10 @@ class Pending:
                 return None
             case Confirm(n):
                 return b"%d" % n
+            case Put(sink):
+                return sink
+            case Get(feed, _):
+                return feed
             case command:
                 return command.topic
 
@@ -74,15 +81,18 @@ def answers(command: AnsweredCommand | None, frame: Answer) -> bool:
             return name == topic.topic
         case Confirm(n), Confirmed(answered):
             return n == answered
-        case Topics(), TopicList():
+        case (Topics(), TopicList()) | (Put() | Get(), Leased()):
             return True
         case _:
             return False
 
 
-def gap_in(name: bytes, octets: bytes) -> Gap | None:
-    """The gap in a topic that an Error tells of: `Subscribe TOPIC: messages A to B are gone: REASON`."""
-    start = sentence("Subscribe", name, "")
+def gap_in(constructor: str, name: bytes, octets: bytes) -> Gap | None:
+    """The gap in a topic that an Error tells of: `Subscribe TOPIC: messages A to B are gone: REASON`.
+
+    For a feed the sentence begins with `Feed`.
+    """
+    start = sentence(constructor, name, "")
     if not octets.startswith(start):
         return None
     match = _GONE.fullmatch(octets, len(start))

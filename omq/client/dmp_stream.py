@@ -1,0 +1,98 @@
+"""A DMP connection up to the answer to its lease: from there on it is a sink's or a feed's."""
+
+import socket
+from dataclasses import dataclass
+from typing import assert_never
+
+import trio
+
+from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
+from omq.client.reasons import reason
+from omq.protocol.dmp_client import (
+    Answered,
+    ClientDialogue,
+    ClientEvent,
+    Declined,
+    DialogueError,
+    Greeted,
+    HeaderDeclined,
+    Purpose,
+    Ready,
+    Received,
+)
+from omq.protocol.dmp_responses import Response
+
+READ_OCTETS = 256 << 10
+"""How much one read takes from the socket."""
+
+
+class LeaseDeclined(Exception):
+    """The server's answer to the lease is none of success."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(str(response))
+        self.response = response
+
+
+@dataclass(frozen=True, slots=True)
+class DmpStream:
+    """A connection whose lease was taken, and what came behind that answer."""
+
+    stream: trio.SocketStream
+    dialogue: ClientDialogue
+    following: tuple[ClientEvent, ...]
+
+
+async def open_dmp(host: str, port: int, lease: bytes, purpose: Purpose, seconds: float) -> DmpStream:
+    """Connect and show the lease, within `seconds`.
+
+    Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
+    """
+    try:
+        with trio.fail_after(seconds):
+            stream = await trio.open_tcp_stream(host, port)
+            try:
+                # Nobody sends to an idle sink, so only the system can find out that its server has vanished.
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                return await _show(stream, lease, purpose)
+            except BaseException:
+                await trio.aclose_forcefully(stream)
+                raise
+    except trio.TooSlowError as error:
+        raise ConnectionFailed(f"{host}:{port} did not answer a lease within {seconds:g} s") from error
+    except OSError as error:
+        raise ConnectionFailed(f"cannot connect to {host}:{port}: {reason(error)}") from error
+    except trio.BrokenResourceError as error:
+        raise ConnectionLost(f"the {purpose.value}'s connection broke: {reason(error)}") from error
+
+
+async def _show(stream: trio.SocketStream, lease: bytes, purpose: Purpose) -> DmpStream:
+    dialogue = ClientDialogue(lease, purpose)
+    await stream.send_all(dialogue.start())
+    while True:
+        data = await stream.receive_some(READ_OCTETS)
+        if not data:
+            raise ConnectionLost(f"the server closed the {purpose.value}'s connection without a word")
+        events = understood(dialogue, data)
+        for number, event in enumerate(events, 1):
+            match event:
+                case Greeted():
+                    pass
+                case Ready():
+                    return DmpStream(stream, dialogue, tuple(events[number:]))
+                case Declined(response):
+                    raise LeaseDeclined(response)
+                case HeaderDeclined(header):
+                    raise ProtocolError(f"the server does not speak DMP: it answered {header!r}")
+                case Answered() | Received():
+                    raise ProtocolError("the server began before it had taken the lease")
+                case _:
+                    assert_never(event)
+
+
+def understood(dialogue: ClientDialogue, data: bytes) -> list[ClientEvent]:
+    """What the server says with these octets. Raises ProtocolError."""
+    try:
+        return dialogue.feed(data)
+    except DialogueError as error:
+        raise ProtocolError(f"the server does not speak DMP: {error}") from error

@@ -1,0 +1,133 @@
+"""The sinks and feeds of a client: how they are opened and left, and the news that the server has of them."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+
+import trio
+
+from omq.client.connection import Connection
+from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
+from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFailed
+from omq.client.feed import Feed
+from omq.client.replies import gap_in
+from omq.client.sink import Sink
+from omq.client.sink_heads import Heads
+from omq.protocol.dmp_client import Purpose
+from omq.protocol.dmp_responses import ResponseCode
+from omq.protocol.sentences import sentence
+from omq.protocol.types import Get, Leased, Put, Replay, Topics
+
+log = logging.getLogger("omq.client")
+
+Live = Callable[[], Awaitable[Connection]]
+"""The client's connection, when there is one."""
+
+
+class Opened:
+    """The sinks and feeds that are open on a client."""
+
+    def __init__(self, on_gap: Callable[[Gap], None], connect_seconds: float) -> None:
+        self.sinks: set[Sink] = set()
+        self.feeds: set[Feed] = set()
+        self._on_gap = on_gap
+        self._connect_seconds = connect_seconds
+
+    def news(self, octets: bytes) -> None:
+        """The server says something about a sink or a feed; it names the topic alone."""
+        for topic in {feed.topic for feed in self.feeds}:
+            gap = gap_in("Feed", topic, octets)
+            if gap is not None:
+                self._on_gap(gap)
+                return
+        text = octets.decode("utf-8", "backslashreplace")
+        log.warning("the server said: %s", text)
+        for sink in self.sinks:
+            if octets.startswith(sentence("Sink", sink.topic, "")):
+                sink.notices.append(text)
+        for feed in self.feeds:
+            if octets.startswith(sentence("Feed", feed.topic, "")):
+                feed.notices = [text]
+
+    async def stream(self, connection: Connection, command: Put | Get, purpose: Purpose) -> DmpStream:
+        """A DMP connection for the lease that answers `command`.
+
+        Raises ServerError, LeaseDeclined, ReplyBlocked, ConnectionFailed and ConnectionLost.
+        """
+        host, port = connection.peer()
+        answer = await connection.call(command)
+        if not isinstance(answer, Leased):
+            raise RuntimeError(f"a {type(answer).__name__} answered what was asked for a lease")
+        return await open_dmp(host, port, answer.lease, purpose, self._connect_seconds)
+
+
+class SinkBlock(AbstractAsyncContextManager[Sink]):
+    """The block within which a sink is open; it owns the sink's tasks."""
+
+    # No generator with a nursery in it, for the reason that `Connecting` has.
+
+    def __init__(self, opened: Opened, live: Live, topic: bytes, heads: Heads) -> None:
+        self._opened = opened
+        self._live = live
+        self._topic = topic
+        self._heads = heads
+        self._manager = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self._sink: Sink | None = None
+
+    async def __aenter__(self) -> Sink:
+        connection = await self._live()
+        try:
+            stream = await self._opened.stream(connection, Put(self._topic), Purpose.SINK)
+        except LeaseDeclined as declined:
+            raise SinkFailed(declined.response, 0, 0) from declined
+        self._sink = Sink(self._topic, stream, self._heads)
+        self._opened.sinks.add(self._sink)
+        self._nursery = await self._manager.__aenter__()
+        self._nursery.start_soon(self._sink.run)
+        return self._sink
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._nursery is None or self._sink is None:
+            raise RuntimeError("left without being entered")
+        try:
+            if error is None:
+                await self._sink.close()
+        finally:
+            self._opened.sinks.discard(self._sink)
+            self._nursery.cancel_scope.cancel()
+            await self._manager.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def feed_block(opened: Opened, live: Live, topic: bytes, replay: Replay) -> AsyncIterator[Feed]:
+    """The block within which a feed is open."""
+    connection = await live()
+    deleted = sentence("Feed", topic, f"{ResponseCode.NOT_FOUND:d} ").decode("utf-8", "backslashreplace")
+
+    async def why_ended(feed: Feed) -> OmqError | None:
+        # What the server said about the end comes before the answer to whatever is asked now.
+        try:
+            await connection.call(Topics())
+        except OmqError as error:
+            return ConnectionLost(f"the server ended the feed: {error}")
+        if feed.notices and feed.notices[-1].startswith(deleted):
+            return None
+        return FeedFailed(
+            feed.notices[-1] if feed.notices else "the server ended the feed and did not say why"
+        )
+
+    try:
+        stream = await opened.stream(connection, Get(topic, replay), Purpose.FEED)
+    except LeaseDeclined as declined:
+        raise FeedFailed("", declined.response) from declined
+    feed = Feed(topic, stream, why_ended)
+    opened.feeds.add(feed)
+    try:
+        yield feed
+    finally:
+        opened.feeds.discard(feed)
+        feed.close()

@@ -1,0 +1,138 @@
+"""A feed: the messages of one topic at full speed, on a DMP connection of its own."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import assert_never
+
+import trio
+
+from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
+from omq.client.errors import ConnectionLost, OmqError, ProtocolError
+from omq.client.reasons import reason
+from omq.protocol.dmp_client import (
+    Answered,
+    ClientEvent,
+    Declined,
+    Greeted,
+    HeaderDeclined,
+    Ready,
+    Received,
+)
+from omq.protocol.dmp_envelopes import Envelope, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp_reader import EnvelopeReader
+
+
+class Feed:
+    """Messages of one topic, in order, with their heads. Made by `Client.feed`; for one task.
+
+    `async for envelope in feed` gives `Envelope` objects; `async for run in feed.runs()` gives
+    `EnvelopeRun`s, as many messages at a time as came together, for those who want speed. Use one of the two.
+
+    Nothing is read ahead of whoever iterates, so a slow one holds up nobody but its server's feed. Iteration
+    ends when the topic is deleted. It raises ConnectionLost when the connection broke or the server stopped,
+    and FeedFailed when the server ended the feed for another reason.
+    """
+
+    # What a feed sends are envelopes and nothing else: why it ended is said on the client's connection.
+
+    def __init__(
+        self, topic: bytes, opened: DmpStream, why_ended: Callable[["Feed"], Awaitable[OmqError | None]]
+    ) -> None:
+        """`why_ended` finds out why the server has closed; None for a topic that was deleted."""
+        self.topic = topic
+        self.notices: list[str] = []
+        """The last sentence that the server said about feeds of this topic, on the client's connection."""
+        self._stream = opened.stream
+        self._dialogue = opened.dialogue
+        self._following = list(opened.following)
+        self._why_ended = why_ended
+        self._reader = EnvelopeReader()
+        self._envelopes: Iterator[Envelope] = iter(())
+        self._ended = False
+        self._failure: OmqError | None = None
+
+    def __aiter__(self) -> "Feed":
+        return self
+
+    async def __anext__(self) -> Envelope:
+        while True:
+            envelope = next(self._envelopes, None)
+            if envelope is not None:
+                return envelope
+            run = await self.next_run()
+            if run is None:
+                raise StopAsyncIteration
+            self._envelopes = run.envelopes()
+
+    def runs(self) -> "FeedRuns":
+        """The same messages, in runs."""
+        return FeedRuns(self)
+
+    async def next_run(self) -> EnvelopeRun | None:
+        """The next run of messages, None when the topic was deleted. Raises as iterating does."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                return None
+            run = await self._receive()
+            if run is not None and run.bodies:
+                return run
+
+    def close(self) -> None:
+        """Its owner has left. What a round-robin topic has dealt to it and it did not read goes to others."""
+        self._ended = True
+        self._stream.socket.close()
+
+    async def _receive(self) -> EnvelopeRun | None:
+        try:
+            if self._following:
+                events, self._following = self._following, []
+            else:
+                data = await self._stream.receive_some(READ_OCTETS)
+                if not data:
+                    await self._end()
+                    return None
+                events = understood(self._dialogue, data)
+            # All octets that come at once are one event.
+            return self._reader.feed(b"".join(map(_octets, events)))
+        except EnvelopeError as error:
+            self._failure = ProtocolError(f"the server sent what is no envelope: {error}")
+            return error.before
+        except ProtocolError as error:
+            self._failure = error
+        except trio.BrokenResourceError as error:
+            self._failure = ConnectionLost(f"the feed's connection broke: {reason(error)}")
+        return None
+
+    async def _end(self) -> None:
+        if self._reader.unfinished:
+            self._failure = ConnectionLost("the server closed the feed in the middle of a message")
+        else:
+            self._failure = await self._why_ended(self)
+        self._ended = True
+
+
+class FeedRuns:
+    """Iterates over a feed in runs of messages."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __aiter__(self) -> "FeedRuns":
+        return self
+
+    async def __anext__(self) -> EnvelopeRun:
+        run = await self._feed.next_run()
+        if run is None:
+            raise StopAsyncIteration
+        return run
+
+
+def _octets(event: ClientEvent) -> bytes:
+    match event:
+        case Received(octets):
+            return octets
+        case Greeted() | Ready() | Answered() | Declined() | HeaderDeclined():
+            raise ProtocolError(f"the server said on a feed what belongs elsewhere: {event!r:.200}")
+        case _:
+            assert_never(event)

@@ -1,0 +1,212 @@
+"""A sink: messages to one topic at full speed, on a DMP connection of its own."""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+import trio
+
+from omq.client.dmp_stream import DmpStream, understood
+from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
+from omq.client.outlet import Outlet
+from omq.client.reasons import reason
+from omq.client.sink_heads import Heads, head_of
+from omq.protocol import dmp_writer
+from omq.protocol.dmp_client import (
+    Answered,
+    ClientEvent,
+    Declined,
+    Greeted,
+    HeaderDeclined,
+    Ready,
+    Received,
+)
+from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY
+from omq.protocol.dmp_responses import Response
+from omq.protocol.properties import Properties
+
+BATCH_OCTETS = 64 << 10
+BATCH_MESSAGES = 4096
+"""About how much `publish_many` turns into envelopes at a time."""
+
+READ_OCTETS = 4 << 10
+
+_STORED = re.compile(rb"\b([0-9]+) messages stored\b")
+
+
+class Sink:
+    """Where messages of one topic go. Made by `Client.sink`; any number of tasks may use it.
+
+    What is sent is confirmed once, at the end: by `close`, or by leaving the block without an exception.
+    Methods raise SinkFailed when the server has ended the sink, and ConnectionLost when its connection ended
+    in another way: then it is not known what of it is stored.
+    """
+
+    def __init__(self, topic: bytes, opened: DmpStream, heads: Heads) -> None:
+        self.topic = topic
+        self.sent = 0
+        """How many messages it was given."""
+        self.stored: int | None = None
+        """How many the server has stored, once it has said so."""
+        self.notices: deque[str] = deque(maxlen=MOST_REFUSALS)
+        """The last sentences that the server said about sinks of this topic, on the client's connection."""
+        self._stream = opened.stream
+        self._dialogue = opened.dialogue
+        self._following = opened.following
+        self._heads = heads
+        self._failure: OmqError | None = None
+        self._finishing = False
+        self._ended = trio.Event()
+        self._outlet = Outlet(opened.stream, self._refuse, lambda: None)
+
+    # -- for its owner -------------------------------------------------------------------------------------
+
+    @property
+    def next(self) -> int:
+        """The number of the next message. It means something for a sink with a producer only."""
+        return self._heads.next
+
+    async def publish(
+        self,
+        body: bytes,
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+        mandatory: bool = False,
+        immediate: bool = False,
+    ) -> None:
+        """Send a message. Waits only while much is queued that the server does not take.
+
+        A lone message leaves at once; messages published one after another share system calls. Raises
+        ValueError for what does not fit into an envelope.
+        """
+        head = head_of(exchange, routing_key, properties)
+        options = (MANDATORY if mandatory else 0) | (IMMEDIATE if immediate else 0)
+        # Room first: the numbers of a producer are given in the order in which the messages leave.
+        await self._room()
+        self._queue([body], self._heads.following(1, head), [options] if options else [])
+        await self._outlet.pause()
+
+    async def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+    ) -> int:
+        """Send many messages that differ in their bodies only, for a fraction of the time that as many calls
+        of `publish` take. Returns how many there were.
+        """
+        head = head_of(exchange, routing_key, properties)
+        count = 0
+        for batch in _batches(bodies):
+            await self._room()
+            self._queue(batch, self._heads.following(len(batch), head), [])
+            count += len(batch)
+            await self._outlet.pause()
+        return count
+
+    async def close(self) -> int:
+        """Say that nothing more comes, and wait until everything is as safe as the topic declares.
+
+        Returns how many messages are stored, which is how many were sent. A sink that is closed already says
+        the same again.
+        """
+        if not self._finishing:
+            self._finishing = True
+            try:
+                await self._outlet.finish()
+            except trio.BrokenResourceError:
+                pass  # what the server said before may still be there to read
+        await self._ended.wait()
+        self._refuse()
+        if self.stored is None:
+            raise RuntimeError("a sink ended without an outcome")
+        return self.stored
+
+    # -- for its client ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send and listen until it has ended."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._outlet.run)
+                await self._listen()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._end(ConnectionLost("the sink was closed before its messages were confirmed"))
+            self._stream.socket.close()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _room(self) -> None:
+        await self._outlet.room()
+        if self._finishing:
+            raise trio.ClosedResourceError("the sink is closed")
+
+    def _queue(self, bodies: list[bytes], heads: list[bytes], options: list[int]) -> None:
+        self._outlet.post(dmp_writer.for_sink(bodies, heads, options))
+        self._heads.sent(len(bodies))
+        self.sent += len(bodies)
+
+    def _refuse(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _listen(self) -> None:
+        """Until the server has said what became of the messages, or its connection has ended."""
+        try:
+            events = list(self._following)
+            while not events:
+                data = await self._stream.receive_some(READ_OCTETS)
+                if not data:
+                    said = self.notices[-1] if self.notices else None
+                    self._end(ConnectionLost("the server closed the sink without confirming it", said))
+                    return
+                events = understood(self._dialogue, data)
+            self._take(events[0])
+        except trio.BrokenResourceError as error:
+            self._end(ConnectionLost(f"the sink's connection broke: {reason(error)}"))
+        except ProtocolError as error:
+            self._end(error)
+
+    def _take(self, event: ClientEvent) -> None:
+        match event:
+            case Answered(response):
+                self._take_answer(response)
+            case Greeted() | Ready() | Declined() | HeaderDeclined() | Received():
+                raise ProtocolError(f"the server said about a sink what belongs elsewhere: {event!r:.200}")
+            case _:
+                assert_never(event)
+
+    def _take_answer(self, response: Response) -> None:
+        match = _STORED.search(response.words)
+        self.stored = 0 if match is None else int(match[1])
+        if response.ok and self._finishing and self.stored == self.sent:
+            self._end(None)
+        else:
+            self._end(SinkFailed(response, self.sent, self.stored))
+
+    def _end(self, failure: OmqError | None) -> None:
+        if self._ended.is_set():
+            return
+        self._failure = failure
+        self._ended.set()
+        self._outlet.close()
+
+
+def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    octets = 0
+    for body in bodies:
+        batch.append(body)
+        octets += len(body)
+        if octets >= BATCH_OCTETS or len(batch) >= BATCH_MESSAGES:
+            yield batch
+            batch = []
+            octets = 0
+    if batch:
+        yield batch

@@ -1,0 +1,66 @@
+"""The heads of what a sink sends; with a producer's name each message gets a number (design, section 5)."""
+
+from dataclasses import replace
+
+from omq.protocol import dmp_head, shortstr
+from omq.protocol.dmp_head import Head
+from omq.protocol.properties import Properties
+
+_NUMBERED = dmp_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
+"""The head of a message with these two properties alone, up to the first of them."""
+
+LARGEST_NUMBER = 2**64 - 1
+
+
+NO_PROPERTIES = Properties()
+
+
+class Heads:
+    """Makes the heads of messages. With a producer, `next` is the number that the next message gets."""
+
+    def __init__(self, producer: bytes | None, first: int) -> None:
+        """Raises ValueError for a producer or a first number that does not exist."""
+        if producer is not None and not producer:
+            raise ValueError("a producer has a name")
+        if not 0 <= first <= LARGEST_NUMBER:
+            raise ValueError(f"{first} is no number for a message: 0 to {LARGEST_NUMBER} are")
+        self._producer = producer
+        self._app_id = b"" if producer is None else shortstr.write(producer, "the producer's name")
+        self.next = first
+
+    def following(self, count: int, head: Head | None) -> list[bytes]:
+        """The heads of the next so many messages, which say `head` besides; none at all when all are plain.
+
+        Raises ValueError for a head that cannot be written, and for one that has what the producer sets.
+        """
+        if self._producer is None:
+            return [] if head is None else [dmp_head.encode(head)] * count
+        numbers = range(self.next, self.next + count)
+        if numbers.stop > LARGEST_NUMBER + 1:
+            raise ValueError("the producer's numbers are used up")
+        return list(map(self._plain, numbers)) if head is None else self._beside(head, numbers)
+
+    def sent(self, count: int) -> None:
+        """The next so many messages are on their way."""
+        if self._producer is not None:
+            self.next += count
+
+    def _plain(self, number: int) -> bytes:
+        digits = b"%d" % number
+        return b"%b%c%b%b" % (_NUMBERED, len(digits), digits, self._app_id)
+
+    def _beside(self, head: Head, numbers: range) -> list[bytes]:
+        properties = replace(head.properties, app_id=self._producer)
+        if head.properties.message_id is not None or head.properties.app_id is not None:
+            raise ValueError("a sink with a producer sets message-id and app-id itself")
+        return [
+            dmp_head.encode(replace(head, properties=replace(properties, message_id=b"%d" % number)))
+            for number in numbers
+        ]
+
+
+def head_of(exchange: bytes, routing_key: bytes, properties: Properties | None) -> Head | None:
+    """The head of a message with these; None for the plain one."""
+    if not exchange and not routing_key and (properties is None or properties == NO_PROPERTIES):
+        return None
+    return Head(exchange, routing_key, NO_PROPERTIES if properties is None else properties)

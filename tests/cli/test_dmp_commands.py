@@ -1,0 +1,71 @@
+"""`omq pub --dmp` and `omq sub --dmp`, as processes against a server process."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from cli_helpers import SECONDS, Shell
+
+
+def test_publish_and_subscribe(shell: Shell) -> None:
+    assert shell.ok("pub", "--dmp", "one", "hello world") == b""
+    assert shell.ok("pub", "--dmp", "--confirm", "one", "again") == b""
+    read = ("sub", "--dmp", "one", "--from", "beginning", "--count", "2")
+    assert shell.ok(*read) == b"hello world\nagain\n"
+    assert shell.ok("sub", "one", "--from", "2", "--count", "1") == b"again\n"
+
+
+def test_lines_of_a_file_and_of_standard_input(shell: Shell, tmp_path: Path) -> None:
+    lines = [b"line %d \xff" % n for n in range(20_000)] + [b"", b"no line feed behind this one"]
+    file = tmp_path / "lines"
+    file.write_bytes(b"\n".join(lines))
+    assert shell.ok("pub", "--dmp", "file", "--lines", str(file)) == b""
+    assert shell.ok("pub", "--dmp", "file", "-", input=b"\n".join(lines) + b"\n") == b""
+    assert shell.ok("pub", "--dmp", "file", "-", input=b"") == b""
+    count = str(2 * len(lines))
+    assert shell.ok("sub", "file", "--dmp", "--from", "beginning", "--count", count).split(b"\n") == [
+        *lines,
+        *lines,
+        b"",
+    ]
+
+
+def test_formats(shell: Shell) -> None:
+    shell.ok("pub", "--dmp", "formats", "-", input="é\n".encode() + b"\xff\n")
+    read = ("sub", "formats", "--dmp", "--from", "beginning", "--count", "2", "--format")
+    assert shell.ok(*read, "raw") == "é".encode() + b"\xff"
+    assert [json.loads(line) for line in shell.ok(*read, "json").splitlines()] == [
+        {"topic": "formats", "body": "é", "routing_key": "formats"},
+        {"topic": "formats", "body_base64": base64.b64encode(b"\xff").decode(), "routing_key": "formats"},
+    ]
+
+
+def test_live_messages_until_the_topic_is_deleted(shell: Shell) -> None:
+    shell.ok("declare", "live")
+    subscriber = shell.start("sub", "live", "--dmp")
+    shell.wait_for_subscriber("live")
+    assert subscriber.stdout is not None
+    shell.ok("pub", "--dmp", "live", "now")
+    assert subscriber.stdout.readline() == b"now\n"
+    shell.ok("delete", "live")
+    assert subscriber.communicate(timeout=SECONDS)[0] == b""
+    assert subscriber.returncode == 0
+
+
+def test_a_refusal(shell: Shell) -> None:
+    shell.ok("declare", "jobs", "--delivery", "round-robin")
+    done = shell.omq("sub", "jobs", "--dmp", "--from", "beginning")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"omq: Get jobs: ")
+
+
+def test_credit_is_not_for_feeds(shell: Shell) -> None:
+    done = shell.omq("sub", "jobs", "--dmp", "--credit", "1")
+    assert done.returncode == 2
+    assert b"--credit does not go with --dmp" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["pub", "sub"])
+def test_help_explains_it(shell: Shell, command: str) -> None:
+    assert b"--dmp" in shell.ok(command, "--help")
