@@ -51,7 +51,7 @@ log = logging.getLogger("omq.client")
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 5.0
-"""Seconds between attempts to connect again; each pause is about twice the one before."""
+"""Seconds between attempts to connect again; until a server answers, each is about twice the one before."""
 
 FINISH_SECONDS = 10.0
 """How long the server has to read what was sent last, and to close."""
@@ -357,7 +357,6 @@ class Client:
         pause = SHORTEST_PAUSE
         resuming = False
         while True:
-            started = trio.current_time()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.run)
                 if not resuming or await self._resume(connection):
@@ -371,10 +370,10 @@ class Client:
                 self._give_up(failure)
                 return
             log.warning("%s; connecting again", failure)
-            if trio.current_time() - started > LONGEST_PAUSE:
+            if connection.heard_from:
                 pause = SHORTEST_PAUSE
             while True:
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
+                await trio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 try:
                     connection = await self.connect()
@@ -393,11 +392,15 @@ class Client:
         self._changed.unpark_all()
 
     async def _resume(self, connection: Connection) -> bool:
-        """Subscribe again where each subscription had got to; False when this connection ended too."""
+        """See that the server answers, and subscribe again where each subscription had got to.
+
+        False when this connection ended too.
+        """
         subscriptions = [one for one in self._subscriptions if one.topic is not None and not one.finished]
-        if not subscriptions:
-            return True
         try:
+            if not subscriptions:
+                await self._ask(connection, own=False)
+                return True
             answer = await connection.call(Topics())
             if not isinstance(answer, TopicList):
                 raise _unexpected(answer)

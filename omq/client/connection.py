@@ -8,6 +8,7 @@ and answers to those who wait for them, and answers pings.
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, Self, assert_never
 
 import trio
@@ -108,6 +109,8 @@ class Connection:
         self._taken = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
         self._leaving = False
+        self.heard_from = False
+        """Whether the server has sent anything but its half of the handshake."""
         self._refusals: list[str] = []  # of Publishes, since a Confirm was answered
 
     @classmethod
@@ -239,6 +242,14 @@ class Connection:
         await self._outlet.send(octets)
         self._ledger.published += messages
 
+    async def send_made(self, make: Callable[[], bytes]) -> None:
+        """`send` what `make` gives as soon as there is room: when this is cancelled or raises before, it was
+        not called.
+        """
+        await self._outlet.room()
+        self._outlet.post(make())
+        await self._outlet.pause()
+
     # -- commands and their answers ------------------------------------------------------------------------
 
     async def call(self, command: AnsweredCommand, sink: Sink | None = None, *, own: bool = False) -> Answer:
@@ -309,6 +320,7 @@ class Connection:
             self._fail(ProtocolError, str(error))
 
     async def _take(self, item: Frame | MessageRun) -> None:
+        self.heard_from = True
         match item:
             case MessageRun(topic):
                 sink = self._routes.get(topic)

@@ -55,10 +55,14 @@ class Outlet:
         What a lone caller sends leaves at once; one that calls again and again shares system calls with
         itself. So it does not always pass control to other tasks. When it raises, nothing was queued.
         """
+        await self.room()
+        self.post(octets)
+
+    async def room(self) -> None:
+        """Wait while too much is queued; the caller may `post` then if it does so at once."""
         while self._octets >= OUTPUT_OCTETS and not self.closed:
             await self._has_room.park()
         self._refuse()
-        self.post(octets)
 
     async def pause(self) -> None:
         """Let the writer run, if it has not had the chance for a while."""
