@@ -143,6 +143,8 @@ class Connection:
                     raise
         except trio.TooSlowError as error:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
+        except UnicodeError as error:
+            raise ConnectionFailed(f"cannot connect to {where!r}: no host can have this name") from error
         except (OSError, trio.BrokenResourceError) as error:
             raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
         connection = cls(stream, ledger)

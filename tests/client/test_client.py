@@ -328,6 +328,13 @@ async def test_nobody_listens() -> None:
             pass
 
 
+@pytest.mark.parametrize("host", ["a" * 70, "ü..x", "\udcff"])
+async def test_no_host_can_have_this_name(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match="cannot connect to"):
+        async with connect(f"omq://{host}:1"):
+            pass
+
+
 @pytest.mark.parametrize("answer", [b"\xff" * 8, b"HTTP/1.1"])
 async def test_strangers_are_recognised(answer: bytes) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
