@@ -227,6 +227,7 @@ class Client:
 
         Raises as `confirm` does, when this message was refused or may be lost, and for other messages as
         well, unless each was published by `publish_confirmed` of another task, which is told of it there.
+        What it raises is told: a later `confirm` of the same task does not repeat it.
         """
         start = self._starts.get(topic) or self._new_start(topic)
         line = publish_line(start, body)
