@@ -6,6 +6,7 @@ it did not (the server refused, there was no connection), 2 when the command lin
 
 import argparse
 import base64
+import itertools
 import json
 import os
 import select
@@ -41,11 +42,18 @@ from omq.client import (
     connect,
 )
 from omq.client.address import parse_url
+from omq.client.lines import publish_start
 from omq.protocol.topics import check_topic
 from omq.protocol.types import Persistence, Replay
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 READ_OCTETS = 64 << 10
+
+LONGEST_LINE = 1 << 20
+"""Octets of a Publish line, name and all, that a server takes when it is not configured otherwise."""
+
+LONGEST_MESSAGE = 64 << 20
+"""Octets of a body that a server takes through DMP when it is not configured otherwise."""
 
 DELIVERIES = {"broadcast": Delivery.BROADCAST, "round-robin": Delivery.ROUND_ROBIN}
 PERSISTENCES: dict[str, Persistence] = {
@@ -62,10 +70,13 @@ Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit."""
-    parser = _parser()
+    parser = _parser(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     if options.action is _sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
+    if options.action in (_sub, _topics, _ping) and sys.stdout is None:
+        _say("standard output is closed")
+        sys.exit(1)
     code = 0
     try:
         trio.run(_run, options)
@@ -76,9 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = 0 if options.action is _sub and options.count is None else 1
     except* (OmqError, OSError) as group:
         for line in _sentences(group):
-            print(f"omq: {line}", file=sys.stderr)
+            _say(line)
         code = 1
     sys.exit(code)
+
+
+class InputError(OmqError):
+    """What was to be published could not be."""
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:  # it is None when we were started with it closed
+        print(f"omq: {line}", file=sys.stderr)
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -105,15 +125,15 @@ PublishLines = Callable[[bytes], Awaitable[object]]
 
 async def _pub(client: Client, options: argparse.Namespace) -> None:
     if not options.dmp:
-        await _publish(
-            options, partial(client.publish, options.topic), partial(client.publish_lines, options.topic)
-        )
+        longest = LONGEST_LINE - len(publish_start(options.topic)) - len('")')
+        lines = partial(client.publish_lines, options.topic)
+        await _publish(options, partial(client.publish, options.topic), lines, longest)
         if options.confirm:
             await client.confirm()
         return
     # Leaving the block waits for the answer in any case: a sink that just ended would not know of a refusal.
     async with client.sink(options.topic) as sink:
-        await _publish(options, sink.publish, partial(_lines_to_sink, sink))
+        await _publish(options, sink.publish, partial(_lines_to_sink, sink), LONGEST_MESSAGE)
 
 
 async def _lines_to_sink(sink: Sink, text: bytes) -> None:
@@ -122,38 +142,51 @@ async def _lines_to_sink(sink: Sink, text: bytes) -> None:
 
 
 async def _publish(
-    options: argparse.Namespace, one: Callable[[bytes], Awaitable[None]], lines: PublishLines
+    options: argparse.Namespace, one: Callable[[bytes], Awaitable[None]], lines: PublishLines, longest: int
 ) -> None:
     if options.lines is not None:
         with options.lines.open("rb") as file:
             status = os.fstat(file.fileno())
             size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            await _publish_file(lines, file, size)
+            await _publish_file(lines, file, size, longest, str(options.lines))
     elif options.body == "-":
-        await _publish_file(lines, sys.stdin.buffer, None)
+        if sys.stdin is None:
+            raise InputError("standard input is closed")
+        await _publish_file(lines, sys.stdin.buffer, None, longest, "standard input")
     else:
         await one(os.fsencode(options.body))
 
 
-async def _publish_file(lines: PublishLines, file: BinaryIO, size: int | None) -> None:
+async def _publish_file(
+    lines: PublishLines, file: BinaryIO, size: int | None, longest: int, name: str
+) -> None:
     """Publish each line. What comes slowly leaves line by line; what comes fast, many lines at a time.
 
-    `size` is the octets of a regular file, None for anything that may keep us waiting.
+    `size` is the octets of a regular file, None for anything that may keep us waiting. `longest` is the most
+    octets that a line of it may have.
     """
-    shown = size is not None and sys.stderr.isatty()
+    shown = size is not None and sys.stderr is not None and sys.stderr.isatty()
     held: list[bytes] = []  # the pieces of a line that is not complete
+    held_octets = 0
     with tqdm(total=size, unit="B", unit_scale=True, disable=not shown, file=sys.stderr) as bar:
         while True:
-            if size is not None:
-                data = file.read(READ_OCTETS)  # never long in coming: a thread would cost more
-            else:
-                data = await trio.to_thread.run_sync(
-                    os.read, file.fileno(), READ_OCTETS, abandon_on_cancel=True
-                )
+            try:
+                if size is not None:
+                    data = file.read(READ_OCTETS)  # never long in coming: a thread would cost more
+                else:
+                    data = await trio.to_thread.run_sync(
+                        os.read, file.fileno(), READ_OCTETS, abandon_on_cancel=True
+                    )
+            except OSError as error:
+                raise InputError(f"{name}: {error.strerror or error}") from error
             if not data:
                 break
             bar.update(len(data))
+            # Only a line that began in an earlier read can be too long.
+            if held_octets + len(data.partition(b"\n")[0]) > longest:
+                raise InputError(f"{name}: a line has more than {longest} octets, the most that one may have")
             whole, feed, rest = data.rpartition(b"\n")
+            held_octets = len(rest) if feed else held_octets + len(rest)
             if feed:
                 await lines(b"".join((*held, whole, feed)))
                 held = [rest] if rest else []
@@ -348,8 +381,31 @@ async def _watch_output(scope: trio.CancelScope) -> None:
 # -- the command line ---------------------------------------------------------------------------------------
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says how to give a message or name that looks like an option."""
+
+    given: Sequence[str] = ()
+    known: frozenset[str] = frozenset()
+
+    def error(self, message: str) -> NoReturn:
+        for word in itertools.takewhile(lambda word: word != "--", self.given):
+            option = word.partition("=")[0]
+            if len(word) < 2 or word[0] != "-" or word[1].isdigit():
+                continue
+            if option not in self.known and not (
+                option.startswith("--") and _abbreviates(option, self.known)
+            ):
+                message += f"; to give {word!r} as it is, write -- before it"
+                break
+        super().error(message)
+
+
+def _abbreviates(option: str, known: frozenset[str]) -> bool:
+    return any(other.startswith(option) for other in known)
+
+
+def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
+    parser = _Parser(
         prog="omq",
         description="Publish to topics, subscribe to them, and look after them.",
         epilog=(
@@ -395,7 +451,7 @@ Undeclared topics are declared by the server, as it is configured.""",
     source.add_argument(
         "body", nargs="?", metavar="BODY", help="the message; - for each line of standard input"
     )
-    source.add_argument("--lines", type=Path, metavar="FILE", help="publish each line of this file")
+    source.add_argument("--lines", type=_file, metavar="FILE", help="publish each line of this file")
     pub.add_argument(
         "--confirm",
         action="store_true",
@@ -475,6 +531,11 @@ Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""
 
     _add_topic(command("delete", _delete, "delete a topic and all its messages; its subscriptions end"))
     command("ping", _ping, "connect, and print how long a round trip takes")
+    parsers: list[_Parser] = [parser, *commands.choices.values()]
+    known = frozenset(option for one in parsers for option in one._option_string_actions)
+    for one in parsers:
+        one.given = given
+        one.known = known
     return parser
 
 
@@ -492,10 +553,19 @@ def _topic(text: str) -> bytes:
 
 def _server(text: str) -> str:
     try:
-        parse_url(text)
+        host, _ = parse_url(text)
+        host.encode("idna")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} names no host that can be") from error
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the file's name is empty")
+    return Path(text)
 
 
 def _replay(text: str) -> Replay:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import trio
+from trio.lowlevel import current_task
 
 from omq.client.address import parse_url
 from omq.client.connection import Connection
@@ -20,12 +21,12 @@ from omq.client.errors import (
     HandshakeRefused,
     OmqError,
     ProtocolError,
-    PublishRefused,
     ReplyBlocked,
     ServerError,
 )
 from omq.client.fast import Opened, SinkBlock, feed_block
 from omq.client.feed import Feed
+from omq.client.ledger import Ledger
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
 from omq.client.replies import Answer, AnsweredCommand
 from omq.client.sink import Sink
@@ -54,7 +55,7 @@ log = logging.getLogger("omq.client")
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 5.0
-"""Seconds between attempts to connect again; each pause is about twice the one before."""
+"""Seconds between attempts to connect again; until a server answers, each is about twice the one before."""
 
 FINISH_SECONDS = 10.0
 """How long the server has to read what was sent last, and to close."""
@@ -101,7 +102,7 @@ class Client:
         self._connection: Connection | None = None
         self._changed = trio.lowlevel.ParkingLot()  # a connection has come, or none will
         self._failure: OmqError | None = None
-        self._doubtful: Connection | None = None  # ended with messages of unknown fate
+        self._ledger = Ledger()
         self._numbers = itertools.count(1)
         self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
@@ -151,6 +152,8 @@ class Client:
         if start is None:
             start = self._new_start(topic)
         line = publish_line(start, body)
+        if current_task() is not self._ledger.publisher:
+            self._ledger.see()
         connection = self._connection
         if connection is not None and not connection.failed:
             try:
@@ -167,6 +170,7 @@ class Client:
         Returns how many there were.
         """
         start = self._starts.get(topic) or self._new_start(topic)
+        self._ledger.see()
         count = 0
         batch: list[bytes] = []
         octets = 0
@@ -192,6 +196,7 @@ class Client:
         start = self._starts.get(topic) or self._new_start(topic)
         if not text.endswith(b"\n"):
             text += b"\n"
+        self._ledger.see()
         count = text.count(b"\n")
         await self._send(publish_lines(start, text), count)
         return count
@@ -200,45 +205,61 @@ class Client:
         """Wait until everything published on this client so far is as safe as its topic declares: on disk,
         written, or handed over (design, section 4).
 
-        Raises PublishRefused when something published since the last `confirm` was refused, and
-        ConnectionLost when a connection was lost since then and the fate of messages is not known. Both
-        are said once.
-        """
-        connection = await self._live()
-        if self._doubtful is not None:
-            lost, self._doubtful = self._doubtful, None
-            raise ConnectionLost(f"messages that were not confirmed may be lost: {lost.failure()}")
-        published = connection.published
-        try:
-            await connection.call(Confirm(next(self._numbers)))
-        except ServerError as error:
-            connection.settled = max(connection.settled, published)
-            refusals = connection.take_refusals()
-            raise PublishRefused(error.text, error.command, error.argument, refusals) from error
-        except ConnectionLost:
-            self._no_doubt_about(connection)
-            raise
-        connection.settled = max(connection.settled, published)
+        Raises PublishRefused when messages were refused, and ConnectionLost when a connection was lost before
+        the fate of messages was known. When several tasks share the client:
 
-    def _no_doubt_about(self, connection: Connection) -> None:
-        """Somebody was told that messages of this connection may be lost: once is enough."""
-        connection.doubt_reported = True
-        connection.take_refusals()  # told with the loss
-        if self._doubtful is connection:
-            self._doubtful = None
+        - Each task that calls `confirm` is told of each failure once, whoever published the message and
+          whoever else was told: all failures from the moment on when the task first published or asked here
+          (for the one that entered the client's block, from the beginning), and also those before that of
+          which nobody was told.
+        - Nothing else uses up a failure: not `ping`, and not a `confirm` that was cancelled.
+        - Which message was refused is only known roughly, so a failure may be told to a task whose own
+          messages are all safe. Success is never told to one with a message that is not.
+        - When nobody asks, leaving the client's block tells.
+        """
+        self._ledger.see_asking()
+        try:
+            connection = await self._live()
+            end = self._ledger.published
+            await self._ask(connection, own=False)
+        except ConnectionLost:
+            self._ledger.loss_told(to_all=True)
+            raise
+        self._ledger.tell(end)
 
     async def publish_confirmed(self, topic: Name, body: bytes) -> None:
-        """`publish` and `confirm`. Raises as these do."""
-        await self.publish(topic, body)
-        await self.confirm()
+        """`publish`, and wait until the message is as safe as its topic declares.
+
+        Raises as `confirm` does, when this message was refused or may be lost, and for other messages as
+        well, unless each was published by `publish_confirmed` of another task, which is told of it there.
+        What it raises is told: a later `confirm` of the same task does not repeat it.
+        """
+        start = self._starts.get(topic) or self._new_start(topic)
+        line = publish_line(start, body)
+        self._ledger.see()
+        connection = await self._queue(line, 1)
+        number = self._ledger.published
+        try:
+            await self._ask(connection, own=True)
+        except ConnectionLost:
+            self._ledger.loss_told(to_all=False)
+            raise
+        self._ledger.tell_publisher(number)
 
     async def ping(self) -> float:
-        """The seconds that a round trip takes. It is a `confirm`, so it raises as that does, and waits for
-        messages that are on their way to disk.
+        """The seconds that a round trip takes. It waits for messages that are on their way to disk, but what
+        has become of them is left for `confirm` to tell. Raises ConnectionLost when there is no answer.
         """
         started = time.perf_counter()
-        await self.confirm()
+        await self._ask(await self._live(), own=False)
         return time.perf_counter() - started
+
+    async def _ask(self, connection: Connection, *, own: bool) -> None:
+        """Wait for the answer to a Confirm; what it says is in the ledger."""
+        try:
+            await connection.call(Confirm(next(self._numbers)), own=own)
+        except ServerError as error:
+            log.debug("%s", error)
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
@@ -352,6 +373,17 @@ class Client:
                 if not self._settings.reconnect:
                     raise
 
+    async def _queue(self, octets: bytes, messages: int) -> Connection:
+        """`_send`, but the caller goes on before anybody else; says over which connection it went."""
+        while True:
+            connection = await self._live()
+            try:
+                await connection.queue(octets, messages)
+                return connection
+            except ConnectionLost:
+                if not self._settings.reconnect:
+                    raise
+
     def _new_start(self, topic: Name) -> bytes:
         if len(self._starts) >= MOST_STARTS:
             self._starts.clear()
@@ -362,7 +394,12 @@ class Client:
         """Open a connection. Raises ConnectionFailed and HandshakeRefused."""
         settings = self._settings
         return await Connection.open(
-            settings.host, settings.port, settings.id, settings.connect_seconds, self._opened.news
+            settings.host,
+            settings.port,
+            settings.id,
+            settings.connect_seconds,
+            self._ledger,
+            self._opened.news,
         )
 
     async def run(self, connection: Connection) -> None:
@@ -370,7 +407,6 @@ class Client:
         pause = SHORTEST_PAUSE
         resuming = False
         while True:
-            started = trio.current_time()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.run)
                 if not resuming or await self._resume(connection):
@@ -380,16 +416,14 @@ class Client:
             for subscription in self._subscriptions:
                 subscription.disconnected()
             failure = connection.failure()
-            if connection.unsettled and not connection.doubt_reported:
-                self._doubtful = connection
             if not self._settings.reconnect or self._leaving or isinstance(failure, ProtocolError):
                 self._give_up(failure)
                 return
             log.warning("%s; connecting again", failure)
-            if trio.current_time() - started > LONGEST_PAUSE:
+            if connection.heard_from:
                 pause = SHORTEST_PAUSE
             while True:
-                await trio.sleep(pause * random.uniform(0.5, 1.0))
+                await trio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 try:
                     connection = await self.connect()
@@ -408,11 +442,15 @@ class Client:
         self._changed.unpark_all()
 
     async def _resume(self, connection: Connection) -> bool:
-        """Subscribe again where each subscription had got to; False when this connection ended too."""
+        """See that the server answers, and subscribe again where each subscription had got to.
+
+        False when this connection ended too.
+        """
         subscriptions = [one for one in self._subscriptions if one.topic is not None and not one.finished]
-        if not subscriptions:
-            return True
         try:
+            if not subscriptions:
+                await self._ask(connection, own=False)
+                return True
             answer = await connection.call(Topics())
             if not isinstance(answer, TopicList):
                 raise _unexpected(answer)
@@ -439,30 +477,25 @@ class Client:
         """The proper end: what was sent leaves, and is read by the server.
 
         Raises ConnectionLost when published messages may not have arrived, and PublishRefused when the
-        server refused some and no `confirm` has said so.
+        server refused some and nobody was told.
         """
         self._leaving = True
-        if self._doubtful is not None:
-            raise ConnectionLost(f"messages that were not confirmed may be lost: {self._doubtful.failure()}")
         connection = self._connection
-        if connection is None:
-            return
-        in_doubt = connection.unsettled and not connection.doubt_reported
-        try:
-            with trio.fail_after(FINISH_SECONDS):
-                await connection.finish()
-        except trio.TooSlowError as error:
-            if in_doubt:
-                late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
-                raise ConnectionLost(late) from error
-            log.warning("the server did not close within %g s", FINISH_SECONDS)
-        except ConnectionLost as error:
-            if in_doubt:
-                raise
-            log.debug("at the end: %s", error)
-        refusals = connection.take_refusals()
-        if refusals:
-            raise PublishRefused(refusals[0], "Publish", b"", refusals[1:])
+        if connection is not None:
+            in_doubt = self._ledger.unsettled
+            try:
+                with trio.fail_after(FINISH_SECONDS):
+                    await connection.finish()
+            except trio.TooSlowError as error:
+                if in_doubt:
+                    late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
+                    raise ConnectionLost(late) from error
+                log.warning("the server did not close within %g s", FINISH_SECONDS)
+            except ConnectionLost as error:
+                if in_doubt:
+                    raise
+                log.debug("at the end: %s", error)
+        self._ledger.tell_untold()
 
     async def break_off(self) -> None:
         """The end after an exception: what was sent still leaves if that takes no time to speak of."""
@@ -488,6 +521,7 @@ class Connecting(AbstractAsyncContextManager[Client]):
         self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> Client:
+        self._client._ledger.see()
         connection = await self._client.connect()
         self._nursery = await self._manager.__aenter__()
         self._nursery.start_soon(self._client.run, connection)

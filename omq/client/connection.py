@@ -24,6 +24,7 @@ from omq.client.errors import (
     ReplyBlocked,
     ServerError,
 )
+from omq.client.ledger import Ledger
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
@@ -34,6 +35,7 @@ from omq.protocol.sentences import sentence
 from omq.protocol.types import (
     VERSION_ONE,
     Ack,
+    Confirm,
     Confirmed,
     Connect,
     Declared,
@@ -95,9 +97,10 @@ class Sink(Protocol):
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
-    def __init__(self, stream: trio.SocketStream, news: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: trio.SocketStream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
         """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
         self._stream = stream
+        self._ledger = ledger
         self._news = news
         self._decoder = FrameDecoder()
         self._failure: tuple[type[ConnectionLost], str] | None = None
@@ -107,17 +110,23 @@ class Connection:
         self._routes: dict[int, Sink] = {}
         self._taken = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
-        # Messages published, and how many of them a Confirm has answered for.
-        self.published = 0
-        self.settled = 0
-        self.doubt_reported = False
-        self._refusals: list[str] = []
+        self._leaving = False
+        self.heard_from = False
+        """Whether the server has sent anything but its half of the handshake."""
+        self._refusals: list[str] = []  # of Publishes, since a Confirm was answered
 
     @classmethod
     async def open(
-        cls, host: str, port: int, id: bytes, seconds: float, news: Callable[[bytes], None]
+        cls,
+        host: str,
+        port: int,
+        id: bytes,
+        seconds: float,
+        ledger: Ledger,
+        news: Callable[[bytes], None],
     ) -> Self:
-        """Connect, agree on the version, and introduce ourselves, within `seconds`.
+        """Connect, agree on the version, and introduce ourselves, within `seconds`. What becomes of published
+        messages is noted in `ledger`.
 
         Raises ConnectionFailed and HandshakeRefused.
         """
@@ -142,9 +151,11 @@ class Connection:
                     raise
         except trio.TooSlowError as error:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
+        except UnicodeError as error:
+            raise ConnectionFailed(f"cannot connect to {where!r}: no host can have this name") from error
         except (OSError, trio.BrokenResourceError) as error:
             raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
-        connection = cls(stream, news)
+        connection = cls(stream, ledger, news)
         connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection
 
@@ -177,11 +188,6 @@ class Connection:
     def failed(self) -> bool:
         return self._failure is not None
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether messages were published that no Confirm has answered for."""
-        return self.published > self.settled
-
     def failure(self) -> ConnectionLost:
         """Why the connection ended, as an exception to raise."""
         if self._failure is None:
@@ -198,11 +204,27 @@ class Connection:
         if self._failure is not None:
             return
         self._failure = (kind, text)
+        self._settle_all()
         for pending in self._pending:
             pending.answer = self.failure()
             pending.answered.set()
         self._pending.clear()
         self._outlet.close()
+
+    def _settle_all(self) -> None:
+        """No Confirm will be answered any more: say what becomes of the messages that wait for one."""
+        if self._leaving and self._failure == (ConnectionLost, _CLOSED):
+            # Not lost: the server has read to the end.
+            if self._refusals:
+                first, *others = self._refusals
+                end = self._ledger.published
+                self._ledger.refused(end, first, "Publish", b"", others, private=False)
+            self._ledger.settle(self._ledger.published)
+            return
+        confirms = [pending for pending in self._pending if isinstance(pending.command, Confirm)]
+        private = any(confirm.awaited and confirm.own for confirm in confirms)
+        what = f"messages that were not confirmed may be lost: {self.failure()}"
+        self._ledger.lost(what, private=private)
 
     def _refuse(self) -> None:
         if self._failure is not None:
@@ -221,6 +243,7 @@ class Connection:
         """
         try:
             await self._outlet.finish()
+            self._leaving = True
         except trio.BrokenResourceError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}", self._last_words) from error
         await self._ended.wait()
@@ -232,19 +255,32 @@ class Connection:
 
         Raises ConnectionLost, and then has queued nothing.
         """
+        await self.queue(octets, messages)
+        await self._outlet.pause()
+
+    async def queue(self, octets: bytes, messages: int) -> None:
+        """`send`, but what the caller does next comes right behind it, before anything of other tasks."""
         await self._outlet.send(octets)
-        self.published += messages
+        self._ledger.published += messages
+
+    async def send_made(self, make: Callable[[], bytes]) -> None:
+        """`send` what `make` gives as soon as there is room: when this is cancelled or raises before, it was
+        not called.
+        """
+        await self._outlet.room()
+        self._outlet.post(make())
         await self._outlet.pause()
 
     # -- commands and their answers ------------------------------------------------------------------------
 
-    async def call(self, command: AnsweredCommand, sink: Sink | None = None) -> Answer:
-        """Send a command and wait for its answer.
+    async def call(self, command: AnsweredCommand, sink: Sink | None = None, *, own: bool = False) -> Answer:
+        """Send a command and wait for its answer. `own` is for a Confirm right behind a message that its
+        caller has published.
 
         Raises ServerError when the answer is an Error, ConnectionLost, and ReplyBlocked.
         """
         self._refuse()
-        pending = self._expect(command, sink, awaited=True)
+        pending = self._expect(command, sink, awaited=True, own=own)
         self._taken.unpark_all()  # a reader that waits for room must read on, to the answer
         try:
             await pending.answered.wait()
@@ -271,8 +307,10 @@ class Connection:
             self._expect(Unsubscribe(name), None, awaited=False)
         self._taken.unpark_all()
 
-    def _expect(self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool) -> Pending:
-        pending = Pending(command, sink, awaited)
+    def _expect(
+        self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool, own: bool = False
+    ) -> Pending:
+        pending = Pending(command, sink, awaited, own, self._ledger.published)
         self._pending.append(pending)
         self._outlet.post(sexp_of_command(command) + b"\n")
         return pending
@@ -280,12 +318,6 @@ class Connection:
     def taken(self) -> None:
         """A subscription has room again."""
         self._taken.unpark_all()
-
-    def take_refusals(self) -> tuple[str, ...]:
-        """What the server said about refused messages since the last call; it is said once."""
-        refusals = tuple(self._refusals)
-        self._refusals.clear()
-        return refusals
 
     # -- coming in -----------------------------------------------------------------------------------------
 
@@ -309,6 +341,7 @@ class Connection:
             self._fail(ProtocolError, str(error))
 
     async def _take(self, item: Frame | MessageRun) -> None:
+        self.heard_from = True
         match item:
             case MessageRun(topic):
                 sink = self._routes.get(topic)
@@ -367,12 +400,28 @@ class Connection:
                 pending.sink.subscribed(self, topic)
             case Unsubscribed(topic):
                 self._routes.pop(topic.id, None)
+            case Confirmed():
+                self._settle(pending, None)
             case _:
                 pass
         # After ReplyBlocked somebody was answered already.
         if pending.answer is None:
             pending.answer = answer
         pending.answered.set()
+
+    def _settle(self, confirm: Pending, refused: str | None) -> None:
+        """A Confirm is answered. Whether somebody still waits for it or not, what it says is noted."""
+        refusals, self._refusals = self._refusals, []
+        if refused is not None or refusals:
+            self._ledger.refused(
+                confirm.published,
+                refused or "messages were refused",
+                confirm.constructor,
+                confirm.argument or b"",
+                refusals,
+                private=confirm.own and confirm.awaited,
+            )
+        self._ledger.settle(confirm.published)
 
     def _take_error(self, octets: bytes) -> None:
         """An Error answers the command whose turn it is, or one that has no answer, or tells of a gap."""
@@ -387,6 +436,8 @@ class Connection:
                 return
         if self._pending and self._pending[0].refused_by(octets):
             pending = self._pending.popleft()
+            if isinstance(pending.command, Confirm):
+                self._settle(pending, text)
             if pending.answer is None:
                 pending.answer = ServerError(text, pending.constructor, pending.argument or b"")
             pending.answered.set()

@@ -59,7 +59,7 @@ class Outlet:
         self.post(octets)
 
     async def room(self) -> None:
-        """Wait until something may be queued, which is to be done at once. Raises at the end."""
+        """Wait while too much is queued; the caller may `post` then, at once. Raises at the end."""
         while self._octets >= OUTPUT_OCTETS and not self.closed:
             await self._has_room.park()
         self._refuse()

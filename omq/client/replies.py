@@ -42,6 +42,10 @@ class Pending:
     command: AnsweredCommand
     sink: "Sink | None"
     awaited: bool
+    own: bool
+    """For a Confirm: whoever waits for it published the message right before it."""
+    published: int
+    """The number of the last message published before it."""
     answered: trio.Event = field(default_factory=trio.Event)
     answer: Answer | OmqError | None = None
 

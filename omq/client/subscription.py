@@ -6,7 +6,7 @@ from collections.abc import Callable
 import trio
 
 from omq.client.connection import Connection
-from omq.client.errors import Gap, OmqError
+from omq.client.errors import ConnectionLost, Gap, OmqError
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import MESSAGE_OVERHEAD, MessageRun
 from omq.protocol.types import (
@@ -116,8 +116,7 @@ class Subscription:
         if self.credit is None:
             raise ValueError("only a subscription with credit confirms messages")
         if id in self._owed:
-            self._owed.remove(id)
-            await self._send_received([id])
+            await self._confirm(id)
 
     # -- taking --------------------------------------------------------------------------------------------
 
@@ -140,14 +139,23 @@ class Subscription:
                 return None
             await self._arrived.park()
 
-    async def _confirm(self) -> None:
-        owed, self._owed = self._owed, []
-        await self._send_received(owed)
+    async def _confirm(self, only: int | None = None) -> None:
+        """Confirm what we owe. It stays owed until the moment when it is queued, so that nothing is forgotten
+        when this is cancelled, and nothing confirmed twice.
+        """
 
-    async def _send_received(self, ids: list[int]) -> None:
+        def take() -> bytes:
+            taken = [id for id in self._owed if only is None or id == only]
+            self._owed = [] if only is None else [id for id in self._owed if id != only]
+            return b"".join([sexp_of_command(Received(self.name, id)) + b"\n" for id in taken])
+
         connection = self._connection
-        if connection is not None and not connection.failed:
-            await connection.send(b"".join([sexp_of_command(Received(self.name, id)) + b"\n" for id in ids]))
+        if connection is None:
+            return
+        try:
+            await connection.send_made(take)
+        except ConnectionLost:
+            pass  # then others get what we owed; who asks for messages is told of the loss
 
     # -- for its connection --------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class LineReader:
         return events
 
     def _refuse_held(self) -> list[Event]:
-        head = bytes(self._held[:1024])
+        head = bytes(self._held[:2048])  # the longest name is there, however it is written
         self._held = bytearray()
         self._closed = True
         what = f"the line has more than {self._max_line} octets"

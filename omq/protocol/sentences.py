@@ -6,8 +6,10 @@ Source: omq text, `Server.Error of string`. A sentence is one line of printable 
 
 from omq.protocol.sexp import atom
 
-LONGEST_ARGUMENT = 60
-"""An argument of more octets is cut off in a sentence, and ends in `...`."""
+LONGEST_ARGUMENT = 255
+"""As many octets as a topic's name may have: no name is cut off, and a sentence that names one is about no
+other. An argument of more octets, which is the name of nothing, is cut off and ends in `...`.
+"""
 
 
 def sentence(constructor: str, argument: bytes | None, what: str) -> bytes:

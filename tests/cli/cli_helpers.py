@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-OMQ = [sys.executable, "-c", "from omq.cli.client import main; main()"]
+OMQ = [sys.executable, "-c", "from omq.cli.start import main; main()"]
 OMQ_SERVER = [sys.executable, "-c", "from omq.cli.server import main; main()"]
 SECONDS = 30
 

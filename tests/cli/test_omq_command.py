@@ -2,13 +2,14 @@
 
 import base64
 import json
+import os
 import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from cli_helpers import SECONDS, Shell, running_server
+from cli_helpers import OMQ, SECONDS, Shell, running_server
 
 
 def test_publish_and_subscribe(shell: Shell) -> None:
@@ -87,9 +88,13 @@ def test_help(shell: Shell, command: list[str]) -> None:
         ["sub", "t", "--credit", "0"],
         ["declare", "t", "--delivery", "twice"],
         ["--server", "localhost", "ping"],
+        ["--server", "omq://" + "a" * 70 + ":1", "ping"],
+        ["--server", "omq://ü..x:1", "ping"],
+        ["--server", b"omq://\xff:1", "ping"],
+        ["pub", "t", "--lines", ""],
     ],
 )
-def test_bad_usage(shell: Shell, arguments: list[str]) -> None:
+def test_bad_usage(shell: Shell, arguments: list[str | bytes]) -> None:
     done = shell.omq(*arguments)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"usage: omq" in done.stderr
@@ -106,6 +111,8 @@ def test_bad_usage(shell: Shell, arguments: list[str]) -> None:
         ),
         (["pub", "t", "--lines", "no-such-file"], b"omq: no-such-file: No such file or directory\n"),
         (["sub", "one", "--from", "999999999"], b"omq: Subscribe one: "),
+        (["pub", "t", "--lines", "/proc/self/mem"], b"omq: /proc/self/mem: Input/output error\n"),
+        (["pub", "t", "--lines", "/dev/zero"], b"omq: /dev/zero: a line has more than 1048562 octets"),
     ],
 )
 def test_failures_are_one_line(shell: Shell, arguments: list[str], said: bytes) -> None:
@@ -177,3 +184,87 @@ def test_workers_share_jobs_and_confirm_them(shell: Shell) -> None:
     shell.ok("pub", "shared", "-", "--confirm", input=b"a\nb\nc\n")
     assert shell.ok("sub", "shared", "--credit", "1", "--count", "2") == b"a\nb\n"
     assert shell.ok("sub", "shared", "--credit", "5", "--count", "1") == b"c\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["pub", "a", "-x"], ["pub", "a", "b", "--unheard-of"], ["delete", "-x"]]
+)
+def test_what_looks_like_an_option_may_stand_behind_two_dashes(shell: Shell, arguments: list[str]) -> None:
+    done = shell.omq(*arguments)
+    assert done.returncode == 2
+    assert f"to give {arguments[-1]!r} as it is, write -- before it".encode() in done.stderr
+    done = shell.omq("pub", "a", "--conf")
+    assert done.returncode == 2
+    assert b"write --" not in done.stderr
+    shell.ok("pub", "--confirm", "a", "--", "-x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "said"),
+    [
+        ("pub t - --confirm", "<&-", b"omq: standard input is closed\n"),
+        ("sub t", ">&-", b"omq: standard output is closed\n"),
+        ("topics", ">&-", b"omq: standard output is closed\n"),
+        ("ping", ">&-", b"omq: standard output is closed\n"),
+        ("delete no-such-topic", "2>&-", b""),
+        ("pub t --lines /dev/zero", "2>&-", b""),
+    ],
+)
+def test_closed_standard_streams_are_one_line(shell: Shell, arguments: str, closed: str, said: bytes) -> None:
+    command = [*OMQ, *arguments.split()]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command],
+        capture_output=True,
+        env=shell.environment,
+        timeout=SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
+
+
+def test_publishing_needs_no_standard_streams(shell: Shell) -> None:
+    command = [*OMQ, "pub", "detached", "x", "--confirm"]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], env=shell.environment, timeout=SECONDS
+    )
+    assert done.returncode == 0
+    assert shell.ok("sub", "detached", "--from", "beginning", "--count", "1") == b"x\n"
+
+
+def test_a_line_without_an_end_is_refused_and_not_kept(shell: Shell) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 1000000; "$@" < /dev/zero', "sh", *OMQ, "pub", "endless", "-"],
+        capture_output=True,
+        env=shell.environment,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"omq: standard input: a line has more than ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_the_longest_line_is_published(shell: Shell, tmp_path: Path) -> None:
+    longest = (1 << 20) - len('(Publish longest "")')
+    file = tmp_path / "lines"
+    file.write_bytes(b"short\n" + b"x" * longest + b"\nshort\n")
+    shell.ok("pub", "longest", "--lines", str(file), "--confirm")
+    read = ("sub", "longest", "--from", "beginning", "--count", "3")
+    assert shell.ok(*read) == file.read_bytes()
+    file.write_bytes(b"x" * (longest + 1) + b"\n")
+    done = shell.omq("pub", "longest", "--lines", str(file), "--confirm")
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert f"a line has more than {longest} octets".encode() in done.stderr
+
+
+def test_interrupting_while_modules_are_loaded_prints_no_traceback(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "tqdm.py").write_text(
+        "import os\nos.write(1, b'loading\\n')\nwhile os.read(0, 100):\n    pass\n"
+    )
+    environment = {**shell.environment, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*OMQ, "ping"], stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode in (1, -signal.SIGINT)
+    assert said == b""

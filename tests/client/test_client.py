@@ -13,6 +13,7 @@ from omq.client import (
     FromBeginning,
     FromCurrent,
     FromMessage,
+    Gap,
     HandshakeRefused,
     Message,
     Persistent,
@@ -24,6 +25,8 @@ from omq.client import (
     connect,
 )
 from omq.client.connection import READ_OCTETS
+from omq.client.outlet import Outlet
+from omq.config import TopicConfig
 from omq.server import Server
 
 
@@ -325,6 +328,13 @@ async def test_nobody_listens() -> None:
             pass
 
 
+@pytest.mark.parametrize("host", ["a" * 70, "ü..x", "\udcff"])
+async def test_no_host_can_have_this_name(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match="cannot connect to"):
+        async with connect(f"omq://{host}:1"):
+            pass
+
+
 @pytest.mark.parametrize("answer", [b"\xff" * 8, b"HTTP/1.1"])
 async def test_strangers_are_recognised(answer: bytes) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -367,3 +377,63 @@ async def test_from_current_begins_now(client: Client) -> None:
     async with client.subscribe("t", FromCurrent()) as subscription:
         await client.publish("t", b"after")
         assert (await anext(subscription)).body == b"after"
+
+
+async def test_a_gap_is_told_to_the_subscription_that_has_it(open_omq: OpenServer) -> None:
+    """Also when the names of two topics have a long beginning in common."""
+    kept, cut = "x" * 254 + "a", "x" * 254 + "b"
+    gaps: list[Gap] = []
+    topics = [TopicConfig(name=cut, retention_bytes=1)]
+    async with open_omq(topics=topics) as server, connect_to(server, on_gap=gaps.append) as client:
+        await client.publish_confirmed(kept, b"whole")
+        first = 1
+        while first == 1:  # until the server has deleted something
+            await client.publish_confirmed(cut, b"x" * 20_000)
+            first = {info.topic: info.first for info in await client.topics()}[cut.encode()]
+        async with (
+            client.subscribe(kept, FromBeginning()) as whole,
+            client.subscribe(cut, FromMessage(1)) as rest,
+        ):
+            message = await anext(rest)
+            assert [(gap.topic, gap.first) for gap in gaps] == [(cut.encode(), 1)]
+            assert gaps[0].last == message.id - 1
+            assert (await anext(whole)).body == b"whole"
+            assert len(gaps) == 1
+            assert (whole.last, rest.last) == (1, message.id)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_cancelling_an_iteration_does_not_forget_a_confirmation(
+    client: Client, monkeypatch: pytest.MonkeyPatch, by_hand: bool
+) -> None:
+    """The confirmation must wait while much is queued, and whoever waits may be cancelled."""
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    await client.publish_many("work", [b"1", b"2", b"3"])
+    async with client.subscribe("work", credit=1) as subscription:
+        for number in (1, 2):
+            message = await anext(subscription)
+            assert message.id == number
+
+            async def full(self: Outlet) -> None:
+                await trio.sleep_forever()
+
+            with monkeypatch.context() as patch, trio.CancelScope() as scope:
+                patch.setattr(Outlet, "room", full)
+                scope.cancel()
+                await (subscription.received(message) if by_hand else anext(subscription))
+            assert scope.cancelled_caught
+        assert (await anext(subscription)).id == 3
+
+
+async def test_a_confirmation_that_was_queued_when_it_was_cancelled_is_not_repeated(client: Client) -> None:
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    await client.publish_many("work", [b"%d" % n for n in range(200)])
+    async with client.subscribe("work", credit=1) as subscription:
+        seen = []
+        while len(seen) < 200:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                seen.append((await anext(subscription)).id)
+            if scope.cancelled_caught:
+                seen.append((await anext(subscription)).id)
+        assert seen == list(range(1, 201))

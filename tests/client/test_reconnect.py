@@ -1,5 +1,6 @@
 """What a client that reconnects makes of a server that stops and starts again."""
 
+from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import pytest
@@ -18,6 +19,7 @@ from omq.client import (
     Sync,
     Transient,
 )
+from omq.client import client as client_module
 
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: trio.Nursery) -> Running:
@@ -151,3 +153,28 @@ async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: t
     async with running.connect(reconnect=True) as client, client.subscribe("t"):
         await client.publish_confirmed("t", b"1")
         await running.stop()
+
+
+@pytest.mark.parametrize("subscribed", [True, False])
+async def test_restarts_in_a_row_do_not_make_the_pauses_longer(
+    open_omq: OpenServer, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, subscribed: bool
+) -> None:
+    pauses: list[float] = []
+
+    def longest(shortest: float, longest: float) -> float:
+        pauses.append(longest)
+        return shortest
+
+    monkeypatch.setattr(client_module.random, "uniform", longest)
+    running = await Running.start(nursery, open_omq())
+    async with running.connect(reconnect=True) as client, AsyncExitStack() as stack:
+        if subscribed:
+            await stack.enter_async_context(client.subscribe("t"))
+        await client.topics()
+        first_pauses = []
+        for _ in range(4):
+            before = len(pauses)
+            running = await restarted(running, open_omq, nursery)
+            await client.topics()
+            first_pauses.append(pauses[before])
+    assert first_pauses == [client_module.SHORTEST_PAUSE] * 4

@@ -148,16 +148,17 @@ def test_other_lengths_are_no_names(length: int) -> None:
 # -- sentences about them -----------------------------------------------------------------------------------
 
 
-@given(st.one_of(st.binary(max_size=20), st.binary(min_size=55, max_size=70)))
-@example(b"a" * 60)
-@example(b"a" * 61)
+@given(st.one_of(st.binary(max_size=20), st.binary(min_size=250, max_size=260)))
+@example(b"a" * 255)
+@example(b"\xff" * 255)
+@example(b"a" * 256)
 def test_a_sentence_is_one_printable_line_that_names_what_it_answers(argument: bytes) -> None:
     answer = sentence("Subscribe", argument, "there is no such topic")
     assert all(0x20 <= octet < 0x7F for octet in answer)
     assert answer.startswith(b"Subscribe ")
     assert answer.endswith(b": there is no such topic")
     named = read(answer.removeprefix(b"Subscribe ").removesuffix(b": there is no such topic"))
-    assert named == (argument if len(argument) <= 60 else argument[:57] + b"...")
+    assert named == (argument if len(argument) <= 255 else argument[:252] + b"...")
     assert named == read(shortened(argument))
 
 

@@ -1,0 +1,21 @@
+"""Where the `omq` command begins: before everything that takes long to import."""
+
+import signal
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command and exit. Ctrl-C ends it without a traceback at any time."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        # Nothing is under way while modules are loaded that would have to be ended in order.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from omq.cli import client
+
+    try:
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        client.main()
+    except KeyboardInterrupt:
+        sys.exit(1)
