@@ -27,41 +27,38 @@ can use them where they lie::
 Magic, version and checksum keep their places and their meaning in every later version, so that damage can
 never look like a newer format.
 
-This is the plain Python codec.  What it does for each message is in ``encode``, ``merge`` and
-``Block.slices`` alone.
+What is done for each message is in ``storage.codec`` and in ``merge``.
 """
 
-import sys
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise, repeat
+from itertools import pairwise
 from struct import Struct
 
 from crc32c import crc32c
 
+from storage import codec
 from storage.errors import DamagedBlock, NewerFormat
+from storage.plain import FRAME_HEADER, FRAMES_LIMIT, Octets, numbers, octets
+from storage.plain import ID_LIMIT as _ID_LIMIT
 
-FRAME_HEADER = 17
-FRAMES_LIMIT = 1 << 30
+__all__ = [
+    "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
+    "Block", "Octets", "encode", "merge", "pack", "packed_size", "unpack",
+]  # fmt: skip
+
 SPAN_LIMIT = 1 << 32
-
-Octets = bytes | memoryview
 
 _MAGIC = b"omqB"
 _VERSION = 1
 _DELTAS = 1
-_LENGTH_SIZE = 4
-_MESSAGE = 2
 _NUMBER = Struct("<I")
-_FRAME = Struct(">IBQI")
 _START = Struct(">4sBBH")
 _CHECKSUM = Struct(">I")
 _REST = Struct(">IQQIIQ")
 _REST_AT = _START.size + _CHECKSUM.size
 _ARRAYS_AT = _REST_AT + _REST.size
-_ID_LIMIT = 1 << 64
 
 BLOCK_HEADER = _ARRAYS_AT + _NUMBER.size
 """Octets of a stored value besides those for each message: its header and the end of the last frame."""
@@ -119,10 +116,22 @@ class Block:
 
     def slices(self, message: int) -> list[memoryview]:
         """Each frame from this message id on.  ValueError when it is outside first to next."""
-        self._offset(message)
-        frames = memoryview(self.frames)
-        bounds = _numbers(self.offsets)[message - self.first :]
-        return [frames[begin:end] for begin, end in pairwise(bounds)]
+        self.check(message)
+        return codec.slices(self.frames, self.offsets, message - self.first)
+
+    def gather(self, messages: range) -> bytes:
+        """The frames of these message ids, one after another, in the order of the block: a hand of cards.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
+        if not messages:
+            return b""
+        if messages.step < 1 or messages.start < self.first or messages[-1] > self.last:
+            raise ValueError(
+                f"Messages {messages} are not within {self.first} to {self.next}, going upwards."
+            )
+        begin, end = messages.start - self.first, messages[-1] + 1 - self.first
+        return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
 
     def message_time(self, message: int) -> int:
         """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
@@ -130,9 +139,13 @@ class Block:
             raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
         return self.time if self.deltas is None else self.time + _number(self.deltas, message - self.first)
 
-    def _offset(self, message: int) -> int:
+    def check(self, message: int) -> None:
+        """ValueError when the id is outside first to next."""
         if not self.first <= message <= self.next:
             raise ValueError(f"Message {message} is not within {self.first} to {self.next}.")
+
+    def _offset(self, message: int) -> int:
+        self.check(message)
         return _number(self.offsets, message - self.first)
 
 
@@ -141,22 +154,8 @@ def encode(topic: int, first: int, bodies: Sequence[bytes], time: int) -> Block:
 
     ValueError without any body, or when the frames would reach 1 GiB, or the ids 2^64.
     """
-    count = len(bodies)
-    if not count:
-        raise ValueError("A block needs at least one message.")
-    if first + count > _ID_LIMIT:
-        raise ValueError(f"Message ids from {first} on do not fit into 64 bits.")
-    lengths = list(map(len, bodies))
-    size = sum(lengths) + FRAME_HEADER * count
-    if size >= FRAMES_LIMIT:
-        raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
-    # All the loops below run inside the interpreter's own C code: about half the time of a loop written out.
-    lengths_sent = map((FRAME_HEADER - _LENGTH_SIZE).__add__, lengths)
-    pieces = [b""] * (2 * count)
-    pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
-    pieces[1::2] = bodies
-    offsets = accumulate(map(FRAME_HEADER.__add__, lengths), initial=0)
-    return Block(topic, first, count, time, b"".join(pieces), _octets(offsets))
+    frames, offsets = codec.frames_of(topic, first, bodies)
+    return Block(topic, first, len(bodies), time, frames, offsets)
 
 
 def pack(block: Block) -> bytes:
@@ -251,7 +250,7 @@ def merge(blocks: Sequence[Block]) -> Block:
             latest = shift + b.span
             deltas.append(_shifted(b.deltas, shift))
         else:
-            deltas.append(_octets([max(latest, shift + delta) for delta in _numbers(b.deltas)]))
+            deltas.append(octets([max(latest, shift + delta) for delta in numbers(b.deltas)]))
             latest = max(latest, shift + b.span)
     return Block(
         start.topic,
@@ -262,14 +261,6 @@ def merge(blocks: Sequence[Block]) -> Block:
         b"".join(offsets),
         b"".join(deltas) if latest else None,
     )
-
-
-def _octets(numbers: Iterable[int]) -> bytes:
-    """Numbers as little-endian u32."""
-    four = array("I", numbers)
-    if sys.byteorder == "big":
-        four.byteswap()
-    return four.tobytes()
 
 
 def _shifted(octets: Octets, shift: int) -> bytes:
@@ -285,15 +276,6 @@ def _number(octets: Octets, index: int) -> int:
     """One of an array of little-endian u32."""
     number: int = _NUMBER.unpack_from(octets, _NUMBER.size * index)[0]
     return number
-
-
-def _numbers(octets: Octets) -> list[int]:
-    """All of an array of little-endian u32."""
-    four = array("I")
-    four.frombytes(octets)
-    if sys.byteorder == "big":
-        four.byteswap()
-    return four.tolist()
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from pythonjsonlogger.json import JsonFormatter
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, open_server
+from storage.codec import describe
 from storage.errors import StoreError
 
 EXIT_USAGE = 2
@@ -71,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the least that is logged (default info)",
     )
-    made.add_argument("--version", action="version", version=f"omq {importlib.metadata.version('omq')}")
+    made.add_argument(
+        "--version", action="version", version=f"omq {importlib.metadata.version('omq')} ({describe()})"
+    )
     return made
 
 
@@ -83,6 +86,7 @@ def main() -> None:
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     _set_up_logging(arguments.log_format, arguments.log_level)
+    logging.getLogger("omq.server").info("%s", describe())
     try:
         trio.run(run, config)
     except (StoreError, ListenError) as problem:

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,8 @@ from omq.drivers.problems import for_clients
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
-from storage.blocks import FRAME_HEADER, Block, encode, packed_size
+from storage.batches import Batch
+from storage.blocks import Block, packed_size
 from storage.environment import Environment, Extent, Position
 from storage.errors import StoreError
 
@@ -95,21 +96,21 @@ class Driver(ABC):
 
     # -- in: post ------------------------------------------------------------------------------------------
 
-    async def post(self, bodies: Sequence[bytes]) -> Confirmation:
+    async def post(self, batch: Batch) -> Confirmation:
         """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
         """
         self._used = True
-        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
+        octets = batch.octets
         if self.writer is None:
             await self._room(octets)
             try:
                 async with self._ids:
-                    await self.reserve(len(bodies))
+                    await self.reserve(batch.count)
                     if self.deleted:
                         raise Refused("the topic was deleted")
-                    block = encode(self.topic.id, self.next_id, bodies, self.now())
+                    block = batch.encode(self.topic.id, self.next_id, self.now())
                     self.next_id = block.next
                     self._keep(block)
             except StoreError as problem:
@@ -123,7 +124,7 @@ class Driver(ABC):
             return confirmed()
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, bodies, octets, confirmation))
+        self.writer.submit(Post(self, batch, octets, confirmation))
         return confirmation
 
     async def reserve(self, count: int) -> None:

@@ -17,7 +17,8 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import for_clients
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
-from storage.blocks import Block, encode
+from storage.batches import Batch, joined
+from storage.blocks import Block
 from storage.environment import Environment
 from storage.errors import StoreError, StoreFull
 
@@ -52,10 +53,10 @@ class Stored(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Bodies for one topic, with the octets they hold of the budget."""
+    """Messages for one topic, with the octets they hold of the budget."""
 
     driver: Stored
-    bodies: Sequence[bytes]
+    batch: Batch
     octets: int
     confirmation: Confirmation
 
@@ -121,7 +122,7 @@ class Writer:
                     failures[driver] = self.refusal or "the topic was deleted"
                     continue
                 try:
-                    await driver.reserve(sum(len(post.bodies) for post in posts))
+                    await driver.reserve(sum(post.batch.count for post in posts))
                 except StoreError as problem:
                     log.error("%r: no ids could be reserved: %s", driver.topic.topic, problem)
                     failures[driver] = for_clients(problem)
@@ -157,25 +158,27 @@ class Writer:
 def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     """The posts' messages as blocks, small posts together, with the next ids of the topic."""
     blocks: list[Block] = []
-    bodies: list[bytes] = []
-    octets = 0
+    batches: list[Batch] = []
+    count = octets = 0
     next_id = driver.next_id
     now = driver.now()
 
     def close() -> None:
-        nonlocal next_id, octets
-        for start in range(0, len(bodies), BLOCK_MESSAGES):
-            part = bodies[start : start + BLOCK_MESSAGES]
-            blocks.append(encode(driver.topic.id, next_id, part, now))
-            next_id += len(part)
-        bodies.clear()
-        octets = 0
+        nonlocal next_id, count, octets
+        whole = joined(batches)
+        for start in range(0, count, BLOCK_MESSAGES):
+            part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
+            blocks.append(part.encode(driver.topic.id, next_id, now))
+            next_id += part.count
+        batches.clear()
+        count = octets = 0
 
     for post in posts:
-        full = octets + post.octets > BLOCK_OCTETS or len(bodies) + len(post.bodies) > BLOCK_MESSAGES
-        if bodies and full:
+        full = octets + post.octets > BLOCK_OCTETS or count + post.batch.count > BLOCK_MESSAGES
+        if batches and full:
             close()
-        bodies += post.bodies
+        batches.append(post.batch)
+        count += post.batch.count
         octets += post.octets
     close()
     return blocks
