@@ -1,5 +1,6 @@
 """The configuration: one TOML file, every key with a default, checked before anything starts."""
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,7 +73,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
     weak_flush_seconds: Seconds = 2
     async_flush_seconds: Seconds = 60
-    map_bytes: Annotated[int, msgspec.Meta(ge=MIB)] = 1 << 40
+    map_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1 << 44)] = 1 << 40
     disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 * MIB
     retention_bytes: Octets | None = None
     retention_seconds: Seconds | None = None
@@ -120,6 +121,10 @@ def load(path: Path | None) -> Config:
 
 def check(config: Config) -> None:
     """What one key alone cannot show. Raises ConfigError with one line that names the key."""
+    for key in ("handshake_seconds", "weak_flush_seconds", "async_flush_seconds", "retention_seconds"):
+        seconds = getattr(config, key)
+        if seconds is not None and not math.isfinite(seconds):
+            raise ConfigError(f"{key}: must be a finite number of seconds")
     if not config.listen:
         raise ConfigError("listen: at least one address is needed")
     for address in config.listen:
@@ -157,6 +162,11 @@ def parse_address(address: str) -> tuple[str, int]:
 
 def _name_key(problem: str) -> str:
     """msgspec puts the path last (`... - at `$.ping_seconds``); people look for the key first."""
+    unknown = "Object contains unknown field `"
+    if problem.startswith(unknown):
+        field, _, where = problem.removeprefix(unknown).partition("`")
+        inside = where.removeprefix(" - at `$.").rstrip("`")
+        return f"{inside + '.' if inside else ''}{field}: there is no such key"
     what, _, where = problem.partition(" - at `")
     key = where.rstrip("`").removeprefix("$").lstrip(".")
     if key:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Batch(ABC):
-    """Messages in their order; never changed."""
+    """Messages in their order; never changed. Those with the same bodies are equal."""
 
     __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
 
     count: int
     """How many they are."""
@@ -38,6 +39,12 @@ class Batch(ABC):
     @abstractmethod
     def bodies(self) -> Sequence[bytes]:
         """The bodies, each by itself."""
+
+    def __eq__(self, other: object) -> bool:
+        return list(self.bodies()) == list(other.bodies()) if isinstance(other, Batch) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self.bodies())!r})"
 
 
 class Bodies(Batch):

@@ -33,6 +33,8 @@ class TopicRecord:
     """True when someone declared it with these types, False when it only got the defaults."""
     reserved: int = 0
     """No message id from this one on was ever handed out."""
+    resume: int = 0
+    """Message ids below this one are not handed out any more: some were, and what they meant was lost."""
 
 
 class Catalogue:
@@ -114,6 +116,11 @@ class Catalogue:
                     raise _backwards(known, bound)
                 records.append(replace(known, reserved=bound))
             self._write(records)
+
+    def resume(self, ids: Mapping[int, int]) -> None:
+        """Sets ``resume`` of these topic ids in one commit.  Raises UnknownTopic and StoreFull."""
+        with self._lock:
+            self._write([replace(self._known(topic), resume=message) for topic, message in ids.items()])
 
     def release(self, unused: Mapping[int, int]) -> None:
         """Lowers ``reserved`` of these topic ids in one commit: the ids from there on were never handed out.

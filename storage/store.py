@@ -75,6 +75,7 @@ class Store:
         try:
             with ExitStack() as opened:
                 make_directory(path)
+                _refuse_others(path)
                 lock = opened.enter_context(_lock(path))
                 _check_format(path)
                 make_directory(path / _CATALOGUE)
@@ -131,19 +132,21 @@ def _lock(path: Path) -> ExitStack:
         return taken.pop_all()
 
 
-def _check_format(path: Path) -> None:
-    """Writes the format file of a new store, or reads that of another.
+def _refuse_others(path: Path) -> None:
+    """Raises StoreError when the directory holds something that is no store, and leaves it as it is."""
+    names = {entry.name for entry in path.iterdir()}
+    # What an interrupted start may leave is no reason to refuse; files of somebody else are.
+    others = sorted(names - {_LOCK_FILE, _FORMAT_FILE + ".new"})
+    if others and _FORMAT_FILE not in names:
+        raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
 
-    Raises NewerFormat, and StoreError when the directory holds something else.
-    """
+
+def _check_format(path: Path) -> None:
+    """Writes the format file of a new store, or reads that of another.  Raises NewerFormat and StoreError."""
     file = path / _FORMAT_FILE
     try:
         content = file.read_bytes()
     except FileNotFoundError:
-        # What an interrupted start may leave is no reason to refuse; files of somebody else are.
-        others = sorted({p.name for p in path.iterdir()} - {_LOCK_FILE, _FORMAT_FILE + ".new"})
-        if others:
-            raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.") from None
         write_durably(file, json.dumps({"format": _FORMAT}).encode())
         return
     try:

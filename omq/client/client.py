@@ -24,7 +24,7 @@ from omq.client.errors import (
     ReplyBlocked,
     ServerError,
 )
-from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_prefix
+from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
 from omq.client.replies import Answer, AnsweredCommand
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.protocol.topics import check_topic
@@ -61,7 +61,7 @@ BREAK_OFF_SECONDS = 0.5
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
 
-MOST_PREFIXES = 1024
+MOST_STARTS = 1024
 
 Name = bytes | str
 
@@ -99,7 +99,7 @@ class Client:
         self._failure: OmqError | None = None
         self._doubtful: Connection | None = None  # ended with messages of unknown fate
         self._numbers = itertools.count(1)
-        self._prefixes: dict[Name, bytes] = {}
+        self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
         self._leaving = False
 
@@ -142,10 +142,10 @@ class Client:
         Waits only while much is queued that the server does not take. A lone message leaves at once; messages
         published one after another share system calls.
         """
-        prefix = self._prefixes.get(topic)
-        if prefix is None:
-            prefix = self._new_prefix(topic)
-        line = publish_line(prefix, body)
+        start = self._starts.get(topic)
+        if start is None:
+            start = self._new_start(topic)
+        line = publish_line(start, body)
         connection = self._connection
         if connection is not None and not connection.failed:
             try:
@@ -161,7 +161,7 @@ class Client:
 
         Returns how many there were.
         """
-        prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+        start = self._starts.get(topic) or self._new_start(topic)
         count = 0
         batch: list[bytes] = []
         octets = 0
@@ -169,12 +169,12 @@ class Client:
             batch.append(body)
             octets += len(body)
             if octets >= BATCH_OCTETS or len(batch) >= BATCH_OCTETS // 16:
-                await self._send(publish_bodies(prefix, batch), len(batch))
+                await self._send(publish_bodies(start, batch), len(batch))
                 count += len(batch)
                 batch = []
                 octets = 0
         if batch:
-            await self._send(publish_bodies(prefix, batch), len(batch))
+            await self._send(publish_bodies(start, batch), len(batch))
         return count + len(batch)
 
     async def publish_lines(self, topic: Name, text: bytes) -> int:
@@ -184,11 +184,11 @@ class Client:
         """
         if not text:
             return 0
-        prefix = self._prefixes.get(topic) or self._new_prefix(topic)
+        start = self._starts.get(topic) or self._new_start(topic)
         if not text.endswith(b"\n"):
             text += b"\n"
         count = text.count(b"\n")
-        await self._send(publish_lines(prefix, text), count)
+        await self._send(publish_lines(start, text), count)
         return count
 
     async def confirm(self) -> None:
@@ -308,11 +308,11 @@ class Client:
                 if not self._settings.reconnect:
                     raise
 
-    def _new_prefix(self, topic: Name) -> bytes:
-        if len(self._prefixes) >= MOST_PREFIXES:
-            self._prefixes.clear()
-        prefix = self._prefixes[topic] = publish_prefix(_name(topic))
-        return prefix
+    def _new_start(self, topic: Name) -> bytes:
+        if len(self._starts) >= MOST_STARTS:
+            self._starts.clear()
+        start = self._starts[topic] = publish_start(_name(topic))
+        return start
 
     async def connect(self) -> Connection:
         """Open a connection. Raises ConnectionFailed and HandshakeRefused."""

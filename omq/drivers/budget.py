@@ -15,16 +15,11 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: deque[tuple[int, int, trio.Event]] = deque()
+        self._waiting: deque[tuple[int, trio.Event]] = deque()
 
-    def _fits(self, octets: int, held: int = 0) -> bool:
-        # One taker may exceed the limit when nobody else holds anything: else it could never go on.
-        return self.used == held or self.used + octets <= self.limit
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for more."""
-        return bool(self._waiting)
+    def _fits(self, octets: int) -> bool:
+        # One taker may exceed the limit when nobody holds anything: else it could never go on.
+        return self.used == 0 or self.used + octets <= self.limit
 
     def try_take(self, octets: int) -> bool:
         """Hold `octets` if they are free now and nobody waits for them."""
@@ -33,13 +28,13 @@ class Budget:
         self.used += octets
         return True
 
-    async def take(self, octets: int, held: int = 0) -> None:
-        """Wait until `octets` are free, then hold them, in addition to those `held` by the same taker."""
-        if not self._waiting and self._fits(octets, held):
+    async def take(self, octets: int) -> None:
+        """Wait until `octets` are free, then hold them."""
+        if not self._waiting and self._fits(octets):
             self.used += octets
             return
         granted = trio.Event()
-        entry = (octets, held, granted)
+        entry = (octets, granted)
         self._waiting.append(entry)
         try:
             await granted.wait()
@@ -57,7 +52,7 @@ class Budget:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and self._fits(*self._waiting[0][:2]):
-            octets, _, granted = self._waiting.popleft()
+        while self._waiting and self._fits(self._waiting[0][0]):
+            octets, granted = self._waiting.popleft()
             self.used += octets
             granted.set()

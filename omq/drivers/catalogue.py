@@ -99,6 +99,7 @@ class Catalogue:
         extents = {level: self._store.level(level).extents() for level in Level}
         positions = {level: self._store.level(level).positions() for level in Level}
         known: dict[Level, set[int]] = {level: set() for level in Level}
+        burnt: dict[int, int] = {}
         for record in self._store.catalogue.topics():
             persistence = persistence_from_text(record.persistence)
             match persistence:
@@ -108,7 +109,7 @@ class Catalogue:
                     level = LEVELS[sync]
                     known[level].add(record.id)
                     extent = extents[level].get(record.id, Extent())
-                    next_id = max(1, extent.next)
+                    next_id = max(1, extent.next, record.resume)
                     if level in rolled_back and record.reserved > next_id:
                         log.warning(
                             "%r: messages %d to %d may have been lost before they were durable",
@@ -116,10 +117,12 @@ class Catalogue:
                             next_id,
                             record.reserved - 1,
                         )
-                        next_id = record.reserved
+                        next_id = burnt[record.id] = record.reserved
                     self._add(record, extent, positions[level].get(record.id), next_id)
                 case _:
                     assert_never(persistence)
+        # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
+        await trio.to_thread.run_sync(self._store.catalogue.resume, burnt)
         for level, topics in known.items():
             for leftover in extents[level].keys() - topics:
                 # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.

@@ -4,6 +4,8 @@ Each purpose has a share of its own, so that none can starve another: what waits
 not keep what is being written from being finished.
 """
 
+import trio
+
 from omq.drivers.budget import Budget
 from omq.drivers.tail import TailMemory
 
@@ -24,3 +26,6 @@ class Memory:
         """What connections have read and not yet acted on, beyond a little for each."""
         self.lines = Budget(limit // 8)
         """Long lines that are not complete yet."""
+        self.one_line = trio.Lock()
+        """Whoever has it may hold a whole line beyond that share: so one line at a time can always be
+        completed, however many others hold a part of theirs and wait."""

@@ -160,6 +160,8 @@ class RoundRobinDriver(Driver):
             self._turn_after(able[0])
 
     async def _deal_next(self) -> None:
+        # What is below this id now is either stored or lost: the store is written before the id moves on.
+        known = self.next_id
         try:
             block = await self._find(self._cursor)
         except DamagedBlock as damaged:
@@ -168,7 +170,7 @@ class RoundRobinDriver(Driver):
             self._cursor = max(self._cursor, last) + 1
             return
         if block is None:
-            self._cursor = self.next_id  # ids that were lost before they were durable
+            self._cursor = known  # ids that were lost before they were durable
             return
         if block.first > self._cursor:
             self._cursor = block.first

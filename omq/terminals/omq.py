@@ -99,6 +99,7 @@ class OmqTerminal:
         self._credits: dict[bytes, int] = {}
         self._line_octets = 0
         self._line_since: float | None = None
+        self._has_one_line = False
         self._read_octets = 0
         self._connected = False
         self._finished = False
@@ -122,7 +123,7 @@ class OmqTerminal:
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
-            self._memory.lines.give(self._line_octets)
+            self._let_line_go()
             self._memory.reading.give(self._read_octets)
             self._transport.close()
 
@@ -134,7 +135,7 @@ class OmqTerminal:
                 self._scope.cancel()
             return
         lasting = self._line_since is not None and now - self._line_since > LINE_SECONDS
-        if lasting and self._memory.lines.is_wanted:
+        if lasting and self._memory.one_line.statistics().tasks_waiting:
             self.fail(b"Line: it took too long to complete while others wait for its memory")
             return
         match self._liveness.tick(now):
@@ -342,19 +343,32 @@ class OmqTerminal:
         return False
 
     async def _hold_line(self) -> None:
-        """A long line that is not complete holds its share of the memory, or waits for more of it."""
+        """A long line that is not complete holds its share of the memory, or waits for its turn."""
         buffered = self._lines.buffered
         if buffered <= FREE_LINE_OCTETS:
-            self._memory.lines.give(self._line_octets)
-            self._line_octets = 0
-            self._line_since = None
-        elif buffered > self._line_octets:
-            if self._line_since is None:
-                self._line_since = trio.current_time()
-            more = -(-buffered // FREE_LINE_OCTETS) * FREE_LINE_OCTETS - self._line_octets
-            with self._liveness.excused():
-                await self._memory.lines.take(more, self._line_octets)
+            self._let_line_go()
+            return
+        if self._line_since is None:
+            self._line_since = trio.current_time()
+        more = -(-buffered // FREE_LINE_OCTETS) * FREE_LINE_OCTETS - self._line_octets
+        if more <= 0 or self._has_one_line:
+            return
+        if self._memory.lines.try_take(more):
             self._line_octets += more
+            return
+        self._line_since = None  # waiting is not the client's slowness
+        with self._liveness.excused():
+            await self._memory.one_line.acquire()
+        self._has_one_line = True
+        self._line_since = trio.current_time()
+
+    def _let_line_go(self) -> None:
+        self._memory.lines.give(self._line_octets)
+        self._line_octets = 0
+        self._line_since = None
+        if self._has_one_line:
+            self._has_one_line = False
+            self._memory.one_line.release()
 
     async def _room_for_replies(self) -> None:
         while len(self._replies) >= MOST_REPLIES:

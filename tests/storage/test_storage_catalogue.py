@@ -40,11 +40,12 @@ def test_ids_that_were_not_handed_out_are_given_back(path: Path) -> None:
     catalogue.create(b"prices", "broadcast", "weak", True, reserved=1)
     catalogue.reserve({0: 1000})
     catalogue.release({0: 42})
+    catalogue.resume({0: 17})
     with pytest.raises(UnknownTopic):
         catalogue.release({7: 1})
     catalogue.close()
     catalogue = Catalogue(path, map_size=MAP_SIZE)
-    assert [record.reserved for record in catalogue.topics()] == [42]
+    assert [(record.reserved, record.resume) for record in catalogue.topics()] == [(42, 17)]
     catalogue.close()
 
 

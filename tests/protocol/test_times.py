@@ -1,0 +1,168 @@
+"""Times as the Ack command carries them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from omq.protocol.commands import parse
+from omq.protocol.converters import ConversionError
+from omq.protocol.sexp import Sexp, read
+from omq.protocol.times import sexp_of_time, time_of_sexp
+from omq.protocol.types import Ack
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+DAY = 86_400_000_000
+AUGUST = 1_375_869_662_123_456  # 2013-08-07 10:01:02.123456 UTC
+SECOND = 1_375_869_662_000_000
+
+# A time is a floating-point number of seconds, so microseconds are exact only near the epoch: up to 2106.
+EXACT = 2**32 * 1_000_000
+
+
+def ack(time: str) -> int:
+    command = parse(b"(Ack %s)" % time.encode())
+    assert isinstance(command, Ack)
+    return command.time
+
+
+@pytest.mark.parametrize(
+    ("time", "microseconds"),
+    [
+        ("(2013-08-07 10:01:02.123456)", AUGUST),
+        ("(2013-08-07 10:01:02.123456Z)", AUGUST),
+        ("(2013-08-07 10:01:02.123456 UTC)", AUGUST),
+        ("(2013-08-07 06:01:02.123456-04:00)", AUGUST),
+        ("(2013-08-07 06:01:02.123456 America/New_York)", AUGUST),
+        ("(2013-08-07 06:01:02.123456 nyc)", AUGUST),
+        ("(2013-08-07 11:01:02 ldn)", SECOND),
+        ("(2013-01-07 10:01:02 lon)", 1_357_552_862_000_000),
+        ("(2013-08-07 19:01:02 tyo)", SECOND),
+        ("(2013-08-07 15:31:02+0530)", SECOND),
+        ("(2013-08-07 15:31:02+530)", SECOND),
+        ("(2013-08-07 15:01:02+5)", SECOND),
+        ('"2013-08-07 10:01:02.123456"', AUGUST),
+        ('"2013-08-07 06:01:02.123456 nyc"', AUGUST),
+        ("2013-08-07T10:01:02.123456Z", AUGUST),
+        ("2013-08-07T06:01:02.123456-04:00", AUGUST),
+        ('"07 Aug 2013 10:01:02"', SECOND),
+        ('"2013 Aug 07 10:01:02"', SECOND),
+        ("(07aug2013 10:01:02)", SECOND),
+        ("(8/7/13 10:01:02)", SECOND),
+        ("(2013/8/7 10:01:02)", SECOND),
+        ("(20130807 1001)", SECOND - 2_000_000),
+        ("(1970-01-01 00:00:00Z)", 0),
+        ("(1969-12-31 24:00:00Z)", 0),
+        ("(1969-12-31 23:59:60.9Z)", 0),
+        ("(1969-12-31 23:59:59.9Z)", -100_000),
+        ("(1970-01-01 00:00:00.000_001)", 1),
+        ("(1970-01-01 00:00:00.)", 0),
+        ("(0000-02-29 00:00:00Z)", -62_167_219_200_000_000 + 59 * DAY),
+        ("(0001-01-01 00:00:00Z)", -62_135_596_800_000_000),
+        ("(0000-01-01 00:00:00 Asia/Tokyo)", -62_167_219_200_000_000 - 33_539_000_000),
+    ],
+)
+def test_the_forms_of_a_time(time: str, microseconds: int) -> None:
+    assert ack(time) == microseconds
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "0", "1375869662", "1375869662.5", "now", '""', "()", "(())", "2013-08-07", "(2013-08-07)",
+        "(10:01:02)",
+        "(2013-08-07 10)", "(2013-08-07 10:1)", "(2013-08-07 10:60)", "(2013-08-07 25:00)",
+        "(2013-08-07 24:01)",
+        "(2013-08-07 24:00:00.1)", "(2013-08-07 23:59:61)", "(2013-08-07 10:01:02,5)",
+        "(2013-08-07 +10:01:02)",
+        "(2013-13-07 10:01)", "(2013-00-07 10:01)", "(2013-08-00 10:01)", "(2013-08-32 10:01)",
+        "(1900-02-29 10:01)", "(2013-8-7 10:01)", "(13-08-07 10:01)", "(-013-08-07 10:01)",
+        "(2013-08-07 10:01:02+)", "(2013-08-07 10:01:02+25:00)", "(2013-08-07 10:01:02+1:2)",
+        "(2013-08-07 10:01:02Z UTC)", "(2013-08-07 10:01:02 No/Where)",
+        "(2013-08-07 10:01:02 /etc/localtime)",
+        "(2013-08-07 10:01:02 ../UTC)", '(2013-08-07 10:01:02 "")', "(2013-08-07 10:01:02 Europe)",
+        "(2013-08-07 10:01:02 \xff)", '(2013-08-07 10:01:02 "\\000")', "(2013-08-07 10:01:02 UTC UTC)",
+        "((2013-08-07) 10:01:02)", "(2013-08-07 (10:01:02))", "(2013-08-07 10:01:02 (UTC))",
+        "(08/07/2013/1 10:01)", "(08/07 10:01)", "(99999999999999999999/1/1 10:01)", "(10000/1/1 10:01)",
+        "(\u0662013-08-07 10:01:02)",
+    ],
+)  # fmt: skip
+def test_what_is_no_time(time: str) -> None:
+    sexp = read(time.encode())
+    assert sexp is not None
+    with pytest.raises(ConversionError, match="must be"):
+        time_of_sexp(sexp)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"a" * 100_000,
+        b"../" * 1000 + b"UTC",
+        b"." * 1000,
+        b"a." * 1000 + b"a",
+        pytest.param(
+            b"a/" * 1000 + b"a",
+            marks=pytest.mark.xfail(
+                raises=RecursionError, strict=True, reason="each part is looked up alone"
+            ),
+        ),
+    ],
+    ids=["long", "above", "dots", "dotted", "deep"],
+)
+def test_a_zone_with_a_strange_name_is_only_unknown(name: bytes) -> None:
+    with pytest.raises(ConversionError, match="known zone"):
+        time_of_sexp([b"2013-08-07", b"10:01:02", name])
+
+
+def test_a_time_is_printed_with_microseconds_and_z() -> None:
+    assert sexp_of_time(AUGUST) == [b"2013-08-07", b"10:01:02.123456Z"]
+    assert sexp_of_time(0) == [b"1970-01-01", b"00:00:00.000000Z"]
+    assert sexp_of_time(-1) == [b"1969-12-31", b"23:59:59.999999Z"]
+    assert sexp_of_time(-62_135_596_800_000_000) == [b"0001-01-01", b"00:00:00.000000Z"]
+
+
+@pytest.mark.parametrize("microseconds", [-62_135_596_800_000_001, 253_402_300_800_000_000, 2**80, -(2**80)])
+def test_years_beyond_four_digits_cannot_be_printed(microseconds: int) -> None:
+    with pytest.raises(OverflowError):
+        sexp_of_time(microseconds)
+
+
+@given(st.integers(-EXACT, EXACT))
+@example(EXACT)
+@example(-EXACT)
+def test_a_printed_time_is_read_back_exactly(microseconds: int) -> None:
+    assert time_of_sexp(sexp_of_time(microseconds)) == microseconds
+
+
+@given(
+    st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
+    st.integers(-1439, 1439),
+    st.sampled_from([" ", "T"]),
+)
+def test_an_offset_says_how_far_ahead_the_clock_is(clock: datetime, minutes: int, between: str) -> None:
+    clock = clock.replace(microsecond=0)
+    offset = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    moment = clock.replace(tzinfo=UTC) - timedelta(minutes=minutes)
+    assert time_of_sexp((clock.isoformat(between) + offset).encode()) == (moment - EPOCH) // MICROSECOND
+
+
+PARTS = [
+    b"2013", b"08", b"07", b"8", b"0000", b"9999", b"-", b"/", b":", b".", b"+", b"Z", b"T", b" ", b"_",
+    b"24", b"60",
+    b"0", b"Aug", b"feb", b"29", b"UTC", b"nyc", b"Europe/", b"London", b"2013-08-07", b"10:01:02", b"1/1/1",
+    b"\0", b"\xff", b"\n", b"0x7", b"99999999999999999999",
+]  # fmt: skip
+words = st.one_of(st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join), st.binary(max_size=12))
+
+
+@given(st.one_of(words, st.lists(words, max_size=4)))
+def test_anything_is_a_time_or_refused(sexp: Sexp) -> None:
+    try:
+        microseconds = time_of_sexp(sexp)
+    except ConversionError:
+        return
+    # A day more on both sides, for an offset.
+    assert -62_167_219_200_000_000 - 2 * DAY < microseconds < 253_402_300_800_000_000 + 2 * DAY
