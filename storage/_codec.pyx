@@ -18,6 +18,30 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+
+    /* Whether an octet is there that ends a bare atom, or a # or |. The distance to the nearest of them, and
+       not a comparison with each, is what compilers turn into operations on many octets at a time. */
+    static int omq_has_mark(const uint8_t *at, size_t size) {
+        static const uint8_t marks[9] = {'\\t', '\\f', '\\r', '"', '(', ')', ';', '#', '|'};
+        uint8_t found = 0;
+        for (size_t i = 0; i < size; i++) {
+            uint8_t nearest = (uint8_t)(at[i] ^ ' ');
+            for (int j = 0; j < 9; j++) {
+                uint8_t distance = (uint8_t)(at[i] ^ marks[j]);
+                nearest = distance < nearest ? distance : nearest;
+            }
+            found |= nearest == 0 ? 1 : 0;
+        }
+        return found;
+    }
+    """
+    bint has_mark "omq_has_mark"(const uint8_t* at, size_t size) noexcept nogil
+
+
 cdef enum:
     HEADER = 17  # of a frame
     COUNTED = 13  # octets of that which its length counts
@@ -86,6 +110,12 @@ cdef inline uint8_t* octets_of(bytes owner) noexcept:
     return <uint8_t*>PyBytes_AS_STRING(owner)
 
 
+cdef inline bint occurs(uint64_t eight, uint64_t octet) noexcept nogil:
+    """Whether an octet is one of eight that were read as a number."""
+    cdef uint64_t difference = eight ^ (octet * 0x0101010101010101ULL)
+    return ((difference - 0x0101010101010101ULL) & ~difference & 0x8080808080808080ULL) != 0
+
+
 # -- frames -------------------------------------------------------------------------------------------------
 
 cdef inline uint8_t meaning(uint8_t letter) noexcept nogil:
@@ -105,7 +135,15 @@ cdef void unescape(uint8_t* out, int64_t length, const uint8_t* at, int64_t writ
     """Copy octets with escapes that `quoted_end` has checked; writes `length` octets at the most."""
     cdef int64_t done = 0
     cdef int64_t i = 0
+    cdef uint64_t eight
     while i < written and done < length:
+        if written - i >= 8 and length - done >= 8:
+            memcpy(&eight, at + i, 8)
+            if not occurs(eight, c'\\'):
+                memcpy(out + done, &eight, 8)
+                i += 8
+                done += 8
+                continue
         if at[i] != c'\\':
             out[done] = at[i]
             i += 1
@@ -853,22 +891,10 @@ cdef int64_t bare_end(const uint8_t* octets, int64_t at, int64_t end) noexcept n
 
 
 cdef int64_t bare_body_end(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """As `bare_end`, faster where the atom goes up to the parenthesis that ends the line and has no # or |.
-
-    Compilers make a loop without branches of it, for many octets at a time.
-    """
+    """As `bare_end`, faster where the atom goes up to the parenthesis that ends the line and has no # or |."""
     cdef int64_t last = end - 1
-    cdef int64_t i
-    cdef uint8_t octet, marks = 0
-    if last > at and octets[last] == c')':
-        for i in range(at, last):
-            octet = octets[i]
-            marks |= (
-                (octet == c' ') | (octet == c'\t') | (octet == c'\f') | (octet == c'\r') | (octet == c'"')
-                | (octet == c'(') | (octet == c')') | (octet == c';') | (octet == c'#') | (octet == c'|')
-            )
-        if not marks:
-            return last
+    if last > at and octets[last] == c')' and not has_mark(octets + at, last - at):
+        return last
     return bare_end(octets, at, end)
 
 
@@ -878,6 +904,7 @@ cdef int64_t quoted_end(const uint8_t* octets, int64_t at, int64_t end, int64_t*
     cdef const uint8_t* escape
     cdef int64_t i = at
     cdef int64_t saved = 0
+    cdef uint64_t eight
     if quote == NULL:
         return -1
     escape = <const uint8_t*>memchr(octets + at, c'\\', quote - (octets + at))
@@ -886,6 +913,11 @@ cdef int64_t quoted_end(const uint8_t* octets, int64_t at, int64_t end, int64_t*
         return quote - octets
     i = escape - octets
     while i < end:
+        if end - i >= 8:
+            memcpy(&eight, octets + i, 8)
+            if not occurs(eight, c'"') and not occurs(eight, c'\\'):
+                i += 8
+                continue
         if octets[i] == c'"':
             length[0] = i - at - saved
             return i
@@ -912,11 +944,11 @@ cdef inline bint is_decimal(const uint8_t* at) noexcept nogil:
 
 
 cdef inline bint ends_well(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Whether only `)` and carriage returns stand before the line feed at `end`."""
+    """Whether only `)`, and perhaps a carriage return, stand before the line feed at `end`."""
     if octets[at] != c')':
         return False
     at += 1
-    while at < end and octets[at] == c'\r':
+    if octets[at] == c'\r':
         at += 1
     return at == end
 

@@ -236,7 +236,8 @@ def _uniform(lines: bytes) -> PublishRun | None:
         return None
     head = match[0]
     tail = b'")\n' if match[2] else b")\n"
-    if not lines.endswith(tail):
+    # In `(Publish a ")` one quote would be both the head's and the tail's.
+    if not lines.endswith(tail, len(head)):
         return None
     split = lines[len(head) : -len(tail)].split(tail + head)
     bodies = _plain_quoted(split) if match[2] else _plain_bare(split)
