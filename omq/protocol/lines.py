@@ -77,8 +77,8 @@ _LINES = re.compile(
 _HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
 
 # The beginning of a line that means to publish, and its topic if that can be told.
-_PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+"?[Pp]ublish(?:"|(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
-_TOPIC = re.compile(rb"(" + BARE + rb"|" + QUOTED + rb')[ \t\f"]')
+_PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
+_TOPIC = re.compile(rb"(" + QUOTED + rb"|" + BARE + rb'(?=[ \t\f"]))')
 
 
 class LineReader:
@@ -236,9 +236,8 @@ def _uniform(lines: bytes) -> PublishRun | None:
         return None
     head = match[0]
     tail = b'")\n' if match[2] else b")\n"
-    # In `(Publish a ")` one quote would be both the head's and the tail's.
-    if not lines.endswith(tail, len(head)):
-        return None
+    if len(lines) < len(head) + len(tail) or not lines.endswith(tail):
+        return None  # head and tail must not share a quote
     split = lines[len(head) : -len(tail)].split(tail + head)
     bodies = _plain_quoted(split) if match[2] else _plain_bare(split)
     return None if bodies is None else _run(_atom(match[1]), bodies)

@@ -23,6 +23,9 @@ _MONTHS = constructors(
     }
 )  # fmt: skip
 
+_MOST_SLASHES = 3
+"""As in `posix/America/Indiana/Knox`."""
+
 # Core's short names; every other name is a file of the time zone database.
 _ZONES = {
     "utc": "UTC", "gmt": "GMT", "chi": "America/Chicago", "nyc": "America/New_York", "hkg": "Asia/Hong_Kong",
@@ -101,6 +104,8 @@ def _in_zone(day: bytes, clock: bytes, zone: bytes) -> int:
 def _zone(name: bytes) -> ZoneInfo:
     # ZoneInfo refuses absolute names and names with `..`, which would leave the time zone database; and a
     # name may be that of a directory, or of a file that describes no zone.
+    if name.count(b"/") > _MOST_SLASHES:
+        raise ConversionError("must be a time in a known zone")  # ZoneInfo looks at each part within another
     try:
         text = name.decode("ascii")
         return ZoneInfo(_ZONES.get(text, text))

@@ -274,6 +274,8 @@ def test_an_argument_more_or_less_is_refused_by_name(command: Command, position:
         (b"(Subscribe (a) From_current)", "Subscribe", b"Subscribe: topic must be an atom, not a list"),
         (b"(Confirm x)", "Confirm", b"Confirm x: n must be an integer of 64 bits"),
         (b'(Request "a b" "")', "Request", b'Request "a b": n must be an integer of 64 bits'),
+        (b"(Fetch a x 1)", "Fetch", b"Fetch a: first must be an integer of 64 bits"),
+        (b"(Blocks a 1 x)", "Blocks", b"Blocks a: count must be an integer of 64 bits"),
         (b"(Publish a)", "Publish", b"Publish a: takes exactly 2 arguments: topic, body"),
         (b"(publish a b c)", "Publish", b"Publish a: takes exactly 2 arguments: topic, body"),
         (b"(Ack 7)", "Ack", b"Ack 7: time must be a time"),

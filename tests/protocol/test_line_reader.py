@@ -413,9 +413,6 @@ def test_a_line_too_long_is_answered_with_its_topic_where_that_can_be_told(
     assert LineReader(1000).feed(head + b"x" * 1001) == [TooLong(error)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the quote that begins a topic is taken for one that ends the name Publish"
-)
 @pytest.mark.parametrize("head", [b'(Publish"a b"', b'(Publish"a b""', b'(Publish "a b"'])
 def test_a_line_too_long_as_we_print_it_is_answered_with_its_topic(head: bytes) -> None:
     error = b'Publish "a b": the line has more than 1000 octets'
