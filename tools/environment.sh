@@ -71,8 +71,8 @@ with open("pyproject.toml", "rb") as file:
 # So do the sources of the compiled codec: where there is a C compiler, installing builds it anew.
 fingerprint() {
     local file
-    for file in pyproject.toml setup.py storage/_codec.pyx; do
-        cat "$root/$file" 2>/dev/null || true
+    for file in "$root"/pyproject.toml "$root"/setup.py "$root"/storage/_codec.pyx "$root"/storage/native/*; do
+        cat "$file" 2>/dev/null || true
     done | sha256sum
 }
 is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerprint)" ]; }
