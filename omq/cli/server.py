@@ -72,9 +72,7 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the least that is logged (default info)",
     )
-    made.add_argument(
-        "--version", action="version", version=f"omq {importlib.metadata.version('omq')} ({describe()})"
-    )
+    made.add_argument("--version", action="version", version=f"omq {importlib.metadata.version('omq')}")
     return made
 
 
