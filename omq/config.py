@@ -66,6 +66,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
     handshake_seconds: Seconds = 10
 
+    lease_seconds: Seconds = 60
+    lease_same_host: bool = True
+    max_leases: Count = 10_000
+    max_dmp_connections: Count = 10_000
+    feed_null_seconds: Seconds = 5
+
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
     max_message_bytes: Octets = 64 * MIB
     max_credit: Count = 100_000
@@ -121,7 +127,10 @@ def load(path: Path | None) -> Config:
 
 def check(config: Config) -> None:
     """What one key alone cannot show. Raises ConfigError with one line that names the key."""
-    for key in ("handshake_seconds", "weak_flush_seconds", "async_flush_seconds", "retention_seconds"):
+    for key in (
+        "handshake_seconds", "lease_seconds", "feed_null_seconds",
+        "weak_flush_seconds", "async_flush_seconds", "retention_seconds",
+    ):  # fmt: skip
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{key}: must be a finite number of seconds")

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import trio
 
@@ -12,8 +12,10 @@ from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
 from omq.drivers.housekeeping import keep_flushing, keep_tidy, look_at_disk, save_positions, watch_disk
+from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
+from omq.terminals.dmp import DmpTerminal, Places, Shared
 from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
 from omq.terminals.transport import Transport
@@ -31,6 +33,19 @@ class ListenError(Exception):
     """An address cannot be listened on; the message is one line."""
 
 
+class Terminal(Protocol):
+    """What the server needs of a connection after its handshake."""
+
+    async def serve(self) -> None:
+        """Return when the connection is over, whatever the reason."""
+
+    def sweep(self, now: float) -> None:
+        """Called about every second."""
+
+    def shut_down(self) -> None:
+        """End the connection properly, and soon."""
+
+
 class Server:
     """A running server. `addresses` are those it listens on, host and real port."""
 
@@ -39,7 +54,9 @@ class Server:
         self.addresses: list[tuple[str, int]] = []
         self._catalogue = catalogue
         self.memory = memory
-        self._terminals: dict[OmqTerminal, None] = {}
+        self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
+        self._dmp = Shared(catalogue, self._leases, memory, config, Places(config.max_dmp_connections))
+        self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         self._stopping = False
 
@@ -99,7 +116,12 @@ class Server:
         match handshake.recognise(received[: handshake.LENGTH]):
             case handshake.Omq():
                 await transport.send(handshake.ACCEPTED)
-                await self._serve_omq(transport, received[handshake.LENGTH :])
+                rest = received[handshake.LENGTH :]
+                await self._serve(
+                    OmqTerminal(transport, self._catalogue, self._leases, self.memory, self.config, rest)
+                )
+            case handshake.Dmp():
+                await self._serve(DmpTerminal(transport, self._dmp, received[handshake.LENGTH :]))
             case handshake.UnknownVersion(version):
                 log.info("%s: version %d is not spoken here", transport.peer(), version)
                 await transport.send(handshake.REFUSED)
@@ -107,13 +129,12 @@ class Server:
             case handshake.OtherAmqp():
                 await transport.send(handshake.OTHER_AMQP_ANSWER)
                 await transport.finish()
-            case handshake.Dmp() | handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls() as other:
+            case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls() as other:
                 log.info("%s: %s is not served yet", transport.peer(), type(other).__name__)
             case never:
                 assert_never(never)
 
-    async def _serve_omq(self, transport: Transport, received: bytes) -> None:
-        terminal = OmqTerminal(transport, self._catalogue, self.memory, self.config, received)
+    async def _serve(self, terminal: Terminal) -> None:
         self._terminals[terminal] = None
         try:
             if self._stopping:
@@ -123,12 +144,13 @@ class Server:
             del self._terminals[terminal]
 
     async def sweep(self) -> None:
-        """Look after the connections' pings until cancelled."""
+        """Look after the connections' pings, and the leases that nobody uses, until cancelled."""
         while True:
             await trio.sleep(look_seconds(self.config.ping_seconds))
             now = trio.current_time()
             for terminal in list(self._terminals):
                 terminal.sweep(now)
+            self._leases.expire()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from storage.plain import Octets
+from storage.numbers import Octets
 
 @final
 class Frames:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from storage import codec
 from storage.blocks import FRAME_HEADER, Block, encode
+from storage.heads import encode_heads
 
 if TYPE_CHECKING:
     from storage._codec import Frames, Spans
@@ -29,8 +30,8 @@ class Batch(ABC):
     """Octets of the longest body, 0 without any."""
 
     @abstractmethod
-    def encode(self, topic: int, first: int, time: int) -> Block:
-        """The block of all of them. Errors as those of `storage.blocks.encode`."""
+    def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
+        """The block of all of them, with their heads. Errors as those of `storage.blocks.encode`."""
 
     @abstractmethod
     def part(self, begin: int, end: int) -> "Batch":
@@ -59,8 +60,8 @@ class Bodies(Batch):
         self.octets = sum(lengths) + FRAME_HEADER * self.count
         self.longest = max(lengths, default=0)
 
-    def encode(self, topic: int, first: int, time: int) -> Block:
-        return encode(topic, first, self._bodies, time)
+    def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
+        return encode(topic, first, self._bodies, time, heads)
 
     def part(self, begin: int, end: int) -> Batch:
         if not 0 <= begin <= end <= self.count:
@@ -85,11 +86,14 @@ class Framed(Batch):
         self.octets = frames.octets
         self.longest = longest
 
-    def encode(self, topic: int, first: int, time: int) -> Block:
+    def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
         stamped = self.frames.stamped(topic, first)
         if stamped is None:
-            return encode(topic, first, self.bodies(), time)  # which says what is wrong with the numbers
-        return Block(topic, first, self.count, time, *stamped)
+            return encode(
+                topic, first, self.bodies(), time, heads
+            )  # which says what is wrong with the numbers
+        side = encode_heads(heads, self.count) if heads else None
+        return Block(topic, first, self.count, time, *stamped, None, side)
 
     def part(self, begin: int, end: int) -> Batch:
         return Framed(self.frames.part(begin, end), self.longest)

@@ -10,7 +10,7 @@ can use them where they lie::
 
      0  4 octets  magic "omqB"
      4  u8        format version, 1
-     5  u8        flags: 1 = the block has time deltas; all others must be 0
+     5  u8        flags: 1 = the block has time deltas, 2 = it has heads; all others must be 0
      6  u16       0
      8  u32       CRC-32C of everything else
     12  u32       topic id
@@ -18,29 +18,35 @@ can use them where they lie::
     24  u64       time of the first message, microseconds since the epoch
     32  u32       count of messages, at least 1
     36  u32       octets of frames, under 2^30
-    40  u64       octets of side arrays, 0 in this version
+    40  u64       octets of heads, under 2^30; 0 without flag 2
     48  u32 * (count + 1)   offsets of the frames in the frames, and their end
         u32 * count         time deltas, microseconds since the first message (only with flag 1)
+        u32 * (count + 1)   offsets of the heads in the heads, and their end (only with flag 2)
         frames
-        side arrays (none in this version)
+        heads               (only with flag 2)
+
+Heads are what a message carries besides its body: octets that mean nothing here, empty for a message without.
+They stay out of the frames (design, section 5), and a block none of whose messages has any has no arrays for
+them.
 
 Magic, version and checksum keep their places and their meaning in every later version, so that damage can
 never look like a newer format.
 
-What is done for each message is in ``storage.codec`` and in ``merge``.
+What is done for each message is in ``storage.codec``, in ``storage.heads`` and in ``merge``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
 
 from crc32c import crc32c
 
-from storage import codec
+from storage import codec, numbers
 from storage.errors import DamagedBlock, NewerFormat
-from storage.plain import FRAME_HEADER, FRAMES_LIMIT, Octets, numbers, octets
+from storage.heads import Heads, encode_heads, merge_heads
+from storage.numbers import Octets
+from storage.plain import FRAME_HEADER, FRAMES_LIMIT
 from storage.plain import ID_LIMIT as _ID_LIMIT
 
 __all__ = [
@@ -53,17 +59,16 @@ SPAN_LIMIT = 1 << 32
 _MAGIC = b"omqB"
 _VERSION = 1
 _DELTAS = 1
-_NUMBER = Struct("<I")
+_HEADS = 2
+_FLAGS = _DELTAS | _HEADS
 _START = Struct(">4sBBH")
 _CHECKSUM = Struct(">I")
 _REST = Struct(">IQQIIQ")
 _REST_AT = _START.size + _CHECKSUM.size
 _ARRAYS_AT = _REST_AT + _REST.size
 
-BLOCK_HEADER = _ARRAYS_AT + _NUMBER.size
+BLOCK_HEADER = _ARRAYS_AT + numbers.SIZE
 """Octets of a stored value besides those for each message: its header and the end of the last frame."""
-
-_KEPT_COUNT = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class Block:
 
     ``frames`` is what goes out on the wire.  ``offsets`` holds count + 1 little-endian u32: where each frame
     begins, and last the length of ``frames``.  ``deltas`` holds count little-endian u32: microseconds after
-    ``time``, not decreasing; None when all of them are zero.  The octets may be views of one stored value.
+    ``time``, not decreasing; None when all of them are zero.  ``heads`` are those of the messages; None when
+    no message has any.  The octets may be views of one stored value.
     """
 
     topic: int
@@ -83,6 +89,7 @@ class Block:
     frames: Octets
     offsets: Octets
     deltas: Octets | None = None
+    heads: Heads | None = None
 
     @property
     def last(self) -> int:
@@ -100,9 +107,19 @@ class Block:
         return len(self.frames)
 
     @property
+    def held(self) -> int:
+        """Octets of the frames and the heads: what the messages take of memory."""
+        return len(self.frames) if self.heads is None else len(self.frames) + len(self.heads.octets)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether any message has a head."""
+        return self.heads is not None
+
+    @property
     def span(self) -> int:
         """Microseconds from the first message to the last."""
-        return 0 if self.deltas is None else _number(self.deltas, self.count - 1)
+        return 0 if self.deltas is None else numbers.number(self.deltas, self.count - 1)
 
     def after(self, message: int) -> memoryview:
         """The frames from this message id on; empty for ``next``.  ValueError when it is outside first to
@@ -133,11 +150,24 @@ class Block:
         begin, end = messages.start - self.first, messages[-1] + 1 - self.first
         return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
 
+    def heads_from(self, message: int) -> list[bytes]:
+        """The head of each message from this id on, empty for those without.  ValueError when it is outside
+        first to next.
+        """
+        self.check(message)
+        if self.heads is None:
+            return [b""] * (self.next - message)
+        return self.heads.values(message - self.first)
+
     def message_time(self, message: int) -> int:
         """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
         if not self.first <= message <= self.last:
             raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
-        return self.time if self.deltas is None else self.time + _number(self.deltas, message - self.first)
+        return (
+            self.time
+            if self.deltas is None
+            else self.time + numbers.number(self.deltas, message - self.first)
+        )
 
     def check(self, message: int) -> None:
         """ValueError when the id is outside first to next."""
@@ -146,32 +176,48 @@ class Block:
 
     def _offset(self, message: int) -> int:
         self.check(message)
-        return _number(self.offsets, message - self.first)
+        return numbers.number(self.offsets, message - self.first)
 
 
-def encode(topic: int, first: int, bodies: Sequence[bytes], time: int) -> Block:
+def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Sequence[bytes] = ()) -> Block:
     """Frames messages that arrived together: ``first`` is the id of the first, ``time`` in microseconds.
 
-    ValueError without any body, or when the frames would reach 1 GiB, or the ids 2^64.
+    ``heads``: none at all, or one for each body, empty where a message has none.
+
+    ValueError without any body, with a wrong number of heads, or when the frames or the heads would reach
+    1 GiB, or the ids 2^64.
     """
     frames, offsets = codec.frames_of(topic, first, bodies)
-    return Block(topic, first, len(bodies), time, frames, offsets)
+    side = encode_heads(heads, len(bodies)) if heads else None
+    return Block(topic, first, len(bodies), time, frames, offsets, None, side)
 
 
 def pack(block: Block) -> bytes:
     """The value to store for a block."""
-    deltas = b"" if block.deltas is None else block.deltas
-    start = _START.pack(_MAGIC, _VERSION, 0 if block.deltas is None else _DELTAS, 0)
-    rest = _REST.pack(block.topic, block.first, block.time, block.count, len(block.frames), 0)
+    arrays: list[Octets] = [block.offsets]
+    flags = 0
+    side = 0
+    if block.deltas is not None:
+        flags |= _DELTAS
+        arrays.append(block.deltas)
+    if block.heads is None:
+        arrays.append(block.frames)
+    else:
+        flags |= _HEADS
+        side = len(block.heads.octets)
+        arrays += (block.heads.offsets, block.frames, block.heads.octets)
+    start = _START.pack(_MAGIC, _VERSION, flags, 0)
+    rest = _REST.pack(block.topic, block.first, block.time, block.count, len(block.frames), side)
     checksum = crc32c(rest, crc32c(start))
-    for part in (block.offsets, deltas, block.frames):
+    for part in arrays:
         checksum = crc32c(part, checksum)
-    return b"".join((start, _CHECKSUM.pack(checksum), rest, block.offsets, deltas, block.frames))
+    return b"".join((start, _CHECKSUM.pack(checksum), rest, *arrays))
 
 
 def packed_size(block: Block) -> int:
     """Octets of the value that ``pack`` makes of a block."""
-    return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames)
+    side = 0 if block.heads is None else len(block.heads.offsets) + len(block.heads.octets)
+    return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames) + side
 
 
 def unpack(topic: int, first: int, value: Octets) -> Block:
@@ -181,9 +227,10 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
     and NewerFormat when a later version made it.
 
     The checksum is verified first.  It tells damage, but not malice, so everything that could lead a reader
-    outside of the frames is checked besides: the sizes, and that every frame has room for its header and ends
-    where the next begins.  The headers inside the frames and the order of the deltas are left to the
-    checksum: wrong ones lead to wrong numbers, never outside of the block.
+    outside of the frames and heads is checked besides: the sizes, that every frame has room for its header
+    and ends where the next begins, and that every head ends where the next begins.  The headers inside the
+    frames and the order of the deltas are left to the checksum: wrong ones lead to wrong numbers, never
+    outside of the block.
     """
     if len(value) < _ARRAYS_AT:
         raise DamagedBlock(topic, first, None, f"it has only {len(value)} octets")
@@ -193,25 +240,31 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
         raise DamagedBlock(topic, first, None, "it does not begin as a block does")
     if crc32c(view[_REST_AT:], crc32c(view[: _START.size])) != _CHECKSUM.unpack_from(view, _START.size)[0]:
         raise DamagedBlock(topic, first, None, "its checksum is wrong")
-    if version != _VERSION or flags & ~_DELTAS:
+    if version != _VERSION or flags & ~_FLAGS:
         raise NewerFormat(
             f"The block from message {first} of topic {topic} has format {version} with flags {flags}; "
-            f"this version reads format {_VERSION} with flags up to {_DELTAS}."
+            f"this version reads format {_VERSION} with flags up to {_FLAGS}."
         )
     own_topic, own_first, time, count, size, side = _REST.unpack_from(view, _REST_AT)
     if (own_topic, own_first) != (topic, first):
         raise DamagedBlock(topic, first, None, f"it is the one from message {own_first} of topic {own_topic}")
     if not count or first + count > _ID_LIMIT:
         raise DamagedBlock(topic, first, None, f"it claims {count} messages")
-    offsets_end = _ARRAYS_AT + 4 * (count + 1)
-    deltas_end = offsets_end + (4 * count if flags & _DELTAS else 0)
-    if reserved or side or size >= FRAMES_LIMIT or deltas_end + size != len(view):
+    offsets_end = _ARRAYS_AT + numbers.SIZE * (count + 1)
+    deltas_end = offsets_end + (numbers.SIZE * count if flags & _DELTAS else 0)
+    frames_at = deltas_end + (numbers.SIZE * (count + 1) if flags & _HEADS else 0)
+    frames_end = frames_at + size
+    sizes_allowed = size < FRAMES_LIMIT and side < (FRAMES_LIMIT if flags & _HEADS else 1)
+    if reserved or not sizes_allowed or frames_end + side != len(view):
         raise DamagedBlock(topic, first, first + count - 1, "its sizes contradict one another")
     offsets = view[_ARRAYS_AT:offsets_end]
-    if not _offsets_good(offsets, count, size):
+    if not numbers.rises(offsets, count, size, FRAME_HEADER):
         raise DamagedBlock(topic, first, first + count - 1, "its frames overlap or are too short")
     deltas = view[offsets_end:deltas_end] if flags & _DELTAS else None
-    return Block(topic, first, count, time, view[deltas_end:], offsets, deltas)
+    heads = Heads(view[deltas_end:frames_at], view[frames_end:]) if flags & _HEADS else None
+    if heads is not None and not numbers.rises(heads.offsets, count, side, 0):
+        raise DamagedBlock(topic, first, first + count - 1, "its heads overlap")
+    return Block(topic, first, count, time, view[frames_at:frames_end], offsets, deltas, heads)
 
 
 def merge(blocks: Sequence[Block]) -> Block:
@@ -219,7 +272,8 @@ def merge(blocks: Sequence[Block]) -> Block:
 
     Each message keeps its time; where the clock went back between two blocks, the later messages take the
     last time before that, because deltas never decrease.  ValueError when there is no block, when topics
-    differ or ids do not follow one another, or when the result would span 2^32 microseconds or reach 1 GiB.
+    differ or ids do not follow one another, or when the result would span 2^32 microseconds or reach 1 GiB of
+    frames or heads.
     """
     if not blocks:
         raise ValueError("There is no block to merge.")
@@ -233,7 +287,7 @@ def merge(blocks: Sequence[Block]) -> Block:
     size = sum(b.size for b in blocks)
     if size >= FRAMES_LIMIT:
         raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
-    offsets = [_NUMBER.pack(0)]
+    offsets = [numbers.pack([0])]
     deltas: list[bytes] = []
     base = 0
     latest = 0
@@ -241,16 +295,16 @@ def merge(blocks: Sequence[Block]) -> Block:
         shift = b.time - start.time
         if max(latest, shift + b.span) >= SPAN_LIMIT:
             raise ValueError(f"A block may not span {SPAN_LIMIT} microseconds.")
-        offsets.append(_shifted(b.offsets[_NUMBER.size :], base))
+        offsets.append(numbers.shifted(b.offsets[numbers.SIZE :], base))
         base += b.size
         if b.deltas is None:
             latest = max(latest, shift)
-            deltas.append(_NUMBER.pack(latest) * b.count)
+            deltas.append(numbers.pack([latest]) * b.count)
         elif shift >= latest:
             latest = shift + b.span
-            deltas.append(_shifted(b.deltas, shift))
+            deltas.append(numbers.shifted(b.deltas, shift))
         else:
-            deltas.append(octets([max(latest, shift + delta) for delta in numbers(b.deltas)]))
+            deltas.append(numbers.pack(max(latest, shift + delta) for delta in numbers.unpack(b.deltas)))
             latest = max(latest, shift + b.span)
     return Block(
         start.topic,
@@ -260,54 +314,5 @@ def merge(blocks: Sequence[Block]) -> Block:
         b"".join(b.frames for b in blocks),
         b"".join(offsets),
         b"".join(deltas) if latest else None,
+        merge_heads([(b.heads, b.count) for b in blocks]),
     )
-
-
-def _shifted(octets: Octets, shift: int) -> bytes:
-    """An array of little-endian u32 with ``shift`` added to each of them; none may reach 2^32.
-
-    Added at once, as two large numbers with a lane of 32 bits for each.
-    """
-    shifts = int.from_bytes(_NUMBER.pack(shift) * (len(octets) // _NUMBER.size), "little")
-    return (int.from_bytes(octets, "little") + shifts).to_bytes(len(octets), "little")
-
-
-def _number(octets: Octets, index: int) -> int:
-    """One of an array of little-endian u32."""
-    number: int = _NUMBER.unpack_from(octets, _NUMBER.size * index)[0]
-    return number
-
-
-@lru_cache(maxsize=64)
-def _kept_lanes(count: int) -> tuple[int, int]:
-    return _lanes(count)
-
-
-def _lanes(count: int) -> tuple[int, int]:
-    """Two large numbers of ``count`` lanes of 32 bits: the highest bit in each lane, and a frame's header
-    size.
-    """
-    top = int.from_bytes(b"\0\0\0\x80" * count, "little")
-    header = int.from_bytes(_NUMBER.pack(FRAME_HEADER) * count, "little")
-    return top, header
-
-
-def _offsets_good(offsets: memoryview, count: int, size: int) -> bool:
-    """Whether the offsets begin at 0, end at ``size``, and are at least a header apart.
-
-    All of the neighbours are subtracted at once, as two large numbers with a lane of 32 bits for each: three
-    times as fast as a sorted copy.  The highest bit, set beforehand in every lane of the minuend, survives
-    exactly where the difference is not negative.  That needs offsets under 2^30, else one lane could borrow
-    from the next.
-    """
-    if _number(offsets, 0) != 0 or _number(offsets, count) != size:
-        return False
-    # Blocks have up to 4,096 messages here; one from elsewhere may have millions, and must not fill the
-    # cache.
-    top, header = _kept_lanes(count) if count <= _KEPT_COUNT else _lanes(count)
-    begins = int.from_bytes(offsets[:-4], "little")
-    ends = int.from_bytes(offsets[4:], "little")
-    high = top | (top >> 1)
-    if (begins | ends) & high:
-        return False
-    return ((ends | top) - begins - header) & top == top

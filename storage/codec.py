@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from storage import plain
-from storage.plain import Octets
+from storage.numbers import Octets
 
 COMPILED = False
 """Whether the compiled codec is in use; then `native` is it."""

@@ -2,16 +2,17 @@
 
 Its tables: ``blocks`` holds one value a block; ``index`` a short record under the same key, so that looking
 for a message, listing, deleting and merging need not touch the messages; ``extents`` and ``positions`` one
-record a topic. All change in one transaction, so that after a power failure they agree: a position never
-points past what survived.
+record a topic; those of ``storage.producers`` the last sequence of each idempotent producer.  All change in
+one transaction, so that after a power failure they agree: neither a position nor a sequence ever points past
+what survived.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from storage.blocks import Block, merge, pack, unpack
 from storage.checkpoint import Checkpoints, prepare
@@ -19,6 +20,7 @@ from storage.database import Cursor, Database, Reading, Writing
 from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
 from storage.merging import plan
+from storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from storage.records import (
     BlockInfo,
     Extent,
@@ -41,11 +43,15 @@ _BLOCKS = b"blocks"
 _INDEX = b"index"
 _EXTENTS = b"extents"
 _POSITIONS = b"positions"
-_TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS)
+_TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS, *PRODUCER_TABLES)
 _DELETED_AT_ONCE = 256
+_FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
 _MERGED_AT_ONCE = 8 << 20
 _GROWTH = 8 << 20
+_NO_SEQUENCES: Mapping[int, Mapping[bytes, int]] = {}
+
+T = TypeVar("T")
 
 
 class Environment:
@@ -74,16 +80,26 @@ class Environment:
                 assert_never(level)
         self._database.make_tables()
 
-    def append(self, blocks: Sequence[Block]) -> None:
+    def append(
+        self, blocks: Sequence[Block], sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES
+    ) -> None:
         """Stores blocks, of any topics, in one transaction: all of them or, when it raises, none.
+
+        ``sequences``: for ids of topics among the blocks, the last sequence (0 to 2^64 - 1) that they have of
+        each idempotent producer (up to 255 octets); kept in the same transaction, in the place of what was
+        known of that producer.  65,536 producers of a topic are kept; with more, those used longest ago are
+        forgotten, and their messages would be taken for new ones.
 
         Durable on return for Level.STRONG, else after the next ``checkpoint``.  In each topic the ids must
         increase from block to block; gaps are allowed.
 
-        Raises StoreFull, StoreFailed, and StoreError when a block does not lie after what is stored.  A full
+        Raises StoreFull, StoreFailed, StoreError when a block does not lie after what is stored, and
+        ValueError for sequences that are not as above.  A full
         environment has room again after ``trim``, ``retain`` or ``drop``; for Level.WEAK and Level.ASYNC only
         once a ``checkpoint`` has let go of what they deleted.
         """
+        if not sequences.keys() <= {block.topic for block in blocks}:
+            raise ValueError("Sequences are kept only together with a block of their topic.")
         values = [pack(block) for block in blocks]
         if not blocks:
             return
@@ -99,7 +115,7 @@ class Environment:
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
-                info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+                info = _info(block, value)
                 at_end = key > highest
                 transaction.put(_BLOCKS, key, value, at_end=at_end)
                 transaction.put(_INDEX, key, pack_info(info), at_end=at_end)
@@ -112,6 +128,16 @@ class Environment:
                 )
             for topic, extent in extents.items():
                 transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+            for topic, last in sequences.items():
+                keep_sequences(transaction, topic, last)
+
+    def sequences(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
+        """The last sequence of each of these producers of a topic; those of which none is known are left out.
+
+        They stay when the messages are deleted, until ``drop``.  Raises StoreError for a damaged record.
+        """
+        with self._database.reading() as transaction:
+            return last_sequences(transaction, topic, producers)
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
         """The block that contains message ``first``, or else the next after it, and those that follow, in
@@ -188,10 +214,13 @@ class Environment:
         return self._freeing(topic, kept)[0]
 
     def drop(self, topic: int) -> None:
-        """Deletes everything of a topic, its extent and position too, in bounded transactions.
+        """Deletes everything of a topic, its extent, position and sequences too, in bounded transactions.
 
         One that was interrupted leaves a topic with fewer blocks; dropping it again completes it.
         """
+        more = True
+        while more:  # before the extent, which tells that something is left
+            more = self._with_room(lambda writing: forget_producers(writing, topic, _FORGOTTEN_AT_ONCE))
         more = True
         while more:
             more = self._freeing(topic, lambda _, __: False, forget=True)[1]
@@ -301,35 +330,44 @@ class Environment:
     def _freeing(
         self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
     ) -> tuple[Extent, bool]:
-        """Deletes oldest blocks in one transaction; see ``_delete``.  Gets by in a full environment too.
+        """Deletes oldest blocks in one transaction; see ``_delete``."""
+        return self._with_room(lambda transaction: _delete(transaction, topic, kept, forget))
+
+    def _with_room(self, delete: Callable[[Writing], T]) -> T:
+        """Runs what deletes in one transaction.  Gets by in a full environment too.
 
         Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
         before held; where that is not enough, the map grows a little.  Raises StoreFull when the disk has no
         room even so.
         """
 
-        def delete() -> tuple[Extent, bool]:
+        def attempt() -> T:
             with self._writing() as transaction:
-                return _delete(transaction, topic, kept, forget)
+                return delete(transaction)
 
         with self._one_writer:
             try:
-                return delete()
+                return attempt()
             except StoreFull:
                 self.checkpoint()
             try:
-                return delete()
+                return attempt()
             except StoreFull as full:
                 if full.limit is Limit.DISK:
                     raise
                 self._renew(_GROWTH)
-            return delete()
+            return attempt()
 
 
 def _extent(transaction: Reading, topic: int) -> Extent:
     key = topic_key(topic)
     sealed = transaction.get(_EXTENTS, key)
     return Extent() if sealed is None else unpack_extent(key, sealed)
+
+
+def _info(block: Block, value: bytes) -> BlockInfo:
+    """The record of a block that is stored as ``value``."""
+    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
 
 
 def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
@@ -430,7 +468,7 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     for key in keys[1:]:
         transaction.delete(_INDEX, key)
         transaction.delete(_BLOCKS, key)
-    info = BlockInfo(block.first, block.count, block.time, block.span, len(value))
+    info = _info(block, value)
     transaction.put(_INDEX, keys[0], pack_info(info))
     transaction.put(_BLOCKS, keys[0], value)
     extent = _extent(transaction, topic)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from storage import numbers
 from storage.blocks import BLOCK_HEADER, SPAN_LIMIT
 from storage.records import BlockInfo
 
@@ -49,15 +50,17 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
     first = blocks[begin]
     latest = first.time + first.span
     size = _share(first) + BLOCK_HEADER
+    heads = first.heads
     end = begin + 1
     while end < len(blocks):
         block = blocks[end]
         latest = max(latest, block.time + block.span)
         size += _share(block)
+        heads |= block.heads
         if (
             block.first != blocks[end - 1].next
             or block.next - first.first > MERGED_MESSAGES
-            or size > MERGED_BYTES
+            or size + (_head_offsets(block.next - first.first) if heads else 0) > MERGED_BYTES
             or latest - first.time >= SPAN_LIMIT
         ):
             break
@@ -66,5 +69,14 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
 
 
 def _share(block: BlockInfo) -> int:
-    """Octets that a block adds to the one it is merged into: no header, but deltas even where it has none."""
-    return block.bytes - BLOCK_HEADER + (0 if block.span else 4 * block.count)
+    """Octets that a block adds to the one it is merged into: no header, but deltas even where it has none.
+
+    Without the offsets of heads, which all messages have when one has a head.
+    """
+    deltas = 0 if block.span else numbers.SIZE * block.count
+    return block.bytes - BLOCK_HEADER + deltas - (_head_offsets(block.count) if block.heads else 0)
+
+
+def _head_offsets(count: int) -> int:
+    """Octets of the offsets of so many heads."""
+    return numbers.SIZE * (count + 1)

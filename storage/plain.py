@@ -3,17 +3,16 @@
 `storage/codec.py` chooses between the two. Layout of frames and offsets: see `storage/blocks.py`.
 """
 
-import sys
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise, repeat
 from struct import Struct
 
-FRAME_HEADER = 17
-FRAMES_LIMIT = 1 << 30
-ID_LIMIT = 1 << 64
+from storage import numbers
+from storage.numbers import Octets
 
-Octets = bytes | memoryview
+FRAME_HEADER = 17
+FRAMES_LIMIT = numbers.OFFSETS_LIMIT
+ID_LIMIT = 1 << 64
 
 _LENGTH_SIZE = 4
 _MESSAGE = 2
@@ -37,34 +36,17 @@ def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, b
     pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
     pieces[1::2] = bodies
     offsets = accumulate(map(FRAME_HEADER.__add__, lengths), initial=0)
-    return b"".join(pieces), octets(offsets)
+    return b"".join(pieces), numbers.pack(offsets)
 
 
 def slices(frames: Octets, offsets: Octets, index: int) -> list[memoryview]:
     """Each frame from an index on."""
     view = memoryview(frames)
-    return [view[begin:end] for begin, end in pairwise(numbers(offsets)[index:])]
+    return [view[begin:end] for begin, end in pairwise(numbers.unpack(offsets)[index:])]
 
 
 def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -> bytes:
     """The frames at these indexes, of which none is outside, one after another."""
     view = memoryview(frames)
-    bounds = numbers(offsets)
+    bounds = numbers.unpack(offsets)
     return b"".join([view[bounds[index] : bounds[index + 1]] for index in range(begin, end, step)])
-
-
-def octets(items: Iterable[int]) -> bytes:
-    """Numbers as little-endian u32."""
-    four = array("I", items)
-    if sys.byteorder == "big":
-        four.byteswap()
-    return four.tobytes()
-
-
-def numbers(items: Octets) -> list[int]:
-    """All of an array of little-endian u32."""
-    four = array("I")
-    four.frombytes(items)
-    if sys.byteorder == "big":
-        four.byteswap()
-    return four.tolist()

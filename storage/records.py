@@ -7,7 +7,7 @@ from storage.sealed import seal, unseal
 
 _EXTENT = Struct(">QQQQ")
 _CURSOR = Struct(">Q")
-_INFO = Struct(">IQII")
+_INFO = Struct(">IQII?")
 _KEY = Struct(">IQ")
 _TOPIC = Struct(">I")
 
@@ -24,7 +24,7 @@ class Extent:
     last: int = 0
     messages: int = 0
     bytes: int = 0
-    """Octets of the stored values: frames, offsets and headers."""
+    """Octets of the stored values: frames, offsets, heads and headers."""
 
     @property
     def next(self) -> int:
@@ -55,6 +55,8 @@ class BlockInfo:
     """Microseconds from the first message to the last."""
     bytes: int
     """Octets of the stored value."""
+    heads: bool = False
+    """Whether any of its messages has a head."""
 
     @property
     def last(self) -> int:
@@ -99,7 +101,7 @@ def key_topic(key: bytes) -> int:
 
 def pack_info(info: BlockInfo) -> bytes:
     """The stored record of a block; its first id is in the key."""
-    return seal(_INFO.pack(info.count, info.time, info.span, info.bytes))
+    return seal(_INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
 
 
 def unpack_info(key: bytes, sealed: bytes) -> BlockInfo:

@@ -216,7 +216,7 @@ NAMES = {
     FrameType.ERROR: "Error", FrameType.PING: "Ping", FrameType.MESSAGE: "Message",
     FrameType.SUBSCRIBED: "Subscribed", FrameType.UNSUBSCRIBED: "Unsubscribed",
     FrameType.DECLARED: "Declared", FrameType.CONFIRMED: "Confirmed", FrameType.TOPICS: "Topics",
-    FrameType.DELETED: "Deleted",
+    FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased",
 }  # fmt: skip
 LENGTH = Struct(">I")
 

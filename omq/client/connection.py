@@ -40,6 +40,7 @@ from omq.protocol.types import (
     Error,
     Frame,
     FromCurrent,
+    Leased,
     Message,
     Ping,
     Replay,
@@ -311,6 +312,8 @@ class Connection:
                     sink.end()
             case Subscribed() | Unsubscribed() | Declared() | Confirmed() | TopicList() | Deleted():
                 self._take_answer(item)
+            case Leased():
+                raise ProtocolError(f"the server answered what was not asked: {item!r:.200}")
             case _:
                 assert_never(item)
 

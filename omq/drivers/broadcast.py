@@ -6,7 +6,7 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Frames, Gone, Octets, Refused, Subscriber, Taken
+from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, Taken
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import Block
@@ -61,6 +61,13 @@ class BroadcastDriver(Driver):
     def subscribers(self) -> Iterable[tuple["BroadcastChannel", Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def has_taker(self) -> bool:
+        """Somebody who follows what comes: at its end, or no further behind than memory reaches."""
+        return any(
+            not channel.is_held and (channel.position >= self.next_id or self.tail.covers(channel.position))
+            for channel in self._channels
+        )
+
     def closed(self, channel: "BroadcastChannel") -> None:
         self._channels.pop(channel, None)
         self.moved()
@@ -108,12 +115,13 @@ class BroadcastDriver(Driver):
 class BroadcastChannel:
     """A cursor: `position` is the id of the next message its subscriber gets."""
 
-    __slots__ = ("_end", "driver", "position", "subscriber")
+    __slots__ = ("_end", "driver", "is_held", "position", "subscriber")
 
     def __init__(self, driver: BroadcastDriver, subscriber: Subscriber, position: int) -> None:
         self.driver = driver
         self.subscriber = subscriber
         self.position = position
+        self.is_held = False
         self._end: int | None = None
 
     def ready(self) -> bool:
@@ -149,9 +157,11 @@ class BroadcastChannel:
     def _forward(self, blocks: list[Block]) -> Frames:
         parts: list[Octets] = [blocks[0].after(self.position)]
         parts += [block.frames for block in blocks[1:]]
+        cuts = [Cut(blocks[0], range(self.position, blocks[0].next))]
+        cuts += [Cut(block, range(block.first, block.next)) for block in blocks[1:]]
         self.position = blocks[-1].next
         self.driver.moved()
-        return Frames(tuple(parts))
+        return Frames(tuple(parts), tuple(cuts))
 
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
@@ -161,6 +171,12 @@ class BroadcastChannel:
 
     def written(self, octets: int) -> None:
         """Nothing to note: the cursor moved when the blocks were taken."""
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
 
     def finish(self) -> None:
         self._end = self.driver.next_id

@@ -3,9 +3,12 @@
 A terminal opens a channel on a driver, takes what the driver forwards, and says how much of it was written.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from storage.blocks import Block
 
 Octets = bytes | memoryview
 
@@ -15,10 +18,31 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Some messages of a block, in order."""
+
+    block: Block
+    ids: range
+    dealt: Sequence[memoryview] | None = None
+    """Their frames, where somebody has taken them apart already."""
+
+    def frames(self) -> Sequence[memoryview]:
+        """The frame of each message."""
+        if self.dealt is not None:
+            return self.dealt
+        slices = self.block.slices(self.ids.start)
+        return slices[: self.ids.stop - self.ids.start : self.ids.step]
+
+
+@dataclass(frozen=True, slots=True)
 class Frames:
-    """Message frames to write, in order, as they go out on the wire."""
+    """Message frames to write, in order, as they go out on the wire.
+
+    `cuts` are the same messages, for terminals that write them in another form.
+    """
 
     parts: tuple[Octets, ...]
+    cuts: tuple[Cut, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +86,16 @@ class Channel(Protocol):
         """The next thing to write, None when there was nothing after all."""
 
     def written(self, octets: int) -> None:
-        """How many octets of the last Frames taken went to the socket: all, or fewer when it broke."""
+        """How many octets of the last Frames taken went to the socket: all, or fewer when it broke.
+
+        A terminal that writes messages in another form counts the frames of those it wrote.
+        """
+
+    def hold(self) -> None:
+        """Nobody takes yet: keep the place, and leave to others what can be left to them."""
+
+    def release(self) -> None:
+        """From now on somebody takes."""
 
     def finish(self) -> None:
         """Give what is there now and nothing that comes later: the client has stopped listening."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,7 @@ from omq.drivers.channel import Channel, End, Refused, Subscriber
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
@@ -78,6 +79,7 @@ class Driver(ABC):
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
+        self.failures = 0
         # Where housekeeping stands: up to which id it has looked, and where merging goes on.
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
@@ -96,36 +98,61 @@ class Driver(ABC):
 
     # -- in: post ------------------------------------------------------------------------------------------
 
-    async def post(self, batch: Batch) -> Confirmation:
+    async def post(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Confirmation:
         """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
+
+        `heads`: none at all, or one for each message, octets that are kept with it beside its frame (design,
+        section 5); empty where a message has none.
+
+        `origins`: none at all, or one for each message, None where it has none. A message whose sequence is
+        not above the last one of its producer is repeated: it counts as confirmed, and is dropped (design,
+        section 5). When messages with origins could not be stored, so fails whatever with origins was posted
+        before their confirmation told it; whoever posts for these producers must post nothing more after that
+        until the failed messages are sent again.
+
+        Raises Refused, and ValueError for any other number of heads or origins.
         """
+        for extras, what in ((heads, "heads"), (origins, "origins")):
+            if extras and len(extras) != batch.count:
+                raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
         self._used = True
-        octets = batch.octets
+        octets = batch.octets + sum(map(len, heads))
         if self.writer is None:
-            await self._room(octets)
-            try:
-                async with self._ids:
-                    await self.reserve(batch.count)
-                    if self.deleted:
-                        raise Refused("the topic was deleted")
-                    block = batch.encode(self.topic.id, self.next_id, self.now())
-                    self.next_id = block.next
-                    self._keep(block)
-            except StoreError as problem:
-                self._free(octets)
-                log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
-                raise Refused(for_clients(problem)) from problem
-            except BaseException:
-                self._free(octets)
-                raise
-            await self._pace()
+            await self._hand_over(batch, heads, origins, octets)
             return confirmed()
+        failures = self.failures
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, batch, octets, confirmation))
+        self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, failures))
         return confirmation
+
+    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+        """Take over messages of a transient topic. Raises Refused."""
+        await self._room(octets)
+        kept = 0
+        try:
+            async with self._ids:
+                last: dict[bytes, int] = {}
+                if origins:
+                    last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+                    batch, heads = without_repeated(batch, heads, origins, last)
+                await self.reserve(batch.count)
+                if self.deleted:
+                    raise Refused("the topic was deleted")
+                if batch.count:
+                    block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
+                    self.next_id = block.next
+                    self._keep(block)
+                    kept = block.held
+                    self.resources.memory.sequences.keep(self.topic.id, last)
+        except StoreError as problem:
+            log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
+            raise Refused(for_clients(problem)) from problem
+        finally:
+            self._free(octets - kept)
+        await self._pace()
 
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
@@ -169,6 +196,10 @@ class Driver(ABC):
     @abstractmethod
     def open(self, subscriber: Subscriber, replay: Replay) -> Channel:
         """Open a channel for a subscriber. Raises Refused."""
+
+    @abstractmethod
+    def has_taker(self) -> bool:
+        """Whether there is a subscriber who can take a message now."""
 
     @abstractmethod
     def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:

@@ -29,13 +29,13 @@ class Holdings:
         if self._undone[index]:
             return 0
         # Whichever block it is: one long job must not keep what came after it.
-        freed = len(self._blocks[index].frames)
+        freed = self._blocks[index].held
         del self._blocks[index], self._starts[index], self._undone[index]
         return freed
 
     def clear(self) -> int:
         """Forget all; gives the octets that became free."""
-        freed = sum(len(block.frames) for block in self._blocks)
+        freed = sum(block.held for block in self._blocks)
         self._blocks.clear()
         self._starts.clear()
         self._undone.clear()
@@ -45,6 +45,6 @@ class Holdings:
         """Messages not done, octets held, and the oldest block's first message."""
         return (
             sum(self._undone),
-            sum(len(block.frames) for block in self._blocks),
+            sum(block.held for block in self._blocks),
             self._starts[0] if self._starts else None,
         )

@@ -7,7 +7,11 @@ not keep what is being written from being finished.
 import trio
 
 from omq.drivers.budget import Budget
+from omq.drivers.sequences import RecentSequences
 from omq.drivers.tail import TailMemory
+
+SEQUENCES_KEPT = 1 << 15
+"""Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
 
 
 class Memory:
@@ -29,3 +33,5 @@ class Memory:
         self.one_line = trio.Lock()
         """Whoever has it may hold a whole line beyond that share: so one line at a time can always be
         completed, however many others hold a part of theirs and wait."""
+        self.sequences = RecentSequences(SEQUENCES_KEPT)
+        """What idempotent producers of transient topics have sent; not a share, its number is bounded."""

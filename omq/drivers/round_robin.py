@@ -70,6 +70,9 @@ class RoundRobinDriver(Driver):
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def has_taker(self) -> bool:
+        return bool(self._able())
+
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Deal nothing more to a channel; what it has is still its own."""
         if channel in self._channels:
@@ -119,7 +122,7 @@ class RoundRobinDriver(Driver):
             self._holdings.append(block)
         elif self.tail.next == block.first:
             # Never push the oldest out: they are the next to be dealt. The store has what does not fit.
-            if self.tail.octets + len(block.frames) <= self.resources.memory.tail_octets:
+            if self.tail.octets + block.held <= self.resources.memory.tail_octets:
                 self.tail.append(block)
         elif self._cursor == block.first:
             self.tail.append(block)
@@ -156,7 +159,7 @@ class RoundRobinDriver(Driver):
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
         if block is not None:
-            able[0].deal(range(message, message + 1), [block.frame(message)])
+            able[0].deal(block, range(message, message + 1), [block.frame(message)])
             self._turn_after(able[0])
 
     async def _deal_next(self) -> None:
@@ -190,6 +193,7 @@ class RoundRobinDriver(Driver):
             count = min(block.count - index, share * len(able))
             for turn, channel in enumerate(able[:count]):
                 channel.deal(
+                    block,
                     range(block.first + index + turn, block.first + index + count, len(able)),
                     frames[index + turn : index + count : len(able)],
                 )

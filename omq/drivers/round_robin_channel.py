@@ -4,12 +4,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from omq.drivers.channel import Frames, Gone, Octets, Refused, Subscriber, Taken
+from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, Taken
+from storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
 """How much waits for one plain subscriber: it has room while less does."""
 
 TAKE_OCTETS = 256 << 10
+
+
+Hand = tuple[Block, range, list[memoryview]]
+"""What was dealt at once: some messages of a block, their ids with a common step, and their frames."""
 
 
 class Dealer(Protocol):
@@ -31,9 +36,9 @@ class RoundRobinChannel:
         self.subscriber = subscriber
         self._dealer = dealer
         self._credit: int | None = None
-        # Hands are what was dealt at once: ids with a common step, all of one block, and their frames.
-        self._outbox: deque[tuple[range, list[memoryview]]] = deque()
-        self._taken: list[tuple[range, list[memoryview]]] = []
+        self._outbox: deque[Hand] = deque()
+        self._taken: list[Hand] = []
+        self._held = False
         self._queued = 0
         self._unconfirmed: dict[int, None] = {}
         self._news: deque[Gone] = deque()
@@ -42,13 +47,15 @@ class RoundRobinChannel:
 
     def room(self, frame_octets: int) -> int:
         """How many messages of about this size it can take now."""
+        if self._held:
+            return 0
         if self._credit is not None:
             return max(0, self._credit - len(self._unconfirmed))
         left = OUTBOX_OCTETS - self._queued
         return 0 if left <= 0 else max(1, left // frame_octets)
 
-    def deal(self, ids: range, frames: list[memoryview]) -> None:
-        self._outbox.append((ids, frames))
+    def deal(self, block: Block, ids: range, frames: list[memoryview]) -> None:
+        self._outbox.append((block, ids, frames))
         self._queued += sum(map(len, frames))
         if self._credit is not None:
             self._unconfirmed.update(dict.fromkeys(ids))
@@ -63,7 +70,7 @@ class RoundRobinChannel:
         if self._credit is not None:
             yield from self._unconfirmed
             return
-        for ids, _ in (*self._taken, *self._outbox):
+        for _, ids, _ in (*self._taken, *self._outbox):
             yield from ids
 
     # -- the terminal's side -------------------------------------------------------------------------------
@@ -79,16 +86,17 @@ class RoundRobinChannel:
         while self._outbox and octets < TAKE_OCTETS:
             hand = self._outbox.popleft()
             self._taken.append(hand)
-            part = hand[1][0] if len(hand[1]) == 1 else b"".join(hand[1])
+            frames = hand[2]
+            part = frames[0] if len(frames) == 1 else b"".join(frames)
             parts.append(part)
             octets += len(part)
-        return Frames(tuple(parts)) if parts else None
+        return Frames(tuple(parts), tuple(Cut(*hand) for hand in self._taken)) if parts else None
 
     def written(self, octets: int) -> None:
         """`octets` of the last take are on the socket: those are done, unless they need a Received."""
         taken, self._taken = self._taken, []
-        back: list[tuple[range, list[memoryview]]] = []
-        for ids, frames in taken:
+        back: list[Hand] = []
+        for block, ids, frames in taken:
             size = sum(map(len, frames))
             complete = len(frames) if octets >= size else _whole_frames(frames, octets)
             octets = max(0, octets - size)
@@ -96,14 +104,14 @@ class RoundRobinChannel:
             if complete and self._credit is None:
                 self._dealer.done(ids[0], complete)
             if complete < len(frames):
-                back.append((ids[complete:], frames[complete:]))
+                back.append((block, ids[complete:], frames[complete:]))
         self._outbox.extendleft(reversed(back))
         self._dealer.can_take()
 
     def request(self, credit: int) -> None:
         """From now on at most `credit` messages at a time, each to be confirmed with `received`."""
         if self._credit is None:
-            for ids, _ in (*self._taken, *self._outbox):
+            for _, ids, _ in (*self._taken, *self._outbox):
                 self._unconfirmed.update(dict.fromkeys(ids))
         self._credit = credit
         self._dealer.can_take()
@@ -116,6 +124,13 @@ class RoundRobinChannel:
             raise Refused(f"message {message} is not waiting to be confirmed here")
         del self._unconfirmed[message]
         self._dealer.done(message, 1)
+        self._dealer.can_take()
+
+    def hold(self) -> None:
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
         self._dealer.can_take()
 
     def finish(self) -> None:

@@ -64,14 +64,14 @@ class Tail:
             self.clear()  # ids were skipped: a cursor in the gap must not find the wrong block
         self._blocks.append(block)
         self._starts.append(block.first)
-        octets = len(block.frames)
+        octets = block.held
         self.octets += octets
         self._memory.grew(self, octets)
         if self.octets > self._limit:
             excess = self.octets - self._limit
             count = 0
             while excess > 0 and count < len(self._blocks) - 1:
-                excess -= len(self._blocks[count].frames)
+                excess -= self._blocks[count].held
                 count += 1
             self._cut(count)
 
@@ -90,7 +90,7 @@ class Tail:
         self._cut(len(self._blocks))
 
     def _cut(self, count: int) -> None:
-        octets = sum(len(block.frames) for block in self._blocks[:count])
+        octets = sum(block.held for block in self._blocks[:count])
         del self._blocks[:count]
         del self._starts[:count]
         self.octets -= octets
@@ -105,7 +105,7 @@ class Tail:
         index = bisect_right(self._starts, position) - 1
         end = index
         while end < len(self._blocks) and octets > 0 and end - index < MOST_BLOCKS:
-            octets -= len(self._blocks[end].frames)
+            octets -= self._blocks[end].held
             end += 1
         return self._blocks[index:end]
 
@@ -115,5 +115,5 @@ class Tail:
         for block in reversed(self._blocks):
             if block.next <= position or total >= enough:
                 break
-            total += len(block.frames)
+            total += block.held
         return total

@@ -6,8 +6,9 @@ when a block is about to be written: a commit that fails has used none, so ids s
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
@@ -15,6 +16,7 @@ import trio
 from omq.drivers.budget import Budget
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import for_clients
+from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
 from storage.batches import Batch, joined
@@ -40,6 +42,8 @@ class Stored(Protocol):
     topic: Topic
     next_id: int
     deleted: bool
+    failures: int
+    """How many commits failed to store what was posted."""
 
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out."""
@@ -53,12 +57,39 @@ class Stored(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Messages for one topic, with the octets they hold of the budget."""
+    """Messages for one topic, with the octets they hold of the budget.
+
+    `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
+    has none. `failures` is that of the driver when the post was made.
+    """
 
     driver: Stored
     batch: Batch
     octets: int
     confirmation: Confirmation
+    heads: Sequence[bytes] = ()
+    origins: Origins = ()
+    failures: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether messages with origins were posted before it was told that earlier ones are not stored.
+
+        Stored now, they would make those look repeated when their producer sends them again.
+        """
+        return bool(self.origins) and self.failures != self.driver.failures
+
+
+LATE = "messages before these could not be stored"
+"""What the poster of a late post is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one commit stores of a topic: blocks, and the last sequence in them of each producer."""
+
+    blocks: Sequence[Block]
+    sequences: Mapping[bytes, int]
 
 
 class Writer:
@@ -112,45 +143,87 @@ class Writer:
 
     async def _commit(self, group: list[Post]) -> None:
         posts_of: dict[Stored, list[Post]] = {}
+        late: list[Post] = []
         for post in group:
-            posts_of.setdefault(post.driver, []).append(post)
+            if post.is_late:
+                late.append(post)
+            else:
+                posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, str] = {}
-        blocks_of: dict[Stored, list[Block]] = {}
+        portions: dict[Stored, Portion] = {}
         async with self._lock:
             for driver, posts in posts_of.items():
                 if self.refusal is not None or driver.deleted:
                     failures[driver] = self.refusal or "the topic was deleted"
                     continue
                 try:
-                    await driver.reserve(sum(post.batch.count for post in posts))
+                    portion = await self._portion(driver, posts)
                 except StoreError as problem:
-                    log.error("%r: no ids could be reserved: %s", driver.topic.topic, problem)
+                    log.error("%r: nothing can be stored: %s", driver.topic.topic, problem)
                     failures[driver] = for_clients(problem)
                     continue
-                blocks_of[driver] = blocks_from(driver, posts)
-            if blocks_of:
-                failures |= await self._append(blocks_of)
-        for post in group:
-            self._budget.give(post.octets)
-            post.confirmation.settle(failures.get(post.driver))
+                if portion.blocks:  # else every message was repeated
+                    portions[driver] = portion
+            if portions:
+                failures |= await self._append(portions)
+        for driver in failures:
+            driver.failures += 1
+        for post in late:
+            self._settle(post, LATE)
+        for posts in posts_of.values():
+            for post in posts:
+                self._settle(post, failures.get(post.driver))
 
-    async def _append(self, blocks_of: dict[Stored, list[Block]]) -> dict[Stored, str]:
+    def _settle(self, post: Post, failure: str | None) -> None:
+        self._budget.give(post.octets)
+        post.confirmation.settle(failure)
+
+    async def _portion(self, driver: Stored, posts: Sequence[Post]) -> Portion:
+        """The messages that are not repeated, as blocks. Raises StoreError."""
+        sequences: Mapping[bytes, int] = {}
+        if any(post.origins for post in posts):
+            posts, sequences = await self._without_repeated(driver, posts)
+        await driver.reserve(sum(post.batch.count for post in posts))
+        return Portion(blocks_from(driver, posts), sequences)
+
+    async def _without_repeated(
+        self, driver: Stored, posts: Sequence[Post]
+    ) -> tuple[list[Post], dict[bytes, int]]:
+        """The posts without repeated messages, and the last sequence of each producer that has new ones.
+
+        Asked of the store each time, so that it is right whatever a commit before did.
+        """
+        producers = set[bytes]().union(*(producers_of(post.origins) for post in posts))
+        kept = await trio.to_thread.run_sync(self.environment.sequences, driver.topic.id, producers)
+        last = dict(kept)
+        new = []
+        for post in posts:
+            batch, heads = without_repeated(post.batch, post.heads, post.origins, last)
+            if batch.count:
+                new.append(replace(post, batch=batch, heads=heads))
+        return new, {
+            producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
+        }
+
+    async def _append(self, portions: Mapping[Stored, Portion]) -> dict[Stored, str]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
+        blocks = [block for portion in portions.values() for block in portion.blocks]
+        sequences = {
+            driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
+        }
         try:
-            await trio.to_thread.run_sync(
-                self.environment.append, [block for blocks in blocks_of.values() for block in blocks]
-            )
+            await trio.to_thread.run_sync(partial(self.environment.append, blocks, sequences))
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
-            if len(blocks_of) == 1:
+            if len(portions) == 1:
                 log.error("cannot store: %s", problem)
-                return dict.fromkeys(blocks_of, for_clients(problem))
+                return dict.fromkeys(portions, for_clients(problem))
             failures: dict[Stored, str] = {}
-            for driver, blocks in blocks_of.items():
-                failures |= await self._append({driver: blocks})
+            for driver, portion in portions.items():
+                failures |= await self._append({driver: portion})
             return failures
-        for driver, blocks in blocks_of.items():
-            for block in blocks:
+        for driver, portion in portions.items():
+            for block in portion.blocks:
                 driver.stored(block)
         return {}
 
@@ -159,6 +232,7 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     """The posts' messages as blocks, small posts together, with the next ids of the topic."""
     blocks: list[Block] = []
     batches: list[Batch] = []
+    heads: list[bytes] = []  # no longer than needed: those of the last messages may be missing
     count = octets = 0
     next_id = driver.next_id
     now = driver.now()
@@ -166,17 +240,23 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     def close() -> None:
         nonlocal next_id, count, octets
         whole = joined(batches)
+        if heads:
+            heads.extend([b""] * (count - len(heads)))
         for start in range(0, count, BLOCK_MESSAGES):
             part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
-            blocks.append(part.encode(driver.topic.id, next_id, now))
+            blocks.append(part.encode(driver.topic.id, next_id, now, heads[start : start + BLOCK_MESSAGES]))
             next_id += part.count
         batches.clear()
+        heads.clear()
         count = octets = 0
 
     for post in posts:
         full = octets + post.octets > BLOCK_OCTETS or count + post.batch.count > BLOCK_MESSAGES
         if batches and full:
             close()
+        if post.heads:
+            heads += [b""] * (count - len(heads))
+            heads += post.heads
         batches.append(post.batch)
         count += post.batch.count
         octets += post.octets

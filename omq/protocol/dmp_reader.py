@@ -53,6 +53,11 @@ class EnvelopeReader:
         """Octets held of an envelope that is not complete: not 0 at the end of a stream means it was cut."""
         return len(self._unfinished)
 
+    @property
+    def expected(self) -> int:
+        """Octets that the unfinished envelope will have, as far as it has told; 0 when there is none."""
+        return max(self._needed, len(self._unfinished)) if self._unfinished else 0
+
     def feed(self, data: bytes) -> EnvelopeRun:
         """Every envelope that `data` completes, as one run, perhaps empty.
 

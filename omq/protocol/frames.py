@@ -22,6 +22,7 @@ from omq.protocol.types import (
     Deleted,
     Error,
     Frame,
+    Leased,
     Message,
     Ping,
     Subscribed,
@@ -134,6 +135,8 @@ def encode(frame: Frame) -> bytes:
             return _framed(FrameType.DECLARED, commands.topic_sexp(named))
         case Confirmed(n):
             return _framed(FrameType.CONFIRMED, _I64.pack(n))
+        case Leased(lease):
+            return _framed(FrameType.LEASED, lease)
         case TopicList(topics):
             return _framed(FrameType.TOPICS, commands.topic_list_sexp(topics))
         case Deleted(named):
@@ -265,6 +268,8 @@ def _control(kind: int, payload: bytes) -> Frame:
             return Declared(_topic("Declared", payload))
         case FrameType.CONFIRMED:
             return Confirmed(_number(_I64, "Confirmed", payload))
+        case FrameType.LEASED:
+            return Leased(payload)
         case FrameType.TOPICS:
             try:
                 return TopicList(commands.topic_list_of_sexp(payload))

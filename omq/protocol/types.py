@@ -221,6 +221,13 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """The answer to `Put` and `Get`: what a DMP connection shows, 1 to 255 printable octets."""
+
+    lease: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TopicInfo:
     """One record of the Topics frame. `first` and `last` are 0 while the topic has never had a message."""
 
@@ -249,5 +256,5 @@ class Deleted:
 
 Frame = (
     Error | Ping | Message | Subscribed | Unsubscribed
-    | Declared | Confirmed | TopicList | Deleted
+    | Declared | Confirmed | Leased | TopicList | Deleted
 )  # fmt: skip

@@ -13,6 +13,8 @@ import trio
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Frames, Gone, Refused
+from omq.drivers.feed import Feed
+from omq.drivers.leases import Leases, Principal, Sink
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -22,20 +24,15 @@ from omq.protocol.frames import encode
 from omq.protocol.lines import LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
+from omq.terminals.intake import Intake
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
-from omq.terminals.transport import FIRST_OCTETS, Transport
+from omq.terminals.transport import Transport
 from storage.batches import Batch, Bodies, joined
 from storage.errors import StoreError
 
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""
-
-FREE_LINE_OCTETS = 64 << 10
-"""How much of an unfinished line a connection may hold before it needs a share of the memory budget."""
-
-LINE_SECONDS = 10.0
-"""How long a long line may stay incomplete when other connections wait for memory for theirs."""
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
@@ -82,12 +79,20 @@ class OmqTerminal:
     """One connection after its handshake. `serve` returns when it is over, whatever the reason."""
 
     def __init__(
-        self, transport: Transport, catalogue: Catalogue, memory: Memory, config: Config, received: bytes
+        self,
+        transport: Transport,
+        catalogue: Catalogue,
+        leases: Leases,
+        memory: Memory,
+        config: Config,
+        received: bytes,
     ) -> None:
         self._transport = transport
         self._catalogue = catalogue
-        self._memory = memory
+        self._leases = leases
+        self._principal = Principal(transport.host(), self._report)
         self._config = config
+        self._intake = Intake(transport, memory)
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
         self._signal = Signal()
@@ -97,11 +102,8 @@ class OmqTerminal:
         self._ready: dict[Subscription, None] = {}
         self._sending: Subscription | None = None
         self._credits: dict[bytes, int] = {}
-        self._line_octets = 0
-        self._line_since: float | None = None
-        self._has_one_line = False
-        self._read_octets = 0
         self._connected = False
+        self._over = False
         self._finished = False
         self._finishing = False
         self._ended_by_peer = False
@@ -123,8 +125,10 @@ class OmqTerminal:
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
-            self._let_line_go()
-            self._memory.reading.give(self._read_octets)
+            self._leases.end_with(self._principal)
+            self._over = True
+            self._replied.unpark_all()
+            self._intake.close()
             self._transport.close()
 
     def sweep(self, now: float) -> None:
@@ -134,8 +138,7 @@ class OmqTerminal:
             if self._liveness.is_stuck(now, self._transport.sent):
                 self._scope.cancel()
             return
-        lasting = self._line_since is not None and now - self._line_since > LINE_SECONDS
-        if lasting and self._memory.one_line.statistics().tasks_waiting:
+        if self._intake.hinders(now):
             self.fail(b"Line: it took too long to complete while others wait for its memory")
             return
         match self._liveness.tick(now):
@@ -219,7 +222,7 @@ class OmqTerminal:
         if subscription.is_closed():
             return
         match taken:
-            case Frames(parts):
+            case Frames(parts, _):
                 self._sending = subscription
                 before = self._transport.sent
                 try:
@@ -265,7 +268,7 @@ class OmqTerminal:
                 while True:
                     if self._received and not await self._feed():
                         break
-                    await self._receive()
+                    self._received = await self._intake.receive()
                     if not self._received:
                         self._ended_by_peer = True
                         if self._lines.buffered:
@@ -276,15 +279,6 @@ class OmqTerminal:
             self._ended_by_peer = True
             self._scope.cancel()
         self._finish()
-
-    async def _receive(self) -> None:
-        """Read the socket: as much as there is, as far as the memory for it goes, else a little."""
-        self._received = await self._transport.receive()
-        if len(self._received) == FIRST_OCTETS:
-            more = self._transport.more()
-            if more and self._memory.reading.try_take(more):
-                self._read_octets = more
-                self._received += await self._transport.receive_more(more)
 
     async def _feed(self) -> bool:
         """Act on what was received; False when the connection is to end."""
@@ -321,9 +315,10 @@ class OmqTerminal:
         await self._publish_all(runs)
         if events:
             self._liveness.alive()
-        self._memory.reading.give(self._read_octets)
-        self._read_octets = 0
-        await self._hold_line()
+            self._intake.finished()
+        self._intake.done()
+        with self._liveness.excused():
+            await self._intake.hold(self._lines.buffered)
         return True
 
     def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
@@ -342,37 +337,14 @@ class OmqTerminal:
                 self._replies.add(types.Error(b"Connect: it must be the first command of a connection"))
         return False
 
-    async def _hold_line(self) -> None:
-        """A long line that is not complete holds its share of the memory, or waits for its turn."""
-        buffered = self._lines.buffered
-        if buffered <= FREE_LINE_OCTETS:
-            self._let_line_go()
-            return
-        if self._line_since is None:
-            self._line_since = trio.current_time()
-        more = -(-buffered // FREE_LINE_OCTETS) * FREE_LINE_OCTETS - self._line_octets
-        if more <= 0 or self._has_one_line:
-            return
-        if self._memory.lines.try_take(more):
-            self._line_octets += more
-            return
-        self._line_since = None  # waiting is not the client's slowness
-        with self._liveness.excused():
-            await self._memory.one_line.acquire()
-        self._has_one_line = True
-        self._line_since = trio.current_time()
-
-    def _let_line_go(self) -> None:
-        self._memory.lines.give(self._line_octets)
-        self._line_octets = 0
-        self._line_since = None
-        if self._has_one_line:
-            self._has_one_line = False
-            self._memory.one_line.release()
-
     async def _room_for_replies(self) -> None:
-        while len(self._replies) >= MOST_REPLIES:
+        while len(self._replies) >= MOST_REPLIES and not self._over:
             await self._replied.park()
+
+    async def _report(self, text: bytes) -> None:
+        """News of a DMP connection whose lease was asked for here. It waits as the commands do."""
+        await self._room_for_replies()
+        self._replies.add(types.Error(text))
 
     async def _publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         for topic, batches in runs.items():
@@ -439,12 +411,21 @@ class OmqTerminal:
                 self._request(topic, n)
             case types.Received(topic, id):
                 self._round_robin_channel(topic).received(id)
-            case types.Put() | types.Get():
-                raise Refused("this server does not serve DMP yet")
+            case types.Put(sink):
+                self._leases.check_room()
+                driver = await self._catalogue.lookup_or_declare(sink)
+                self._lease(Sink(driver.topic))
+            case types.Get(feed, replay):
+                self._leases.check_room()
+                driver = await self._catalogue.lookup_or_declare(feed)
+                self._lease(Feed.open(driver, replay))
             case types.Fetch() | types.Blocks():
                 raise Refused("this server does not serve stored blocks yet")
             case _:
                 assert_never(command)
+
+    def _lease(self, leased: Sink | Feed) -> None:
+        self._replies.add(types.Leased(self._leases.grant(leased, self._principal)))
 
     async def _subscribe(self, topic: bytes, replay: types.Replay) -> None:
         if topic in self._subscriptions:

@@ -35,6 +35,18 @@ class Transport:
             return "(gone)"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
+    def host(self) -> str:
+        """The other side's address without its port: what two connections of one client have in common."""
+        try:
+            name = self._stream.socket.getpeername()
+        except OSError:
+            return "(gone)"
+        return str(name[0]) if isinstance(name, tuple) else str(name)
+
+    def keep_alive(self) -> None:
+        """Have the kernel see now and then whether the other side is there, when it is sent nothing."""
+        self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+
     async def receive(self) -> bytes:
         """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
 

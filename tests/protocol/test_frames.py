@@ -12,6 +12,7 @@ from omq.protocol.types import (
     Delivery,
     Error,
     Frame,
+    Leased,
     Message,
     Persistent,
     Ping,
@@ -36,6 +37,7 @@ EXAMPLES: list[tuple[Frame, bytes]] = [
     (Subscribed(Topic(7, b"prices")), b"\x00\x00\x00\x17\x03((id 7)(topic prices))"),
     (Unsubscribed(Topic(7, b"a b")), b"\x00\x00\x00\x15\x04" + b'((id 7)(topic"a b"))'),
     (Declared(Topic(0, b"x")), b"\x00\x00\x00\x12\x05((id 0)(topic x))"),
+    (Leased(b"a lease"), b"\x00\x00\x00\x08\x07a lease"),
     (Confirmed(-2), b"\x00\x00\x00\x09\x06\xff\xff\xff\xff\xff\xff\xff\xfe"),
     (Deleted(Topic(12, b"x")), b"\x00\x00\x00\x13\x0a((id 12)(topic x))"),
     (TopicList(()), b"\x00\x00\x00\x03\x09()"),
@@ -65,6 +67,7 @@ frames: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Unsubscribed, topics),
     st.builds(Declared, topics),
     st.builds(Confirmed, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Leased, st.binary(max_size=300)),
     st.builds(TopicList, st.lists(infos, max_size=3).map(tuple)),
     st.builds(Deleted, topics),
 )

@@ -320,9 +320,7 @@ async def test_declaring_with_other_types(store: Path) -> None:
         await still_good(client)
 
 
-@pytest.mark.parametrize(
-    "command", [b"(Put t)", b"(Get t From_current)", b"(Fetch t 1 1)", b"(Blocks t 1 1)"]
-)
+@pytest.mark.parametrize("command", [b"(Fetch t 1 1)", b"(Blocks t 1 1)"])
 async def test_commands_of_later_versions(store: Path, command: bytes) -> None:
     async with undisturbed(store) as host:
         client = await host.connect()

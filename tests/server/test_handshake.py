@@ -76,14 +76,13 @@ async def test_amqp_of_no_known_version_is_told_what_is_spoken(store: Path, rest
 @pytest.mark.parametrize(
     "octets",
     [
-        OUR_HEADER,
         b"AMQP\x00\x00\x09\x01",
         b"AMQP\x01\x01\x00\x09",
         b"AMQP\x00\x01\x00\x00",
         b"AMQP\x03\x01\x00\x00",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
-    ids=["DMP", "AMQP 0-9-1", "AMQP 0-9", "AMQP 1.0", "AMQP 1.0 with SASL", "TLS"],
+    ids=["AMQP 0-9-1", "AMQP 0-9", "AMQP 1.0", "AMQP 1.0 with SASL", "TLS"],
 )
 async def test_protocols_that_are_not_served_are_closed(store: Path, octets: bytes) -> None:
     async with serving(store) as host:

@@ -21,6 +21,11 @@ def bodies_of(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
     ]
 
 
+def heads_of(blocks: Sequence[Block]) -> list[bytes]:
+    """The heads of all messages."""
+    return [head for block in blocks for head in block.heads_from(block.first)]
+
+
 def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: int = 1 << 20) -> list[Block]:
     """Everything stored of a topic, read piece by piece."""
     found: list[Block] = []

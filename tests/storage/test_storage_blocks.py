@@ -9,13 +9,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from storage_helpers import NOON, bodies_of
 
+from storage import heads as heads_module
 from storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
 from storage.errors import DamagedBlock, NewerFormat
+from storage.heads import Heads
 
 topics = st.integers(0, (1 << 31) - 1)
 ids = st.integers(0, (1 << 64) - 100)
 times = st.integers(0, (1 << 62))
 bodies = st.lists(st.binary(max_size=60), min_size=1, max_size=40)
+a_head = st.one_of(st.just(b""), st.binary(max_size=20))
+
+
+def heads_of(messages: list[bytes], data: st.DataObject) -> list[bytes]:
+    """None at all, or one for each of the messages."""
+    return data.draw(st.one_of(st.just([]), st.lists(a_head, min_size=len(messages), max_size=len(messages))))
+
+
+def with_all(messages: list[bytes], heads: list[bytes]) -> list[bytes]:
+    """A head for each message, whether they were given or not."""
+    return heads or [b""] * len(messages)
 
 
 def test_a_block_octet_for_octet() -> None:
@@ -34,19 +47,52 @@ def test_a_block_octet_for_octet() -> None:
     )
 
 
-@given(topics, ids, bodies, times)
-def test_encode_pack_and_unpack_agree(topic: int, first: int, messages: list[bytes], time: int) -> None:
-    block = encode(topic, first, messages, time)
+def test_a_block_with_heads_octet_for_octet() -> None:
+    block = encode(7, 41, [b"a", b"bc"], NOON, [b"", b"head"])
+    assert block.frames == encode(7, 41, [b"a", b"bc"], NOON).frames
+    assert block.heads == Heads(bytes.fromhex("00000000 00000000 04000000"), b"head")
+    assert (block.size, block.held) == (37, 41)
+    value = pack(block)
+    assert value == bytes.fromhex(
+        "6f6d7142 01 02 0000 a4c07bd8 00000007 0000000000000029 00060a24181e4000 00000002 00000025"
+        "0000000000000004 00000000 12000000 25000000 00000000 00000000 04000000"
+        "0000000e 02 0000000000000029 00000007 61 0000000f 02 000000000000002a 00000007 6263"
+        "68656164"
+    )
+    later = merge([block, encode(7, 43, [b""], NOON + 1)])
+    assert pack(later)[5] == 3
+    assert later.heads_from(41) == [b"", b"head", b""]
+
+
+def test_where_no_message_has_a_head_nothing_is_kept_for_them() -> None:
+    plain = encode(7, 41, [b"a", b"bc"], NOON)
+    assert encode(7, 41, [b"a", b"bc"], NOON, [b"", b""]) == plain
+    assert merge([plain, encode(7, 43, [b"d"], NOON, [b""])]).heads is None
+    assert not plain.has_heads
+    assert plain.heads_from(42) == [b""]
+    assert plain.held == plain.size
+
+
+@given(topics, ids, bodies, times, st.data())
+def test_encode_pack_and_unpack_agree(
+    topic: int, first: int, messages: list[bytes], time: int, data: st.DataObject
+) -> None:
+    heads = heads_of(messages, data)
+    block = encode(topic, first, messages, time, heads)
+    assert block.frames == encode(topic, first, messages, time).frames
     value = pack(block)
     assert len(value) == packed_size(block)
     again = unpack(topic, first, value)
     assert again == block
+    assert again.has_heads == any(heads)
+    assert again.held == again.size + sum(map(len, heads))
     assert bodies_of([again]) == list(enumerate(messages, first))
     assert b"".join(again.slices(first)) == block.frames
     for skipped in range(len(messages) + 1):
         rest = again.after(first + skipped)
         assert rest == b"".join(again.slices(first + skipped))
         assert len(rest) == sum(FRAME_HEADER + len(body) for body in messages[skipped:])
+        assert again.heads_from(first + skipped) == with_all(messages, heads)[skipped:]
 
 
 def test_unpack_copies_nothing() -> None:
@@ -59,7 +105,7 @@ def test_unpack_copies_nothing() -> None:
 def test_ids_outside_of_the_block_are_refused() -> None:
     block = encode(1, 10, [b"a", b"b"], NOON)
     for wrong in (9, 13):
-        for ask in (block.after, block.frame, block.slices, block.message_time):
+        for ask in (block.after, block.frame, block.slices, block.heads_from, block.message_time):
             with pytest.raises(ValueError, match="not"):
                 ask(wrong)
     with pytest.raises(ValueError, match="not"):
@@ -73,20 +119,31 @@ def test_what_encode_refuses() -> None:
         encode(1, (1 << 64) - 1, [b"a", b"b"], NOON)
     with pytest.raises(ValueError, match="too large"):
         encode(1, 0, [b"x" * (1 << 20)] * 1024, NOON)
+    for wrong in (1, 3):
+        with pytest.raises(ValueError, match=f"{wrong} heads for 2 messages"):
+            encode(1, 0, [b"a", b"b"], NOON, [b"head"] * wrong)
+    with pytest.raises(ValueError, match="too many"):
+        encode(1, 0, [b""] * 1024, NOON, [b"x" * (1 << 20)] * 1024)
 
 
 @given(
     st.lists(st.tuples(bodies, st.integers(-1000, 1 << 20)), min_size=1, max_size=6),
     topics,
     st.integers(0, 1 << 60),
+    st.data(),
 )
-def test_merge_keeps_messages_and_times(parts: list[tuple[list[bytes], int]], topic: int, first: int) -> None:
+def test_merge_keeps_messages_heads_and_times(
+    parts: list[tuple[list[bytes], int]], topic: int, first: int, data: st.DataObject
+) -> None:
     blocks: list[Block] = []
     expected: list[int] = []
+    expected_heads: list[bytes] = []
     time, following = NOON, first
     for messages, pause in parts:
         time += pause
-        blocks.append(encode(topic, following, messages, time))
+        heads = heads_of(messages, data)
+        blocks.append(encode(topic, following, messages, time, heads))
+        expected_heads += with_all(messages, heads)
         following += len(messages)
         expected += [max(time, expected[-1] if expected else time)] * len(messages)
     whole = merge(blocks)
@@ -94,6 +151,8 @@ def test_merge_keeps_messages_and_times(parts: list[tuple[list[bytes], int]], to
     assert b"".join(b.frames for b in blocks) == whole.frames
     assert (whole.first, whole.next) == (first, following)
     assert [whole.message_time(m) for m in range(first, following)] == expected
+    assert whole.heads_from(first) == expected_heads
+    assert whole.has_heads == any(expected_heads)
     assert unpack(topic, first, pack(whole)) == whole
     # Merging in two steps makes no difference, so deltas are added to deltas rightly.
     for cut in range(1, len(blocks)):
@@ -123,11 +182,19 @@ def test_what_merge_refuses() -> None:
     assert merge([one, encode(1, 1, [b"a"], NOON + (1 << 32) - 1)]).span == (1 << 32) - 1
 
 
+def test_merge_refuses_too_many_octets_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [encode(1, n, [b""] * 5, NOON, [b"x" * 100] * 5) for n in (0, 5)]
+    monkeypatch.setattr(heads_module, "OFFSETS_LIMIT", 1001)
+    assert merge(parts).heads_from(0) == [b"x" * 100] * 10
+    monkeypatch.setattr(heads_module, "OFFSETS_LIMIT", 1000)
+    with pytest.raises(ValueError, match="too many"):
+        merge(parts)
+
+
 @given(st.data(), bodies)
 def test_any_flipped_bit_is_found(data: st.DataObject, messages: list[bytes]) -> None:
-    value = bytearray(
-        pack(merge([encode(3, 5, messages, NOON), encode(3, 5 + len(messages), [b"z"], NOON + 7)]))
-    )
+    start = encode(3, 5, messages, NOON, heads_of(messages, data))
+    value = bytearray(pack(merge([start, encode(3, 5 + len(messages), [b"z"], NOON + 7)])))
     bit = data.draw(st.integers(0, len(value) * 8 - 1))
     value[bit // 8] ^= 1 << bit % 8
     with pytest.raises(DamagedBlock) as damage:
@@ -135,8 +202,9 @@ def test_any_flipped_bit_is_found(data: st.DataObject, messages: list[bytes]) ->
     assert (damage.value.topic, damage.value.first) == (3, 5)
 
 
-def test_every_bit_of_one_block() -> None:
-    good = pack(encode(3, 5, [b"hello", b""], NOON))
+@pytest.mark.parametrize("heads", [[], [b"", b"head"]])
+def test_every_bit_of_one_block(heads: list[bytes]) -> None:
+    good = pack(encode(3, 5, [b"hello", b""], NOON, heads))
     for bit in range(len(good) * 8):
         value = bytearray(good)
         value[bit // 8] ^= 1 << bit % 8
@@ -146,7 +214,7 @@ def test_every_bit_of_one_block() -> None:
 
 @given(st.data(), bodies)
 def test_any_other_length_is_found(data: st.DataObject, messages: list[bytes]) -> None:
-    value = pack(encode(3, 5, messages, NOON))
+    value = pack(encode(3, 5, messages, NOON, heads_of(messages, data)))
     length = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(DamagedBlock):
         unpack(3, 5, value[:length])
@@ -176,7 +244,7 @@ def resealed(value: bytes, at: int, octets: bytes) -> bytes:
 
 def test_newer_formats_are_told_from_damage() -> None:
     value = pack(encode(3, 5, [b"a"], NOON))
-    for at, octets in ((4, b"\2"), (5, b"\2"), (5, b"\x80")):
+    for at, octets in ((4, b"\2"), (5, b"\4"), (5, b"\x80")):
         with pytest.raises(NewerFormat, match="this version reads format 1"):
             unpack(3, 5, resealed(value, at, octets))
 
@@ -206,6 +274,47 @@ def test_a_forged_value_cannot_lead_outside_of_its_frames(at: int, octets: bytes
     assert resealed(value, 48, b"") == value
     with pytest.raises(DamagedBlock):
         unpack(3, 5, resealed(value, at, octets))
+
+
+@pytest.mark.parametrize(
+    ("at", "octets"),
+    [
+        (5, b"\0"),  # no heads, but octets of them
+        (5, b"\1"),  # deltas in the place of the heads' offsets
+        (40, b"\0\0\0\0\0\0\0\0"),
+        (40, b"\0\0\0\0\0\0\0\7"),
+        (40, b"\xff\xff\xff\xff\xff\xff\xff\xff"),
+        (40, b"\0\0\0\0\x40\0\0\0"),
+        (36, b"\0\0\0\x40"),  # frames that reach into the heads
+        (64, b"\1\0\0\0"),  # the first head's offset
+        (68, b"\7\0\0\0"),  # the second: behind the end
+        (68, b"\xff\xff\xff\xff"),
+        (68, b"\0\0\0\x80"),
+        (72, b"\1\0\0\0"),  # the third: before the second
+        (76, b"\0\0\0\0"),  # the last: the length of the heads
+        (76, b"\x06\0\0\x80"),
+    ],
+)
+def test_a_forged_value_cannot_lead_outside_of_its_heads(at: int, octets: bytes) -> None:
+    value = pack(encode(3, 5, [b"abc"] * 3, NOON, [b"he", b"ad", b"s."]))
+    assert value[64:80] == bytes.fromhex("00000000 02000000 04000000 06000000")
+    assert resealed(value, 48, b"") == value
+    with pytest.raises(DamagedBlock):
+        unpack(3, 5, resealed(value, at, octets))
+
+
+@given(st.lists(st.one_of(st.integers(0, 30), st.integers(0, (1 << 32) - 1)), min_size=1, max_size=12))
+def test_offsets_of_heads_are_good_only_in_order(offsets: list[int]) -> None:
+    good = encode(3, 5, [b"x"] * len(offsets), NOON, [b"head"] * len(offsets))
+    forged = [0, *offsets[1:], 4 * len(offsets)]
+    at = 48 + 4 * (len(offsets) + 1)
+    value = resealed(pack(good), at, b"".join(number.to_bytes(4, "little") for number in forged))
+    if forged == sorted(forged):
+        lengths = [end - begin for begin, end in pairwise(forged)]
+        assert [len(head) for head in unpack(3, 5, value).heads_from(5)] == lengths
+    else:
+        with pytest.raises(DamagedBlock, match="its heads overlap"):
+            unpack(3, 5, value)
 
 
 forged_offsets = st.one_of(

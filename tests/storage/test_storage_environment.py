@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from storage_helpers import NOON, bodies_of, numbered, open_level, read_all
+from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, read_all
 
 from storage.blocks import Block, encode, packed_size
 from storage.environment import BlockInfo, Environment, Extent, Position
@@ -202,6 +202,24 @@ def test_merging_never_crosses_a_gap_or_71_minutes_or_its_sizes(environment: Env
     assert environment.read(4, 0)[0].message_time(1) == NOON + 2 * hour
 
 
+def test_merging_keeps_to_its_size_where_only_some_have_heads(environment: Environment) -> None:
+    blocks = [
+        encode(1, 100 * n, [b"x" * 95] * 100, NOON + n, [b"head"] * 100 if n % 50 == 49 else [])
+        for n in range(200)
+    ]
+    environment.append(blocks)
+    assert {info.first for info in environment.blocks(1, 0) if info.heads} == {4900, 9900, 14900, 19900}
+    merge_all(environment, 1)
+    merged = environment.blocks(1, 0)
+    assert all(info.bytes <= MERGED_BYTES for info in merged)
+    assert [(info.count, info.heads) for info in merged] == [
+        (block.count, block.has_heads) for block in read_all(environment, 1)
+    ]
+    # Those with offsets of heads have a little less room for messages.
+    assert {info.count for info in merged if info.heads} == {4000}
+    assert heads_of(read_all(environment, 1)) == heads_of(blocks)
+
+
 def test_a_growing_topic_is_rewritten_a_few_times_only(environment: Environment) -> None:
     written, start = 0, 0
     for n in range(1000):
@@ -375,21 +393,31 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
         self.stored: dict[int, list[Block]] = {}
         self.last: dict[int, int] = {}
         self.positions: dict[int, Position] = {}
+        self.sequences: dict[int, dict[bytes, int]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "environment"):
             self.environment.close()
             self.directory.cleanup()
 
-    @rule(parts=st.lists(st.tuples(topics, st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=4))
-    def append(self, parts: list[tuple[int, int, int]]) -> None:
+    @rule(
+        parts=st.lists(
+            st.tuples(topics, st.integers(0, 2), st.lists(st.binary(max_size=3), min_size=1, max_size=5)),
+            min_size=1,
+            max_size=4,
+        ),
+        producers=st.dictionaries(st.sampled_from([b"", b"a", b"b"]), st.integers(0, (1 << 64) - 1)),
+    )
+    def append(self, parts: list[tuple[int, int, list[bytes]]], producers: dict[bytes, int]) -> None:
         blocks = []
-        for topic, gap, count in parts:
+        for topic, gap, heads in parts:
+            count = len(heads)
             first = self.last.get(topic, -1) + 1 + gap
-            blocks.append(encode(topic, first, [b"%d" % n for n in range(count)], NOON + 10 * first))
+            blocks.append(encode(topic, first, [b"%d" % n for n in range(count)], NOON + 10 * first, heads))
             self.last[topic] = first + count - 1
             self.stored.setdefault(topic, []).append(blocks[-1])
-        self.environment.append(blocks)
+        self.sequences.setdefault(topic, {}).update(producers)
+        self.environment.append(blocks, {topic: producers})
 
     @rule(topic=topics, before=st.integers(0, 60))
     def trim(self, topic: int, before: int) -> None:
@@ -430,7 +458,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
     @rule(topic=topics)
     def drop(self, topic: int) -> None:
         self.environment.drop(topic)
-        for known in (self.stored, self.last, self.positions):
+        for known in (self.stored, self.last, self.positions, self.sequences):
             known.pop(topic, None)
 
     @rule(topic=topics, cursor=st.integers(0, 100), undone=st.lists(st.integers(0, 100), max_size=3))
@@ -456,10 +484,14 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
             for topic in range(3)
         }
         assert self.environment.positions() == self.positions
+        for topic in range(3):
+            sequences = self.environment.sequences(topic, [b"", b"a", b"b", b"c"])
+            assert sequences == self.sequences.get(topic, {})
         assert self.environment.extents().keys() == self.last.keys()
         for topic, last in self.last.items():
             stored = self.stored[topic]
             assert bodies_of(read_all(self.environment, topic)) == bodies_of(stored)
+            assert heads_of(read_all(self.environment, topic)) == heads_of(stored)
             extent = self.environment.extent(topic)
             assert extent == Extent(
                 stored[0].first if stored else last + 1,

@@ -147,7 +147,7 @@ store = Store.open(sys.argv[1], map_size=1 << 30)
 number = 0
 while True:
     for level in Level:
-        store.level(level).append([numbered(1, 10 * number, 10)])
+        store.level(level).append([numbered(1, 10 * number, 10)], {1: {b"producer": number}})
         print(level.value, number, flush=True)
     if number % 7 == 3:
         store.level(Level.WEAK).checkpoint()
@@ -183,6 +183,7 @@ def test_a_killed_process_loses_nothing_that_was_appended(tmp_path: Path) -> Non
             blocks = read_all(store.level(level), 1)
             assert len(blocks) in (appended[level] + 1, appended[level] + 2)
             assert blocks == [numbered(1, 10 * n, 10) for n in range(len(blocks))]
+            assert store.level(level).sequences(1, [b"producer"]) == {b"producer": len(blocks) - 1}
             assert store.level(level).reader_check() == 0
         assert not any(recovery.rolled_back for recovery in store.recoveries)
 

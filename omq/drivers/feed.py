@@ -1,0 +1,72 @@
+"""A feed: a private channel that is opened before there is a connection to serve it (design, section 5).
+
+Get opens it, so that nothing after the Get is missed. Until its lease is used nobody takes from it: a
+broadcast topic keeps its place, and a round-robin topic deals to others meanwhile.
+"""
+
+from collections.abc import Callable
+
+from omq.drivers.channel import Channel, End
+from omq.drivers.driver import Driver
+from omq.protocol.types import Replay, Topic
+
+
+class Feed:
+    """A subscriber (see omq.drivers.channel.Subscriber) that waits for its terminal."""
+
+    __slots__ = ("_channel", "_ended", "_wake", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self._channel: Channel | None = None
+        self._wake: Callable[[], None] | None = None
+        self._ended = False
+
+    @classmethod
+    def open(cls, driver: Driver, replay: Replay) -> "Feed":
+        """Raises omq.drivers.channel.Refused when the driver cannot replay from there."""
+        feed = cls(driver.topic)
+        feed.replaced(driver.open(feed, replay))
+        return feed
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its topic was deleted."""
+        return self._ended
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """A connection serves it now: `wake` is called when there is something to take, or it has ended."""
+        self._wake = wake
+        if self._channel is not None:
+            self._channel.release()
+        wake()
+
+    def close(self) -> None:
+        """Nobody takes from it any more."""
+        self._wake = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    @property
+    def channel(self) -> Channel:
+        """Where to take from, as long as it has not ended."""
+        assert self._channel is not None, "the feed is over"
+        return self._channel
+
+    # -- the driver's side ---------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self._wake is not None:
+            self._wake()
+
+    def replaced(self, channel: Channel) -> None:
+        self._channel = channel
+        if self._wake is None:
+            channel.hold()
+        self.wake()
+
+    def ended(self, end: End) -> None:
+        self._ended = True
+        self._channel = None
+        self.wake()

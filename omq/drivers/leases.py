@@ -1,0 +1,148 @@
+"""Leases: what a connection gets from Put and Get, and a DMP connection shows (6-DMP, "Operations").
+
+A lease is a secret, good for one use and for a limited time. It belongs to the connection that asked, its
+*principal*: unused ones end with it, while what was opened with one goes on without it.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import trio
+
+from omq.drivers.channel import Refused
+from omq.drivers.feed import Feed
+from omq.protocol.types import Topic
+
+LEASE_OCTETS = 24
+"""Random octets of a lease: 192 bits, and 32 printable ones when written."""
+
+USED_SECONDS = 600.0
+"""How long a used lease is remembered, so that a second use can be told from a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What Put leases: the right to post to a topic."""
+
+    topic: Topic
+
+
+class Principal:
+    """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
+
+    __slots__ = ("_report", "host", "leases")
+
+    def __init__(self, host: str, report: Callable[[bytes], Awaitable[None]]) -> None:
+        """`report` sends an Error with this sentence; it may wait until there is room for one more."""
+        self.host = host
+        """Where the connection comes from."""
+        self.leases: set[bytes] = set()
+        """Those not used yet: they are looked after by `Leases`."""
+        self._report: Callable[[bytes], Awaitable[None]] | None = report
+
+    async def report(self, text: bytes) -> bool:
+        """Tell it, if it is still there; whether it was."""
+        if self._report is None:
+            return False
+        await self._report(text)
+        return True
+
+    def is_gone(self) -> None:
+        """The connection is over."""
+        self._report = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease that was not used yet."""
+
+    leased: Sink | Feed
+    principal: Principal
+    expires: float
+
+
+class Unusable(Enum):
+    """Why a lease cannot be used."""
+
+    NOT_VALID = "nobody was given it, or it is not good any more"
+    USED = "it was used before"
+    OTHER_HOST = "it was given to a client on another host"
+
+
+class Leases:
+    """All leases of a server. Times are Trio's."""
+
+    def __init__(self, seconds: float, most: int, *, same_host: bool) -> None:
+        """`most` bounds the unused ones; with `same_host` only the principal's host may use them."""
+        self._seconds = seconds
+        self._most = most
+        self._same_host = same_host
+        # Both in the order in which they end.
+        self._unused: dict[bytes, Lease] = {}
+        self._used: dict[bytes, float] = {}
+
+    def __len__(self) -> int:
+        """How many are not used yet."""
+        return len(self._unused)
+
+    def check_room(self) -> None:
+        """Raises Refused when there are as many unused leases as there may be."""
+        self.expire()
+        if len(self._unused) >= self._most:
+            raise Refused(f"the server has its {self._most} unused leases, the most it is configured for")
+
+    def grant(self, leased: Sink | Feed, principal: Principal) -> bytes:
+        """A new lease. Ask `check_room` first; a feed that is not used in time is closed here."""
+        lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
+        self._unused[lease] = Lease(leased, principal, trio.current_time() + self._seconds)
+        principal.leases.add(lease)
+        return lease
+
+    def use(self, lease: bytes, host: str) -> Lease | Unusable:
+        """What a lease is for; it cannot be used again.
+
+        Somebody on another host who shows it takes it from nobody.
+        """
+        self.expire()
+        found = self._unused.get(lease)
+        if found is None:
+            return Unusable.USED if lease in self._used else Unusable.NOT_VALID
+        if self._same_host and host != found.principal.host:
+            return Unusable.OTHER_HOST
+        self._forget(lease)
+        self._used[lease] = trio.current_time() + USED_SECONDS
+        while len(self._used) > self._most:
+            del self._used[next(iter(self._used))]
+        return found
+
+    def end_with(self, principal: Principal) -> None:
+        """Its connection is over: nobody will use the leases that nobody has used."""
+        for lease in list(principal.leases):
+            _close(self._forget(lease))
+        principal.is_gone()
+
+    def expire(self) -> None:
+        """End those that nobody used in time."""
+        now = trio.current_time()
+        while self._unused:
+            lease, oldest = next(iter(self._unused.items()))
+            if oldest.expires > now:
+                break
+            _close(self._forget(lease))
+        while self._used:
+            lease, until = next(iter(self._used.items()))
+            if until > now:
+                break
+            del self._used[lease]
+
+    def _forget(self, lease: bytes) -> Lease:
+        found = self._unused.pop(lease)
+        found.principal.leases.discard(lease)
+        return found
+
+
+def _close(lease: Lease) -> None:
+    if isinstance(lease.leased, Feed):
+        lease.leased.close()

@@ -1,0 +1,65 @@
+"""Which messages of idempotent producers are new (design, section 5).
+
+A message that names its producer and has a sequence is *repeated* when that sequence is not above the last
+one kept of the producer: it is confirmed as if it were new, and dropped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+
+from storage.batches import Batch, Bodies
+
+Origin = tuple[bytes, int]
+"""The producer of a message, 0 to 255 octets, and the message's sequence, 0 to 2^64-1."""
+
+Origins = Sequence[Origin | None]
+"""Those of a run of messages: none at all, or one for each message, None where it has none."""
+
+
+class RecentSequences:
+    """The last sequences of the producers of all transient topics, in memory: the `limit` used last."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sequences: dict[tuple[int, bytes], int] = {}  # in the order of their last use
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def last(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
+        """The last sequence of those of the producers of a topic id that have one."""
+        known = self._sequences
+        return {producer: known[topic, producer] for producer in producers if (topic, producer) in known}
+
+    def keep(self, topic: int, sequences: Mapping[bytes, int]) -> None:
+        """Set the last sequence of these producers of a topic id."""
+        for producer, sequence in sequences.items():
+            self._sequences.pop((topic, producer), None)
+            self._sequences[topic, producer] = sequence
+        while len(self._sequences) > self._limit:
+            del self._sequences[next(iter(self._sequences))]
+
+
+def producers_of(origins: Origins) -> set[bytes]:
+    """All the producers among them."""
+    return {origin[0] for origin in origins if origin is not None}
+
+
+def without_repeated(
+    batch: Batch, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
+) -> tuple[Batch, Sequence[bytes]]:
+    """The messages that are not repeated, and their heads.
+
+    `last` has the last sequence of each producer, and is moved on to what these messages have.
+    """
+    new = [origin is None or _moves_on(last, *origin) for origin in origins]
+    if not origins or all(new):
+        return batch, heads
+    return Bodies(list(compress(batch.bodies(), new))), list(compress(heads, new))
+
+
+def _moves_on(last: dict[bytes, int], producer: bytes, sequence: int) -> bool:
+    if sequence <= last.get(producer, -1):
+        return False
+    last[producer] = sequence
+    return True

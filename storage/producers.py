@@ -1,0 +1,104 @@
+"""The last sequence of each producer of a topic, beside the topic's blocks (design, section 5: idempotent
+producers).
+
+Two tables.  ``sequences``: topic id and producer give the last sequence and the number of its use.  ``uses``:
+topic id and number of a use give the producer, so that the one used longest ago is the first; under the topic
+id alone stand how many producers there are, and the number of the next use.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import islice, takewhile
+from struct import Struct
+
+from storage.database import Reading, Writing
+from storage.records import block_key, key_topic, topic_key
+from storage.sealed import seal, unseal
+
+PRODUCERS_KEPT = 1 << 16
+"""Producers of one topic whose last sequence is kept; with more, the ones used longest ago are forgotten."""
+
+LONGEST_PRODUCER = 255
+"""Octets of a producer's name."""
+
+SEQUENCE_LIMIT = 1 << 64
+"""Sequences are below this."""
+
+_SEQUENCES = b"sequences"
+_USES = b"uses"
+PRODUCER_TABLES = (_SEQUENCES, _USES)
+
+_PAIR = Struct(">QQ")
+
+
+def last_sequences(transaction: Reading, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
+    """The last sequence of those of the producers that have one.  Raises StoreError for a damaged record."""
+    found = {}
+    for producer in producers:
+        entry = _entry(transaction, topic, producer)
+        if entry is not None:
+            found[producer] = entry[0]
+    return found
+
+
+def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, int]) -> None:
+    """Sets the last sequence of these producers, the last of them as the one used last.
+
+    Raises StoreError for a damaged record, and ValueError for a producer of more than 255 octets or a
+    sequence that is not within 0 to 2^64 - 1.
+    """
+    sealed = transaction.get(_USES, topic_key(topic))
+    count, use = (0, 0) if sealed is None else _PAIR.unpack(unseal(sealed, f"the producers of topic {topic}"))
+    for producer, sequence in sequences.items():
+        if len(producer) > LONGEST_PRODUCER:
+            raise ValueError(f"A producer has at most {LONGEST_PRODUCER} octets, this one {len(producer)}.")
+        if not 0 <= sequence < SEQUENCE_LIMIT:
+            raise ValueError(f"The sequence {sequence} does not fit into 64 bits.")
+        before = _entry(transaction, topic, producer)
+        if before is None:
+            count += 1
+        if before is not None and before[1] + 1 == use:
+            own_use = before[1]  # it was the last one used before, too: so it is mostly
+        else:
+            if before is not None:
+                transaction.delete(_USES, block_key(topic, before[1]))
+            own_use = use
+            use += 1
+            transaction.put(_USES, block_key(topic, own_use), seal(producer))
+        transaction.put(_SEQUENCES, topic_key(topic) + producer, seal(_PAIR.pack(sequence, own_use)))
+    if count > PRODUCERS_KEPT:
+        _forget_oldest(transaction, topic, count - PRODUCERS_KEPT)
+        count = PRODUCERS_KEPT
+    transaction.put(_USES, topic_key(topic), seal(_PAIR.pack(count, use)))
+
+
+def forget_producers(transaction: Writing, topic: int, limit: int) -> bool:
+    """Deletes up to ``limit`` records of a topic from each table, damaged ones too; whether there may be
+    more.
+    """
+    more = False
+    for table in PRODUCER_TABLES:
+        cursor = transaction.cursor(table)
+        found = cursor.iternext(values=False) if cursor.set_range(topic_key(topic)) else ()
+        keys = list(islice(takewhile(lambda key: key_topic(key) == topic, found), limit))
+        for key in keys:
+            transaction.delete(table, key)
+        more |= len(keys) == limit
+    return more
+
+
+def _entry(transaction: Reading, topic: int, producer: bytes) -> tuple[int, int] | None:
+    """The last sequence of a producer and the number of its use."""
+    sealed = transaction.get(_SEQUENCES, topic_key(topic) + producer)
+    if sealed is None:
+        return None
+    sequence, use = _PAIR.unpack(unseal(sealed, f"producer {producer!r} of topic {topic}"))
+    return sequence, use
+
+
+def _forget_oldest(transaction: Writing, topic: int, count: int) -> None:
+    cursor = transaction.cursor(_USES)
+    cursor.set_range(block_key(topic, 0))
+    for key, sealed in list(islice(cursor, count)):
+        producer = unseal(sealed, f"a producer of topic {topic}")
+        transaction.delete(_USES, key)
+        transaction.delete(_SEQUENCES, topic_key(topic) + producer)

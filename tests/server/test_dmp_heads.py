@@ -1,0 +1,128 @@
+"""Heads of envelopes, kept and given out again; and producers whose messages are stored once."""
+
+from pathlib import Path
+
+import pytest
+
+from omq.protocol import dmp_writer
+from omq.protocol.dmp_envelopes import Envelope
+from omq.protocol.dmp_head import Head
+from omq.protocol.dmp_head import encode as head_octets
+from omq.protocol.dmp_producer import origin
+from omq.protocol.properties import Properties
+from omq.protocol.types import Declared
+
+from .conversation import PERSISTENCES, serving
+from .dmp_conversation import feed, sink, stored
+
+EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
+KEPT = pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
+
+HEADS = [
+    Head(),
+    Head(exchange=b"orders", routing_key=b"eu.de"),
+    Head(routing_key=b"", properties=Properties(content_type=b"text/plain", priority=7, timestamp=2**40)),
+    Head(b"x" * 255, b"y" * 255, Properties(reply_to=b"", correlation_id=b"\x00\xff")),
+]
+
+
+def with_heads(count: int) -> list[Envelope]:
+    return [Envelope(b"body %d" % number, HEADS[number % len(HEADS)]) for number in range(count)]
+
+
+def given_out(envelope: Envelope) -> Envelope:
+    """What a feed of topic t makes of it: a message without a head has the topic for its key."""
+    return Envelope(envelope.body, Head(routing_key=b"t") if envelope.head == Head() else envelope.head)
+
+
+@EVERY
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+async def test_heads_come_out_as_they_went_in(store: Path, delivery: bytes, persistence: bytes) -> None:
+    sent = with_heads(500)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t %s %s)" % (delivery, persistence))
+        consumer = await feed(host, client)
+        connection = await sink(host, client)
+        await connection.send(b"".join(map(dmp_writer.encode, sent)))
+        assert await stored(connection) == 500
+        assert await consumer.take(500) == [given_out(envelope) for envelope in sent]
+
+
+@KEPT
+async def test_heads_are_kept_over_a_restart_beside_messages_without(store: Path, persistence: bytes) -> None:
+    sent = with_heads(100)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast %s)" % persistence)
+        connection = await sink(host, client)
+        await connection.send(b"".join(map(dmp_writer.encode, sent)))
+        assert await stored(connection) == 100
+        await client.say(b"(Publish t plain)")
+        await client.confirm()
+    async with serving(store) as host:
+        client = await host.connect()
+        consumer = await feed(host, client, b"(Get t (From_message 51))")
+        wanted = [given_out(envelope) for envelope in sent[50:]]
+        assert await consumer.take(51) == [*wanted, Envelope(b"plain", Head(routing_key=b"t"))]
+
+
+def numbered_by(producer: bytes, first: int, last: int) -> bytes:
+    """The messages of a producer, each with its number."""
+    return b"".join(
+        dmp_writer.encode(
+            Envelope(
+                b"%s %d" % (producer, number),
+                Head(properties=Properties(app_id=producer, message_id=b"%d" % number)),
+            )
+        )
+        for number in range(first, last + 1)
+    )
+
+
+@EVERY
+async def test_what_a_producer_sends_again_is_confirmed_and_dropped(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        assert isinstance(await client.ask(b"(Declare t Broadcast %s)" % persistence), Declared)
+        consumer = await feed(host, client)
+        for first, last in ((1, 50), (30, 80), (1, 80), (81, 81)):
+            connection = await sink(host, client)
+            await connection.send(numbered_by(b"a", first, last) + numbered_by(b"b", first, last))
+            assert await stored(connection) == 2 * (last - first + 1)
+        bodies = await consumer.bodies(162)
+        for producer in (b"a", b"b"):
+            wanted = [b"%s %d" % (producer, number) for number in range(1, 82)]
+            assert [body for body in bodies if body.startswith(producer)] == wanted
+        assert (await host.topics())[b"t"].last == 162
+
+
+@KEPT
+async def test_a_producer_is_known_after_a_restart(store: Path, persistence: bytes) -> None:
+    for _ in range(3):
+        async with serving(store) as host:
+            client = await host.connect()
+            await client.ask(b"(Declare t Broadcast %s)" % persistence)
+            connection = await sink(host, client)
+            await connection.send(numbered_by(b"a", 1, 100))
+            assert await stored(connection) == 100
+            assert (await host.topics())[b"t"].messages == 100
+
+
+@pytest.mark.parametrize(
+    ("properties", "wanted"),
+    [
+        (Properties(app_id=b"a", message_id=b"7"), (b"a", 7)),
+        (Properties(app_id=b"a", message_id=b"18446744073709551615"), (b"a", 2**64 - 1)),
+        (Properties(app_id=b"a", message_id=b"18446744073709551616"), None),
+        (Properties(app_id=b"a", message_id=b"9" * 255), None),
+        (Properties(app_id=b"a", message_id=b"-7"), None),
+        (Properties(app_id=b"a", message_id=b""), None),
+        (Properties(app_id=b"", message_id=b"7"), None),
+        (Properties(app_id=b"a"), None),
+        (Properties(message_id=b"7"), None),
+        (Properties(), None),
+    ],
+)
+def test_which_messages_have_a_producer(properties: Properties, wanted: tuple[bytes, int] | None) -> None:
+    assert origin(head_octets(Head(b"exchange", b"key", properties))) == wanted
