@@ -141,14 +141,21 @@ class Block:
 
         ValueError when they do not go upwards, or the block does not have them.
         """
+        begin, end = self.indexes(messages)
+        return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
+
+    def indexes(self, messages: range) -> tuple[int, int]:
+        """Where these messages begin and end among those of the block, 0 and 0 for none at all.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
         if not messages:
-            return b""
+            return 0, 0
         if messages.step < 1 or messages.start < self.first or messages[-1] > self.last:
             raise ValueError(
                 f"Messages {messages} are not within {self.first} to {self.next}, going upwards."
             )
-        begin, end = messages.start - self.first, messages[-1] + 1 - self.first
-        return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
+        return messages.start - self.first, messages[-1] + 1 - self.first
 
     def heads_from(self, message: int) -> list[bytes]:
         """The head of each message from this id on, empty for those without.  ValueError when it is outside

@@ -44,18 +44,22 @@ def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
     return _run(bodies, heads, (), SMALLEST_ON_FEEDS)
 
 
-def of_block(block: Block, message: int) -> bytes:
-    """The messages of a block from this id on, without names and properties, for a receiver.
+def of_block(block: Block, messages: range, head: bytes = PLAIN_HEAD) -> bytes:
+    """These messages of a block for a receiver, each with the same head, whatever heads the block has.
 
-    ValueError when the id is outside of what `Block.slices` takes.
+    Errors as those of `Block.gather`, and of `for_feed`.
     """
-    block.check(message)
-    begin = message - block.first
+    begin, end = block.indexes(messages)
+    if not messages:
+        return b""
     if codec.COMPILED:
-        made = codec.native.envelopes_of(block.frames, block.offsets, begin, block.count, SMALLEST_ON_FEEDS)
+        made = codec.native.envelopes_of(
+            block.frames, block.offsets, begin, end, messages.step, SMALLEST_ON_FEEDS, head
+        )
         if made is not None:
             return made
-    return for_feed([frame[FRAME_HEADER:] for frame in block.slices(message)])
+    frames = codec.slices(block.frames, block.offsets, begin)[: end - begin : messages.step]
+    return for_feed([frame[FRAME_HEADER:] for frame in frames], [head] * len(frames))
 
 
 def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Sequence[int] = ()) -> bytes:

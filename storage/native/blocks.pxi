@@ -81,27 +81,29 @@ def slices(frames, offsets, index):
     return found
 
 
-def envelopes_of(frames, offsets, begin, end, smallest):
-    """The messages at these indexes as envelopes without names and properties, none with a size below `smallest`.
+def envelopes_of(frames, offsets, begin, end, step, smallest, bytes head not None):
+    """The messages at these indexes as envelopes with this head each, none with a size below `smallest`.
 
-    None for indexes or offsets that lead outside.
+    None for indexes or offsets that lead outside, and where the head would have to grow but is not `PLAIN_HEAD`.
     """
     cdef Views views = Views(frames, offsets)
-    if not 0 <= begin <= end <= views.count:
+    if step < 1 or not 0 <= begin <= end <= views.count or PyBytes_GET_SIZE(head) > LONGEST_SIZE:
         return None
     cdef int64_t start = begin
-    cdef int64_t count = end - begin
+    # A step past the end means the same as one to the end, and multiplying it stays within 64 bits.
+    cdef int64_t stride = min(step, views.count + 1)
+    cdef int64_t count = (end - begin + stride - 1) // stride
     cdef int64_t i, frame, after
     cdef Span* spans = <Span*>PyMem_RawRealloc(NULL, (count + 1) * sizeof(Span))
     if spans == NULL:
         raise MemoryError
     try:
         for i in range(count):
-            if not views.bounds(start + i, &frame, &after) or after - frame < HEADER:
+            if not views.bounds(start + i * stride, &frame, &after) or after - frame < HEADER:
                 return None
             spans[i].at = views.frames + frame + HEADER
             spans[i].length = spans[i].written = <uint32_t>(after - frame - HEADER)
-            spans[i].head = NAMES
-        return written_envelopes(spans, count, None, smallest)
+            spans[i].head = <uint32_t>PyBytes_GET_SIZE(head)
+        return written_envelopes(spans, count, None, head, smallest)
     finally:
         PyMem_RawFree(spans)

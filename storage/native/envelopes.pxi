@@ -22,22 +22,22 @@ def envelopes(bodies, heads, smallest):
                 if not PyBytes_CheckExact(held_heads[i]) or PyBytes_GET_SIZE(held_heads[i]) > LONGEST_SIZE:
                     return None
                 spans[i].head = <uint32_t>PyBytes_GET_SIZE(held_heads[i])
-        return written_envelopes(spans, len(held), held_heads, smallest)
+        return written_envelopes(spans, len(held), held_heads, PLAIN_HEAD, smallest)
     finally:
         PyMem_RawFree(spans)
 
 
-cdef bytes written_envelopes(const Span* spans, int64_t count, tuple heads, smallest):
-    """`heads` has as many as there are spans, or is None for `PLAIN_HEAD` each."""
+cdef bytes written_envelopes(const Span* spans, int64_t count, tuple heads, bytes common, smallest):
+    """`heads` has as many as there are spans, or is None for the head `common` each."""
     cdef int64_t least = min(max(smallest, 0), LONGEST_SIZE)
     cdef int64_t size = 0
     cdef int64_t one, i
-    cdef const uint8_t* head = octets_of(PLAIN_HEAD)
+    cdef const uint8_t* head = octets_of(common)
     cdef int64_t length
     for i in range(count):
         one = <int64_t>spans[i].head + NUMBER + spans[i].length
         if one < least:
-            if heads is not None and heads[i] != PLAIN_HEAD:
+            if (common if heads is None else heads[i]) != PLAIN_HEAD:
                 return None
             one += NAMES
         if one > LONGEST_SIZE:

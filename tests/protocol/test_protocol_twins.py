@@ -122,15 +122,24 @@ def test_writing_envelopes(sent: list[tuple[bytes, bytes]], views: bool, plain: 
         assert outcome(lambda write=write: write(bodies, heads)) == expected  # type: ignore[misc]
 
 
-@given(st.lists(st.binary(max_size=20), min_size=1, max_size=8), st.integers(-1, 10))
-def test_blocks_as_envelopes(bodies: list[bytes], skipped: int) -> None:
+@given(
+    st.lists(st.binary(max_size=20), min_size=1, max_size=8),
+    st.builds(range, st.integers(4, 15), st.integers(4, 15), st.sampled_from([1, 1, 2, 3, 1 << 70, -1])),
+    st.sampled_from([PLAIN_HEAD, NAMED_OCTETS, dmp_head.encode(NUMBERED), b""]),
+)
+def test_blocks_as_envelopes(bodies: list[bytes], messages: range, head: bytes) -> None:
     block = encode(3, 5, bodies, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "COMPILED", False)
-        expected = outcome(lambda: dmp_writer.of_block(block, 5 + skipped))
-    assert outcome(lambda: dmp_writer.of_block(block, 5 + skipped)) == expected
-    if 0 <= skipped <= len(bodies):
-        assert expected == dmp_writer.for_feed(bodies[skipped:])
+        expected = outcome(lambda: dmp_writer.of_block(block, messages, head))
+    assert outcome(lambda: dmp_writer.of_block(block, messages, head)) == expected
+    if not messages:
+        assert expected == b""
+    elif messages.step > 0 and all(5 <= message < block.next for message in messages):
+        chosen = [bodies[message - 5] for message in messages]
+        assert expected == outcome(lambda: dmp_writer.for_feed(chosen, [head] * len(chosen)))
+    else:
+        assert expected[0] is ValueError
 
 
 # -- frames --------------------------------------------------------------------------------------------------
