@@ -32,24 +32,28 @@ them.
 Magic, version and checksum keep their places and their meaning in every later version, so that damage can
 never look like a newer format.
 
-This is the plain Python codec.  What it does for each message is in ``encode``, ``merge``, ``Block.slices``
-and ``Block.heads_from`` alone.
+What is done for each message is in ``storage.codec``, in ``storage.heads`` and in ``merge``.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise, repeat
+from itertools import pairwise
 from struct import Struct
 
 from crc32c import crc32c
 
-from storage import numbers
+from storage import codec, numbers
 from storage.errors import DamagedBlock, NewerFormat
 from storage.heads import Heads, encode_heads, merge_heads
 from storage.numbers import Octets
+from storage.plain import FRAME_HEADER, FRAMES_LIMIT
+from storage.plain import ID_LIMIT as _ID_LIMIT
 
-FRAME_HEADER = 17
-FRAMES_LIMIT = numbers.OFFSETS_LIMIT
+__all__ = [
+    "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
+    "Block", "Octets", "encode", "merge", "pack", "packed_size", "unpack",
+]  # fmt: skip
+
 SPAN_LIMIT = 1 << 32
 
 _MAGIC = b"omqB"
@@ -57,15 +61,11 @@ _VERSION = 1
 _DELTAS = 1
 _HEADS = 2
 _FLAGS = _DELTAS | _HEADS
-_LENGTH_SIZE = 4
-_MESSAGE = 2
-_FRAME = Struct(">IBQI")
 _START = Struct(">4sBBH")
 _CHECKSUM = Struct(">I")
 _REST = Struct(">IQQIIQ")
 _REST_AT = _START.size + _CHECKSUM.size
 _ARRAYS_AT = _REST_AT + _REST.size
-_ID_LIMIT = 1 << 64
 
 BLOCK_HEADER = _ARRAYS_AT + numbers.SIZE
 """Octets of a stored value besides those for each message: its header and the end of the last frame."""
@@ -133,16 +133,35 @@ class Block:
 
     def slices(self, message: int) -> list[memoryview]:
         """Each frame from this message id on.  ValueError when it is outside first to next."""
-        self._offset(message)
-        frames = memoryview(self.frames)
-        bounds = numbers.unpack(self.offsets)[message - self.first :]
-        return [frames[begin:end] for begin, end in pairwise(bounds)]
+        self.check(message)
+        return codec.slices(self.frames, self.offsets, message - self.first)
+
+    def gather(self, messages: range) -> bytes:
+        """The frames of these message ids, one after another, in the order of the block: a hand of cards.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
+        begin, end = self.indexes(messages)
+        return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
+
+    def indexes(self, messages: range) -> tuple[int, int]:
+        """Where these messages begin and end among those of the block, 0 and 0 for none at all.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
+        if not messages:
+            return 0, 0
+        if messages.step < 1 or messages.start < self.first or messages[-1] > self.last:
+            raise ValueError(
+                f"Messages {messages} are not within {self.first} to {self.next}, going upwards."
+            )
+        return messages.start - self.first, messages[-1] + 1 - self.first
 
     def heads_from(self, message: int) -> list[bytes]:
         """The head of each message from this id on, empty for those without.  ValueError when it is outside
         first to next.
         """
-        self._offset(message)
+        self.check(message)
         if self.heads is None:
             return [b""] * (self.next - message)
         return self.heads.values(message - self.first)
@@ -157,9 +176,13 @@ class Block:
             else self.time + numbers.number(self.deltas, message - self.first)
         )
 
-    def _offset(self, message: int) -> int:
+    def check(self, message: int) -> None:
+        """ValueError when the id is outside first to next."""
         if not self.first <= message <= self.next:
             raise ValueError(f"Message {message} is not within {self.first} to {self.next}.")
+
+    def _offset(self, message: int) -> int:
+        self.check(message)
         return numbers.number(self.offsets, message - self.first)
 
 
@@ -171,23 +194,9 @@ def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Se
     ValueError without any body, with a wrong number of heads, or when the frames or the heads would reach
     1 GiB, or the ids 2^64.
     """
-    count = len(bodies)
-    if not count:
-        raise ValueError("A block needs at least one message.")
-    if first + count > _ID_LIMIT:
-        raise ValueError(f"Message ids from {first} on do not fit into 64 bits.")
-    lengths = list(map(len, bodies))
-    size = sum(lengths) + FRAME_HEADER * count
-    if size >= FRAMES_LIMIT:
-        raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
-    # All the loops below run inside the interpreter's own C code: about half the time of a loop written out.
-    lengths_sent = map((FRAME_HEADER - _LENGTH_SIZE).__add__, lengths)
-    pieces = [b""] * (2 * count)
-    pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
-    pieces[1::2] = bodies
-    offsets = accumulate(map(FRAME_HEADER.__add__, lengths), initial=0)
-    side = encode_heads(heads, count) if heads else None
-    return Block(topic, first, count, time, b"".join(pieces), numbers.pack(offsets), None, side)
+    frames, offsets = codec.frames_of(topic, first, bodies)
+    side = encode_heads(heads, len(bodies)) if heads else None
+    return Block(topic, first, len(bodies), time, frames, offsets, None, side)
 
 
 def pack(block: Block) -> bytes:

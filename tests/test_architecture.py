@@ -19,7 +19,7 @@ FLOORS = {
     "omq.drivers": {"omq.config", "omq.protocol", "storage"},
     "omq.client": {"omq.protocol"},
     "omq.config": {"omq.protocol"},
-    "omq.protocol": set(),
+    "omq.protocol": {"storage"},
     "omq": {"omq.client"},  # the package's own `__init__`
     "storage": set(),
 }

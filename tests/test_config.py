@@ -11,6 +11,7 @@ from server_command import run_server, running_server
 
 from omq.config import Config, ConfigError, check, load, parse_address
 from omq.protocol.types import Delivery, Persistent, Sync, Transient
+from storage.codec import describe
 
 # -- a configuration that cannot be used --------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ def test_it_says_when_it_is_ready_and_stops_for_a_signal(number: signal.Signals,
         status, output, log = server.stop(number, seconds=5)
     assert (status, output) == (0, "")
     assert "Traceback" not in log
+    assert describe() in log
 
 
 def test_it_stops_while_clients_are_connected(tmp_path: Path) -> None:

@@ -68,8 +68,13 @@ with open("pyproject.toml", "rb") as file:
 }
 
 # Whether an extra ("" for the package alone) is installed as pyproject.toml has it now, and noting that it is.
-# setup.py belongs to it wherever there is one.
-fingerprint() { { cat "$root/pyproject.toml" && { cat "$root/setup.py" 2>/dev/null || true; }; } | sha256sum; }
+# So do the sources of the compiled codec: where there is a C compiler, installing builds it anew.
+fingerprint() {
+    local file
+    for file in "$root"/pyproject.toml "$root"/setup.py "$root"/storage/_codec.pyx "$root"/storage/native/*; do
+        cat "$file" 2>/dev/null || true
+    done | sha256sum
+}
 is_installed() { [ "$(cat "$root/.venv/installed-$1" 2>/dev/null)" = "$(fingerprint)" ]; }
 note_installed() { fingerprint >"$root/.venv/installed-$1"; }
 

@@ -15,6 +15,7 @@ from pythonjsonlogger.json import JsonFormatter
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, open_server
+from storage.codec import describe
 from storage.errors import StoreError
 
 EXIT_USAGE = 2
@@ -83,6 +84,7 @@ def main() -> None:
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     _set_up_logging(arguments.log_format, arguments.log_level)
+    logging.getLogger("omq.server").info("%s", describe())
     try:
         trio.run(run, config)
     except (StoreError, ListenError) as problem:

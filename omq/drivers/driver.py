@@ -17,7 +17,8 @@ from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
-from storage.blocks import FRAME_HEADER, Block, encode, packed_size
+from storage.batches import Batch
+from storage.blocks import Block, packed_size
 from storage.environment import Environment, Extent, Position
 from storage.errors import StoreError
 
@@ -97,41 +98,37 @@ class Driver(ABC):
 
     # -- in: post ------------------------------------------------------------------------------------------
 
-    async def post(
-        self, bodies: Sequence[bytes], heads: Sequence[bytes] = (), origins: Origins = ()
-    ) -> Confirmation:
+    async def post(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Confirmation:
         """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
 
-        `heads`: none at all, or one for each body, octets that are kept with the message beside its frame
-        (design, section 5); empty where a message has none.
+        `heads`: none at all, or one for each message, octets that are kept with it beside its frame (design,
+        section 5); empty where a message has none.
 
-        `origins`: none at all, or one for each body, None where a message has none. A message whose sequence
-        is not above the last one of its producer is repeated: it counts as confirmed, and is dropped
-        (design, section 5). When messages with origins could not be stored, so fails whatever with origins
-        was posted before their confirmation told it; whoever posts for these producers must post nothing
-        more after that until the failed messages are sent again.
+        `origins`: none at all, or one for each message, None where it has none. A message whose sequence is
+        not above the last one of its producer is repeated: it counts as confirmed, and is dropped (design,
+        section 5). When messages with origins could not be stored, so fails whatever with origins was posted
+        before their confirmation told it; whoever posts for these producers must post nothing more after that
+        until the failed messages are sent again.
 
         Raises Refused, and ValueError for any other number of heads or origins.
         """
         for extras, what in ((heads, "heads"), (origins, "origins")):
-            if extras and len(extras) != len(bodies):
-                raise ValueError(f"there are {len(extras)} {what} for {len(bodies)} messages")
+            if extras and len(extras) != batch.count:
+                raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
         self._used = True
-        octets = sum(map(len, bodies)) + FRAME_HEADER * len(bodies) + sum(map(len, heads))
+        octets = batch.octets + sum(map(len, heads))
         if self.writer is None:
-            await self._hand_over(bodies, heads, origins, octets)
+            await self._hand_over(batch, heads, origins, octets)
             return confirmed()
         failures = self.failures
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, bodies, octets, confirmation, heads, origins, failures))
+        self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, failures))
         return confirmation
 
-    async def _hand_over(
-        self, bodies: Sequence[bytes], heads: Sequence[bytes], origins: Origins, octets: int
-    ) -> None:
+    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
         """Take over messages of a transient topic. Raises Refused."""
         await self._room(octets)
         kept = 0
@@ -140,12 +137,12 @@ class Driver(ABC):
                 last: dict[bytes, int] = {}
                 if origins:
                     last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
-                    bodies, heads = without_repeated(bodies, heads, origins, last)
-                await self.reserve(len(bodies))
+                    batch, heads = without_repeated(batch, heads, origins, last)
+                await self.reserve(batch.count)
                 if self.deleted:
                     raise Refused("the topic was deleted")
-                if bodies:
-                    block = encode(self.topic.id, self.next_id, bodies, self.now(), heads)
+                if batch.count:
+                    block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
                     self.next_id = block.next
                     self._keep(block)
                     kept = block.held

@@ -7,6 +7,8 @@ one kept of the producer: it is confirmed as if it were new, and dropped.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 
+from storage.batches import Batch, Bodies
+
 Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and the message's sequence, 0 to 2^64-1."""
 
@@ -44,16 +46,16 @@ def producers_of(origins: Origins) -> set[bytes]:
 
 
 def without_repeated(
-    bodies: Sequence[bytes], heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
-) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """The bodies and heads of the messages that are not repeated.
+    batch: Batch, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
+) -> tuple[Batch, Sequence[bytes]]:
+    """The messages that are not repeated, and their heads.
 
     `last` has the last sequence of each producer, and is moved on to what these messages have.
     """
     new = [origin is None or _moves_on(last, *origin) for origin in origins]
     if not origins or all(new):
-        return bodies, heads
-    return list(compress(bodies, new)), list(compress(heads, new))
+        return batch, heads
+    return Bodies(list(compress(batch.bodies(), new))), list(compress(heads, new))
 
 
 def _moves_on(last: dict[bytes, int], producer: bytes, sequence: int) -> bool:

@@ -20,7 +20,8 @@ from omq.drivers.problems import for_clients
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
 from omq.protocol.types import Topic
-from storage.blocks import Block, encode
+from storage.batches import Batch, joined
+from storage.blocks import Block
 from storage.environment import Environment
 from storage.errors import StoreError, StoreFull
 
@@ -62,12 +63,12 @@ class Stored(Protocol):
 class Post:
     """Messages for one topic, with the octets they hold of the budget.
 
-    `heads` is empty or has one for each body, empty where a message has none; `origins` likewise, None where
-    a message has none. `failures` is that of the driver when the post was made.
+    `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
+    has none. `failures` is that of the driver when the post was made.
     """
 
     driver: Stored
-    bodies: Sequence[bytes]
+    batch: Batch
     octets: int
     confirmation: Confirmation
     heads: Sequence[bytes] = ()
@@ -88,7 +89,7 @@ LATE = "messages before these could not be stored"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Portion:
     """What one commit stores of a topic: blocks, and the last sequence in them of each producer."""
 
     blocks: Sequence[Block]
@@ -163,22 +164,22 @@ class Writer:
             else:
                 posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, str] = {}
-        batches: dict[Stored, Batch] = {}
+        portions: dict[Stored, Portion] = {}
         async with self._lock:
             for driver, posts in posts_of.items():
                 if self.refusal is not None or driver.deleted:
                     failures[driver] = self.refusal or "the topic was deleted"
                     continue
                 try:
-                    batch = await self._batch(driver, posts)
+                    portion = await self._portion(driver, posts)
                 except StoreError as problem:
                     log.error("%r: nothing can be stored: %s", driver.topic.topic, problem)
                     failures[driver] = for_clients(problem)
                     continue
-                if batch.blocks:  # else every message was repeated
-                    batches[driver] = batch
-            if batches:
-                failures |= await self._append(batches)
+                if portion.blocks:  # else every message was repeated
+                    portions[driver] = portion
+            if portions:
+                failures |= await self._append(portions)
         for driver in failures:
             driver.failures += 1
         for post in late:
@@ -191,13 +192,13 @@ class Writer:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
 
-    async def _batch(self, driver: Stored, posts: Sequence[Post]) -> Batch:
+    async def _portion(self, driver: Stored, posts: Sequence[Post]) -> Portion:
         """The messages that are not repeated, as blocks. Raises StoreError."""
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
             posts, sequences = await self._without_repeated(driver, posts)
-        await driver.reserve(sum(len(post.bodies) for post in posts))
-        return Batch(blocks_from(driver, posts), sequences)
+        await driver.reserve(sum(post.batch.count for post in posts))
+        return Portion(blocks_from(driver, posts), sequences)
 
     async def _without_repeated(
         self, driver: Stored, posts: Sequence[Post]
@@ -211,30 +212,32 @@ class Writer:
         last = dict(kept)
         new = []
         for post in posts:
-            bodies, heads = without_repeated(post.bodies, post.heads, post.origins, last)
-            if bodies:
-                new.append(replace(post, bodies=bodies, heads=heads))
+            batch, heads = without_repeated(post.batch, post.heads, post.origins, last)
+            if batch.count:
+                new.append(replace(post, batch=batch, heads=heads))
         return new, {
             producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
         }
 
-    async def _append(self, batches: Mapping[Stored, Batch]) -> dict[Stored, str]:
+    async def _append(self, portions: Mapping[Stored, Portion]) -> dict[Stored, str]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
-        blocks = [block for batch in batches.values() for block in batch.blocks]
-        sequences = {driver.topic.id: batch.sequences for driver, batch in batches.items() if batch.sequences}
+        blocks = [block for portion in portions.values() for block in portion.blocks]
+        sequences = {
+            driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
+        }
         try:
             await trio.to_thread.run_sync(partial(self.environment.append, blocks, sequences))
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
-            if len(batches) == 1:
+            if len(portions) == 1:
                 self._complain(problem)
-                return dict.fromkeys(batches, for_clients(problem))
+                return dict.fromkeys(portions, for_clients(problem))
             failures: dict[Stored, str] = {}
-            for driver, batch in batches.items():
-                failures |= await self._append({driver: batch})
+            for driver, portion in portions.items():
+                failures |= await self._append({driver: portion})
             return failures
-        for driver, batch in batches.items():
-            for block in batch.blocks:
+        for driver, portion in portions.items():
+            for block in portion.blocks:
                 driver.stored(block)
         return {}
 
@@ -242,32 +245,34 @@ class Writer:
 def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
     """The posts' messages as blocks, small posts together, with the next ids of the topic."""
     blocks: list[Block] = []
-    bodies: list[bytes] = []
-    heads: list[bytes] = []  # no longer than needed: those of the last bodies may be missing
-    octets = 0
+    batches: list[Batch] = []
+    heads: list[bytes] = []  # no longer than needed: those of the last messages may be missing
+    count = octets = 0
     next_id = driver.next_id
     now = driver.now()
 
     def close() -> None:
-        nonlocal next_id, octets
+        nonlocal next_id, count, octets
+        whole = joined(batches)
         if heads:
-            heads.extend([b""] * (len(bodies) - len(heads)))
-        for start in range(0, len(bodies), BLOCK_MESSAGES):
-            part = bodies[start : start + BLOCK_MESSAGES]
-            blocks.append(encode(driver.topic.id, next_id, part, now, heads[start : start + BLOCK_MESSAGES]))
-            next_id += len(part)
-        bodies.clear()
+            heads.extend([b""] * (count - len(heads)))
+        for start in range(0, count, BLOCK_MESSAGES):
+            part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
+            blocks.append(part.encode(driver.topic.id, next_id, now, heads[start : start + BLOCK_MESSAGES]))
+            next_id += part.count
+        batches.clear()
         heads.clear()
-        octets = 0
+        count = octets = 0
 
     for post in posts:
-        full = octets + post.octets > BLOCK_OCTETS or len(bodies) + len(post.bodies) > BLOCK_MESSAGES
-        if bodies and full:
+        full = octets + post.octets > BLOCK_OCTETS or count + post.batch.count > BLOCK_MESSAGES
+        if batches and full:
             close()
         if post.heads:
-            heads += [b""] * (len(bodies) - len(heads))
+            heads += [b""] * (count - len(heads))
             heads += post.heads
-        bodies += post.bodies
+        batches.append(post.batch)
+        count += post.batch.count
         octets += post.octets
     close()
     return blocks

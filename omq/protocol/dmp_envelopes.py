@@ -13,6 +13,7 @@ from struct import Struct
 
 from omq.protocol import dmp_head
 from omq.protocol.dmp_head import PLAIN_HEAD, Head
+from storage.batches import Batch
 
 NULL_MESSAGE = b"\x00\x00\x00\x00"
 """A sign of life that means nothing else (6-DMP, "Heartbeating")."""
@@ -71,16 +72,29 @@ class EnvelopeRun:
             yield Envelope(body, head, bool(options & MANDATORY), bool(options & IMMEDIATE))
 
 
+@dataclass(frozen=True, slots=True)
+class EnvelopeBatch:
+    """The same as an `EnvelopeRun`, its bodies as a batch that can be posted."""
+
+    batch: Batch
+    heads: list[bytes]
+    options: list[int]
+
+    def __len__(self) -> int:
+        return self.batch.count
+
+
 class EnvelopeError(ValueError):
     """These octets are no envelopes; the connection cannot be read further.
 
     The text names the envelope, counted from 1 on its connection, and what is wrong with it. `before` holds
-    what the same `feed` had read up to there.
+    what the same `feed` had read up to there, `batch` what the same `feed_batch` had.
     """
 
-    def __init__(self, text: str, before: EnvelopeRun) -> None:
+    def __init__(self, text: str, before: EnvelopeRun, batch: EnvelopeBatch | None = None) -> None:
         super().__init__(text)
         self.before = before
+        self.batch = batch
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,10 @@
-"""Reads the envelopes of a DMP connection, in pieces of any size, into runs.
+"""Reads the envelopes of a DMP connection, in pieces of any size, into runs or batches.
 
-`scan` is all that is done for each message: a compiled twin can take its place, argument for argument.
+`scan` is all that is done for each message. With the compiled codec, that finds the envelopes in the common
+forms, and `checked` here looks at each of the others.
 """
+
+from typing import TYPE_CHECKING
 
 from omq.protocol import dmp_head
 from omq.protocol.dmp_envelopes import (
@@ -10,6 +13,7 @@ from omq.protocol.dmp_envelopes import (
     LONGEST_6_DMP_BODY,
     MANDATORY,
     NUMBER,
+    EnvelopeBatch,
     EnvelopeError,
     EnvelopeRun,
     beginning,
@@ -17,6 +21,11 @@ from omq.protocol.dmp_envelopes import (
 from omq.protocol.dmp_head import MAX_HEAD, PLAIN_HEAD
 from omq.protocol.frames import DEFAULT_MAX_BODY
 from omq.protocol.shortstr import FieldError
+from storage import codec
+from storage.batches import Bodies, batch
+
+if TYPE_CHECKING:
+    from storage._codec import Spans
 
 SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""
@@ -56,24 +65,70 @@ class EnvelopeReader:
         that is none, for options that do not exist and for a body above `max_message`; the reader must not
         be fed after that.
         """
-        if self._unfinished:
-            if len(self._unfinished) + len(data) < self._needed:
-                self._unfinished += data
-                return EnvelopeRun([], [], [])
-            data = b"".join((self._unfinished, data))
-            self._unfinished = bytearray()
-        bodies: list[bytes] = []
-        heads: list[bytes] = []
-        options: list[int] = []
+        whole = self._completed(data)
+        run = EnvelopeRun([], [], [])
+        if whole is None:
+            return run
         try:
-            done, self._needed = scan(data, self._max_message, bodies, heads, options)
+            done, needed = scan(whole, self._max_message, run.bodies, run.heads, run.options)
         except FieldError as error:
-            number = self._read + len(bodies) + 1
-            raise EnvelopeError(f"envelope {number}: {error}", EnvelopeRun(bodies, heads, options)) from error
+            raise EnvelopeError(self._name(error, len(run)), run) from error
+        self._keep(whole, done, needed, len(run))
+        return run
+
+    def feed_batch(self, data: bytes) -> EnvelopeBatch:
+        """The same as a batch, which can be posted to a topic.
+
+        `EnvelopeError.before` has no envelopes then, but `EnvelopeError.batch` has.
+        """
+        if not codec.COMPILED:
+            try:
+                run = self.feed(data)
+            except EnvelopeError as error:
+                raise EnvelopeError(
+                    str(error), EnvelopeRun([], [], []), _batch(error.before)
+                ) from error.__cause__
+            return _batch(run)
+        whole = self._completed(data)
+        if whole is None:
+            return _batch(EnvelopeRun([], [], []))
+        spans = codec.native.Spans(whole)
+        try:
+            done, needed = _find(spans, whole, self._max_message)
+        except FieldError as error:
+            text = self._name(error, spans.count)
+            raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
+        self._keep(whole, done, needed, spans.count)
+        return _spanned(spans)
+
+    def _completed(self, data: bytes) -> bytes | None:
+        """What is held and `data`; None, and both held, when not even one step further is possible."""
+        if not self._unfinished:
+            return data
+        if len(self._unfinished) + len(data) < self._needed:
+            self._unfinished += data
+            return None
+        whole = b"".join((self._unfinished, data))
+        self._unfinished = bytearray()
+        return whole
+
+    def _keep(self, data: bytes, done: int, needed: int, count: int) -> None:
+        """Hold what is not complete."""
+        self._needed = needed
         if done < len(data):
             self._unfinished += memoryview(data)[done:]
-        self._read += len(bodies)
-        return EnvelopeRun(bodies, heads, options)
+        self._read += count
+
+    def _name(self, error: FieldError, before: int) -> str:
+        return f"envelope {self._read + before + 1}: {error}"
+
+
+def _batch(run: EnvelopeRun) -> EnvelopeBatch:
+    return EnvelopeBatch(Bodies(run.bodies), run.heads, run.options)
+
+
+def _spanned(spans: "Spans") -> EnvelopeBatch:
+    return EnvelopeBatch(batch(spans), spans.heads(), spans.options())
 
 
 def scan(
@@ -85,8 +140,41 @@ def scan(
     how many octets it takes from there to get further. Raises `FieldError` at the first bad envelope; the
     lists have all those before it.
     """
+    if not codec.COMPILED:
+        return scan_plain(data, max_message, bodies, heads, options)
+    spans = codec.native.Spans(data)
+    try:
+        return _find(spans, data, max_message)
+    finally:
+        before = len(bodies)
+        bodies += spans.bodies()
+        if (found_heads := spans.heads()) or heads:
+            heads += [PLAIN_HEAD] * (before - len(heads))
+            heads += found_heads or [PLAIN_HEAD] * spans.count
+        if (found_options := spans.options()) or options:
+            options += [0] * (before - len(options))
+            options += found_options or [0] * spans.count
+
+
+def _find(spans: "Spans", data: bytes, max_message: int) -> tuple[int, int]:
+    """Find all whole envelopes; returns and raises as `scan` does."""
+    position = 0
+    while True:
+        position, needed = spans.take_envelopes(position, max_message, MAX_HEAD)
+        if needed:
+            return position, needed
+        (length,) = NUMBER.unpack_from(data, position)
+        start, end = position + NUMBER.size, position + NUMBER.size + length
+        head_end, options = checked(data, start, end, max_message)
+        spans.add_envelope(start, head_end + AFTER_HEAD, end, options)
+        position = end
+
+
+def scan_plain(
+    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+) -> tuple[int, int]:
+    """`scan` in plain Python."""
     size = len(data)
-    largest = max_message + MAX_HEAD + AFTER_HEAD
     four = NUMBER.size
     unpack_number = NUMBER.unpack_from
     position = 0
@@ -98,21 +186,13 @@ def scan(
         if not length:
             position += four
             continue
-        if length < SMALLEST:
-            raise FieldError(f"its size is {length}, and even an empty message takes {SMALLEST}")
-        if length > largest:
-            raise FieldError(f"its size is {length}, and no message may take more than {largest}")
         end = position + four + length
         if end > size:
+            check_size(length, max_message)
             return position, four + length
         start = position + four
-        head_end = dmp_head.skip(data, start, end - AFTER_HEAD)
-        left = end - head_end - AFTER_HEAD
-        (number,) = unpack_number(data, head_end)
-        wanted = 0 if number == left <= max_message else _options(number, left, max_message)
+        head_end, wanted = checked(data, start, end, max_message)
         head = data[start:head_end]
-        if len(head) > MAX_HEAD:
-            raise FieldError(f"names and properties take {len(head)} octets, more than {MAX_HEAD}")
         before = len(bodies)
         bodies.append(data[head_end + AFTER_HEAD : end])
         position = end
@@ -140,10 +220,34 @@ def scan(
             options += [wanted] * (len(bodies) - before)
 
 
+def check_size(length: int, max_message: int) -> None:
+    """Raises `FieldError` when no envelope has this size; 0 is for null messages."""
+    if length < SMALLEST:
+        raise FieldError(f"its size is {length}, and even an empty message takes {SMALLEST}")
+    largest = max_message + MAX_HEAD + AFTER_HEAD
+    if length > largest:
+        raise FieldError(f"its size is {length}, and no message may take more than {largest}")
+
+
+def checked(data: bytes, start: int, end: int, max_message: int) -> tuple[int, int]:
+    """Where the head of an envelope is over whose size is read and all there, and its options.
+
+    Raises `FieldError` when anything about it is wrong.
+    """
+    check_size(end - start, max_message)
+    head_end = dmp_head.skip(data, start, end - AFTER_HEAD)
+    left = end - head_end - AFTER_HEAD
+    (number,) = NUMBER.unpack_from(data, head_end)
+    options = 0 if number == left <= max_message else _options(number, left, max_message)
+    if head_end - start > MAX_HEAD:
+        raise FieldError(f"names and properties take {head_end - start} octets, more than {MAX_HEAD}")
+    return head_end, options
+
+
 def _options(number: int, left: int, max_message: int) -> int:
     """The options of an envelope: `number` is before its body, for which its size leaves `left` octets.
 
-    `scan` has taken those where `number` is `left`: 4-DMP's, and 6-DMP's without options.
+    `checked` has taken those where `number` is `left`: 4-DMP's, and 6-DMP's without options.
     """
     options, length = number >> 24, number & LONGEST_6_DMP_BODY
     if left > max_message:

@@ -14,6 +14,8 @@ from omq.protocol.dmp_envelopes import (
     beginning,
 )
 from omq.protocol.dmp_head import PLAIN_HEAD
+from storage import codec
+from storage.blocks import FRAME_HEADER, Block
 
 Octets = bytes | memoryview
 
@@ -42,6 +44,24 @@ def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
     return _run(bodies, heads, (), SMALLEST_ON_FEEDS)
 
 
+def of_block(block: Block, messages: range, head: bytes = PLAIN_HEAD) -> bytes:
+    """These messages of a block for a receiver, each with the same head, whatever heads the block has.
+
+    Errors as those of `Block.gather`, and of `for_feed`.
+    """
+    begin, end = block.indexes(messages)
+    if not messages:
+        return b""
+    if codec.COMPILED:
+        made = codec.native.envelopes_of(
+            block.frames, block.offsets, begin, end, messages.step, SMALLEST_ON_FEEDS, head
+        )
+        if made is not None:
+            return made
+    frames = codec.slices(block.frames, block.offsets, begin)[: end - begin : messages.step]
+    return for_feed([frame[FRAME_HEADER:] for frame in frames], [head] * len(frames))
+
+
 def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Sequence[int] = ()) -> bytes:
     """Envelopes for a sink, each exactly as the lists of an `EnvelopeRun` say.
 
@@ -57,6 +77,18 @@ def _run(bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int
         raise ValueError(f"{count} bodies, {len(heads)} heads and {len(options)} options do not match")
     if not count:
         return b""
+    if codec.COMPILED and not any(options):
+        made = codec.native.envelopes(bodies, heads, smallest)
+        if made is not None:
+            return made
+    return run_plain(bodies, heads, options, smallest)
+
+
+def run_plain(
+    bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int], smallest: int
+) -> bytes:
+    """One or more envelopes in plain Python."""
+    count = len(bodies)
     lengths = list(map(len, bodies))
     head = heads[0] if heads else PLAIN_HEAD
     alike = not heads or heads.count(head) == count

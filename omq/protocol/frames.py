@@ -30,6 +30,7 @@ from omq.protocol.types import (
     TopicList,
     Unsubscribed,
 )
+from storage import codec
 
 DEFAULT_MAX_BODY = 64 * 2**20
 """Octets: the longest body of a message unless a configuration says otherwise."""
@@ -193,31 +194,11 @@ class FrameDecoder:
     def _scan(self, data: bytes, found: list[Frame | MessageRun]) -> int:
         """Append the whole frames of `data` to `found`; return where the first unfinished one begins."""
         size = len(data)
-        last_start = size - MESSAGE_HEADER.size
         largest = self._max_frame
-        unpack = MESSAGE_HEADER.unpack_from
         position = 0
         while True:
-            ids: list[int] = []
-            bodies: list[bytes] = []
-            run_topic = -1
-            # The fast path: messages of one topic, one after another.
-            while position <= last_start:
-                length, kind, id, topic = unpack(data, position)
-                end = position + 4 + length
-                if kind != 2 or end > size or length < 13 or length > largest:
-                    break
-                if topic != run_topic:
-                    if ids:
-                        found.append(MessageRun(run_topic, ids, bodies))
-                        ids, bodies = [], []
-                    run_topic = topic
-                ids.append(id)
-                bodies.append(data[position + 17 : end])
-                position = end
-            if ids:
-                found.append(MessageRun(run_topic, ids, bodies))
-            # Anything else: one frame of another type, a bad one, or the unfinished end.
+            position = take_messages(data, position, largest, found)
+            # One frame of another type, a bad one, or the unfinished end.
             available = size - position
             if available < 4:
                 self._needed = 4
@@ -234,8 +215,44 @@ class FrameDecoder:
             found.append(_control(data[start], data[start + 1 : position]))
 
 
+def take_messages(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
+    """Append the runs of whole messages that begin at `position`; return where anything else begins.
+
+    Anything else is a frame of another type, a bad one, one above `largest`, or the unfinished end.
+    """
+    if codec.COMPILED:
+        return codec.native.take_messages(data, position, largest, found, MessageRun)
+    return take_messages_plain(data, position, largest, found)
+
+
+def take_messages_plain(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
+    """`take_messages` in plain Python."""
+    size = len(data)
+    last_start = size - MESSAGE_HEADER.size
+    unpack = MESSAGE_HEADER.unpack_from
+    ids: list[int] = []
+    bodies: list[bytes] = []
+    run_topic = -1
+    while position <= last_start:
+        length, kind, id, topic = unpack(data, position)
+        end = position + 4 + length
+        if kind != 2 or end > size or length < 13 or length > largest:
+            break
+        if topic != run_topic:
+            if ids:
+                found.append(MessageRun(run_topic, ids, bodies))
+                ids, bodies = [], []
+            run_topic = topic
+        ids.append(id)
+        bodies.append(data[position + 17 : end])
+        position = end
+    if ids:
+        found.append(MessageRun(run_topic, ids, bodies))
+    return position
+
+
 def _control(kind: int, payload: bytes) -> Frame:
-    """The frame of any type but Message: the fast path took every good one of those."""
+    """The frame of any type but Message: `take_messages` took every good one of those."""
     match kind:
         case FrameType.ERROR:
             return Error(payload)

@@ -2,27 +2,31 @@
 
 Source: omq text, Message format ("sexps ... followed by a newline").
 
-Publish lines are most of the traffic. One regular expression takes all the lines of a read apart at once: the
-forms of Publish that clients print, and, as its last alternative, any other line, which goes to the parser of
-commands. The quick forms are a part of what that parser accepts, with the same meaning.
+Publish lines are most of the traffic. The forms of Publish that clients print are taken apart for all the
+lines of a read at once: by the compiled codec, or by one regular expression whose last alternative is any
+other line. Those go to the parser of commands. The quick forms are a part of what that parser accepts, with
+the same meaning.
 """
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from omq.protocol.commands import CommandError, parse
 from omq.protocol.sentences import sentence
 from omq.protocol.sexp import BARE, QUOTED, unescape, unquote
 from omq.protocol.types import Command, Publish
+from storage import codec
+from storage.batches import Batch, Bodies, batch, joined
 
 
 @dataclass(frozen=True, slots=True)
 class PublishRun:
-    """Consecutive Publish commands of one topic. `octets` is the length of all bodies together."""
+    """Consecutive Publish commands of one topic."""
 
     topic: bytes
-    bodies: list[bytes]
-    octets: int
+    batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,62 @@ def _atom(written: bytes) -> bytes:
 
 def _events(lines: bytes) -> list[Event]:
     """The events of whole lines."""
+    return events_compiled(lines) if codec.COMPILED else events_plain(lines)
+
+
+class _Events:
+    """Events in the making: what is published to one topic without a break becomes one run."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._topic: bytes | None = None
+        self._parts: list[Batch] = []
+
+    def publish(self, topic: bytes, part: Batch) -> None:
+        if topic != self._topic:
+            self._close()
+            self._topic = topic
+        self._parts.append(part)
+
+    def add(self, line: bytes) -> None:
+        """A line that is in none of the quick forms."""
+        match event := _event_of_line(line):
+            case None:
+                pass
+            case Publish(topic, body):
+                self.publish(topic, Bodies([body]))
+            case _:
+                self._close()
+                self._events.append(event)
+
+    def _close(self) -> None:
+        if self._topic is not None:
+            self._events.append(PublishRun(self._topic, joined(self._parts)))
+        self._topic, self._parts = None, []
+
+    def all(self) -> list[Event]:
+        self._close()
+        return self._events
+
+
+def events_compiled(lines: bytes) -> list[Event]:
+    """The compiled codec takes lines as long as it knows them, then one is read here."""
+    events = _Events()
+    position = 0
+    while position < len(lines):
+        spans = codec.native.Spans(lines)
+        topic, position = spans.take_lines(position)
+        if topic is not None:
+            events.publish(_atom(topic), batch(spans))
+        else:
+            end = lines.index(b"\n", position)
+            events.add(lines[position:end])
+            position = end + 1
+    return events.all()
+
+
+def events_plain(lines: bytes) -> list[Event]:
+    """The same in plain Python."""
     run = _uniform(lines)
     if run is not None:
         return [run]
@@ -217,38 +277,19 @@ def _bodies(quoted: tuple[bytes, ...], bare: tuple[bytes, ...], escaped: bool) -
 
 
 def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
-    return PublishRun(topic, bodies, sum(map(len, bodies)))
+    return PublishRun(topic, Bodies(bodies))
 
 
 def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
     """The events of rows of several topics, or of other commands too."""
-    events: list[Event] = []
-    topic: bytes | None = None  # of the run that is being collected
-    bodies: list[bytes] = []
-    for written, quoted, bare, other in rows:
+    events = _Events()
+    for written, rest in groupby(rows, key=itemgetter(0)):
         if written:
-            next_topic, body = _atom(written), bare or unescape(quoted)
+            events.publish(_atom(written), Bodies([bare or unescape(quoted) for _, quoted, bare, _ in rest]))
         else:
-            match event := _event_of_line(other[:-1]):
-                case None:
-                    continue
-                case Publish(next_topic, body):
-                    pass
-                case _:
-                    if topic is not None:
-                        events.append(_run(topic, bodies))
-                        topic = None
-                    events.append(event)
-                    continue
-        if next_topic == topic:
-            bodies.append(body)
-            continue
-        if topic is not None:
-            events.append(_run(topic, bodies))
-        topic, bodies = next_topic, [body]
-    if topic is not None:
-        events.append(_run(topic, bodies))
-    return events
+            for *_, other in rest:
+                events.add(other[:-1])
+    return events.all()
 
 
 def _event_of_line(line: bytes) -> Publish | Parsed | Refused | None:

@@ -132,22 +132,25 @@ class FeedService:
         return True
 
     async def _send(self, channel: Channel, taken: Frames) -> None:
-        bodies = [frame[FRAME_HEADER:] for cut in taken.cuts for frame in cut.frames()]
-        envelopes = dmp_writer.for_feed(bodies, [head for cut in taken.cuts for head in self._heads(cut)])
+        envelopes = b"".join(map(self._envelopes, taken.cuts))
         before = self._transport.sent
         try:
             await self._transport.send(envelopes)
         finally:
             sent = self._transport.sent - before
-            written = len(bodies) if sent == len(envelopes) else _whole_envelopes(envelopes, sent)
-            channel.written(sum(map(len, bodies[:written])) + FRAME_HEADER * written)
+            if sent == len(envelopes):
+                channel.written(sum(map(len, taken.parts)))
+            else:
+                frames = [frame for cut in taken.cuts for frame in cut.frames()]
+                channel.written(sum(map(len, frames[: _whole_envelopes(envelopes, sent)])))
 
-    def _heads(self, cut: Cut) -> list[bytes]:
-        """The head of each message: its own, or the one for messages without."""
+    def _envelopes(self, cut: Cut) -> bytes:
+        """Each message with its own head, or with the one for messages without."""
         if not cut.block.has_heads:
-            return [self._head] * len(cut.ids)
-        heads = cut.block.heads_from(cut.ids.start)
-        return [head or self._head for head in heads[: cut.ids.stop - cut.ids.start : cut.ids.step]]
+            return dmp_writer.of_block(cut.block, cut.ids, self._head)
+        heads = cut.block.heads_from(cut.ids.start)[: cut.ids.stop - cut.ids.start : cut.ids.step]
+        bodies = [frame[FRAME_HEADER:] for frame in cut.frames()]
+        return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(sentence("Feed", self._feed.topic.topic, what)):

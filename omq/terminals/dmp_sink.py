@@ -18,7 +18,7 @@ from omq.drivers.leases import Principal, Sink
 from omq.drivers.sequences import Origin
 from omq.drivers.signal import Signal
 from omq.protocol import dmp_responses
-from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError
 from omq.protocol.dmp_head import PLAIN_HEAD
 from omq.protocol.dmp_producer import origin
 from omq.protocol.dmp_reader import EnvelopeReader
@@ -157,33 +157,34 @@ class SinkService:
 
     async def _take(self, received: bytes) -> None:
         try:
-            run = self._envelopes.feed(received)
+            batch = self._envelopes.feed_batch(received)
         except EnvelopeError as error:
-            await self._post(error.before)
+            if error.batch is not None:
+                await self._post(error.batch)
             self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
         else:
-            await self._post(run)
-            if run.bodies:
+            await self._post(batch)
+            if len(batch):
                 self._intake.finished()
         self._intake.done()
         await self._intake.hold(self._envelopes.expected)
 
-    async def _post(self, run: EnvelopeRun) -> None:
-        if not run.bodies:
+    async def _post(self, batch: EnvelopeBatch) -> None:
+        count = len(batch)
+        if not count:
             return
         driver = self._catalogue.lookup(self._topic.topic)
         if driver is None or driver.topic.id != self._topic.id:
             self.fail(TOPIC_DELETED)
             return
-        if run.options:
-            await self._look_for_takers(driver, run.options)
+        if batch.options:
+            await self._look_for_takers(driver, batch.options)
         try:
-            confirmation = await driver.post(run.bodies, *_kept_beside(run.heads))
+            confirmation = await driver.post(batch.batch, *_kept_beside(batch.heads))
         except Refused as refused:
             self.fail(TOPIC_DELETED if driver.deleted else _failed(str(refused)))
             return
         self._posts.begin()
-        count = len(run.bodies)
 
         def settle() -> None:
             problem = self._posts.settle(count, driver, confirmation)

@@ -5,6 +5,7 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 """
 
 import logging
+from collections.abc import Sequence
 from typing import assert_never
 
 import trio
@@ -27,6 +28,7 @@ from omq.terminals.intake import Intake
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
 from omq.terminals.transport import Transport
+from storage.batches import Batch, Bodies, joined
 from storage.errors import StoreError
 
 MOST_REPLIES = 1000
@@ -282,19 +284,16 @@ class OmqTerminal:
         """Act on what was received; False when the connection is to end."""
         events = self._lines.feed(self._received)
         self._received = b""
-        runs: dict[bytes, list[bytes]] = {}
+        runs: dict[bytes, list[Batch]] = {}
         for event in events:
             if not self._connected:
                 if not self._connect(event):
                     return False
                 continue
             match event:
-                case PublishRun(topic, bodies):
+                case PublishRun(topic, batch):
                     # Order matters within a topic only: one read makes one post for each.
-                    if topic in runs:
-                        runs[topic] += bodies
-                    else:
-                        runs[topic] = bodies
+                    runs.setdefault(topic, []).append(batch)
                     continue
                 case _:
                     await self._publish_all(runs)
@@ -347,31 +346,31 @@ class OmqTerminal:
         await self._room_for_replies()
         self._replies.add(types.Error(text))
 
-    async def _publish_all(self, runs: dict[bytes, list[bytes]]) -> None:
-        for topic, bodies in runs.items():
-            await self._publish(topic, bodies)
+    async def _publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
+        for topic, batches in runs.items():
+            await self._publish(topic, joined(batches))
         runs.clear()
 
-    async def _publish(self, topic: bytes, bodies: list[bytes]) -> None:
+    async def _publish(self, topic: bytes, batch: Batch) -> None:
         await self._room_for_replies()
         limit = self._config.max_message_bytes
         try:
-            if limit < self._config.max_line_bytes and max(map(len, bodies)) > limit:
-                await self._publish_those_within(topic, bodies, limit)
+            if batch.longest > limit:
+                await self._publish_those_within(topic, batch.bodies(), limit)
                 return
             driver = self._catalogue.lookup(topic) or await self._catalogue.lookup_or_declare(topic)
             with self._liveness.excused():
-                confirmation = await driver.post(bodies)
+                confirmation = await driver.post(batch)
         except Refused as refused:
-            what = str(refused) if len(bodies) == 1 else f"{len(bodies)} messages: {refused}"
+            what = str(refused) if batch.count == 1 else f"{batch.count} messages: {refused}"
             self._replies.refuse_publish(sentence("Publish", topic, what))
             return
-        self._replies.published(topic, len(bodies), confirmation)
+        self._replies.published(topic, batch.count, confirmation)
 
-    async def _publish_those_within(self, topic: bytes, bodies: list[bytes], limit: int) -> None:
+    async def _publish_those_within(self, topic: bytes, bodies: Sequence[bytes], limit: int) -> None:
         fitting = [body for body in bodies if len(body) <= limit]
         if fitting:
-            await self._publish(topic, fitting)
+            await self._publish(topic, Bodies(fitting))
         for body in bodies:
             if len(body) > limit:
                 what = f"a message has at most {limit} octets, this one {len(body)}"
@@ -392,7 +391,7 @@ class OmqTerminal:
             case types.Connect():
                 raise Refused("this connection is connected already")
             case types.Publish(topic, body):
-                await self._publish(topic, [body])
+                await self._publish(topic, Bodies([body]))
             case types.Subscribe(topic, replay):
                 await self._subscribe(topic, replay)
             case types.Unsubscribe(topic):

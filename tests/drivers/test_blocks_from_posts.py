@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.writer import BLOCK_MESSAGES, Post, blocks_from
 from omq.protocol.types import Topic
+from storage.batches import Bodies
 from storage.blocks import FRAME_HEADER, Block
 
 
@@ -35,7 +36,7 @@ def posted(recipient: Recipient, count: int, size: int, headed: bool) -> Post:
     bodies = [b"%d" % index * size for index in range(count)]
     heads = [b"head %d of %d" % (index, count) if index % 3 else b"" for index in range(count)]
     octets = sum(map(len, bodies)) + FRAME_HEADER * count + (sum(map(len, heads)) if headed else 0)
-    return Post(recipient, bodies, octets, Confirmation(), heads if headed else ())
+    return Post(recipient, Bodies(bodies), octets, Confirmation(), heads if headed else ())
 
 
 counts = st.one_of(st.integers(1, 5), st.integers(BLOCK_MESSAGES - 3, 2 * BLOCK_MESSAGES + 3))
@@ -53,8 +54,8 @@ def test_every_message_keeps_its_own_head(shapes: list[tuple[int, int, bool]]) -
     assert all(block.count <= BLOCK_MESSAGES for block in blocks)
     bodies = [bytes(frame[FRAME_HEADER:]) for block in blocks for frame in block.slices(block.first)]
     heads = [head for block in blocks for head in block.heads_from(block.first)]
-    assert bodies == [body for post in posts for body in post.bodies]
-    assert heads == [head for post in posts for head in (post.heads or [b""] * len(post.bodies))]
+    assert bodies == [body for post in posts for body in post.batch.bodies()]
+    assert heads == [head for post in posts for head in (post.heads or [b""] * post.batch.count)]
 
 
 def test_small_posts_share_a_block_with_and_without_heads() -> None:

@@ -20,6 +20,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.writer import LATE
 from omq.protocol.types import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
+from storage.batches import Bodies
 from storage.blocks import FRAME_HEADER, Block
 from storage.environment import Environment
 from storage.errors import Limit, StoreError, StoreFull
@@ -93,7 +94,7 @@ def bodies_of(origins: Sequence[Origin | None]) -> list[bytes]:
 
 async def post(driver: Driver, *origins: Origin | None) -> None:
     """Post messages with these origins, and wait for them to be confirmed."""
-    assert await settled(await driver.post(bodies_of(origins), origins=origins)) is None
+    assert await settled(await driver.post(Bodies(bodies_of(origins)), origins=origins)) is None
 
 
 def kept(driver: Driver) -> list[bytes]:
@@ -133,7 +134,7 @@ async def test_posts_of_one_commit(drivers: Drivers) -> None:
     driver = await drivers.declare(STRONG)
     other = await drivers.declare(STRONG, name=b"other")
     confirmations = [
-        await to.post(bodies_of(origins), heads, origins)
+        await to.post(Bodies(bodies_of(origins)), heads, origins)
         for to, heads, origins in (
             (driver, (), [(b"a", 1), (b"a", 2)]),
             (other, (), [(b"a", 1)]),
@@ -143,7 +144,7 @@ async def test_posts_of_one_commit(drivers: Drivers) -> None:
         )
         if origins
     ]
-    confirmations.append(await driver.post([b"plain"]))
+    confirmations.append(await driver.post(Bodies([b"plain"])))
     assert [await settled(each) for each in confirmations] == [None] * len(confirmations)
     assert kept(driver) == [b"a 1", b"a 2", b"a 3", b"-", b"b 1", b"plain"]
     assert kept(other) == [b"a 1"]
@@ -211,10 +212,10 @@ async def test_what_was_posted_behind_a_failure_fails_too_and_can_be_sent_again(
     await post(driver, (b"a", 1))
     posted = threading.Event()
     monkeypatch.setattr(Environment, "append", failing(times=1, after=posted))
-    first = await driver.post([b"a 2"], origins=[(b"a", 2)])
+    first = await driver.post(Bodies([b"a 2"]), origins=[(b"a", 2)])
     await trio.testing.wait_all_tasks_blocked()  # its commit is under way
-    later = await driver.post([b"a 3"], origins=[(b"a", 3)])
-    plain = await driver.post([b"plain"])
+    later = await driver.post(Bodies([b"a 3"]), origins=[(b"a", 3)])
+    plain = await driver.post(Bodies([b"plain"]))
     posted.set()
     assert [await settled(each) for each in (first, later, plain)] == ["the disk is full", LATE, None]
     await post(driver, (b"a", 2), (b"a", 3))
@@ -227,7 +228,7 @@ async def test_one_topic_does_not_fail_the_sequences_of_another(
 ) -> None:
     one, two = [await drivers.declare(STRONG, name=name) for name in (b"one", b"two")]
     monkeypatch.setattr(Environment, "append", failing(times=2))  # both together, then the first alone
-    confirmations = [await driver.post([b"a 1"], origins=[(b"a", 1)]) for driver in (one, two)]
+    confirmations = [await driver.post(Bodies([b"a 1"]), origins=[(b"a", 1)]) for driver in (one, two)]
     assert [await settled(each) for each in confirmations] == ["the disk is full", None]
     assert [known(driver, b"a") for driver in (one, two)] == [{}, {b"a": 1}]
     await post(one, (b"a", 1))
@@ -244,9 +245,9 @@ async def test_sequences_that_cannot_be_read_fail_the_posts_that_need_them(
         raise StoreError("The record of the producers is damaged.")
 
     monkeypatch.setattr(Environment, "sequences", damaged)
-    confirmation = await driver.post([b"a 1"], origins=[(b"a", 1)])
+    confirmation = await driver.post(Bodies([b"a 1"]), origins=[(b"a", 1)])
     assert await settled(confirmation) == "the store failed, the server's log has more"
-    assert await settled(await driver.post([b"plain"])) is None
+    assert await settled(await driver.post(Bodies([b"plain"]))) is None
 
 
 @DELIVERY
@@ -277,7 +278,7 @@ async def test_a_transient_topic_remembers_while_it_runs(drivers: Drivers, deliv
 
 async def test_heads_of_a_transient_topic_are_held_and_given_back(drivers: Drivers) -> None:
     driver = await drivers.declare(Transient(), Delivery.ROUND_ROBIN)
-    await driver.post([b"body"] * 2, [b"head", b""])
+    await driver.post(Bodies([b"body"] * 2), [b"head", b""])
     assert drivers.memory.waiting.used == driver.info().bytes == 2 * (FRAME_HEADER + 4) + 4
     channel = driver.open(Listener(), FromCurrent())
     await trio.testing.wait_all_tasks_blocked()
@@ -291,9 +292,9 @@ async def test_heads_of_a_transient_topic_are_held_and_given_back(drivers: Drive
 async def test_a_wrong_number_of_heads_or_origins(drivers: Drivers, persistence: Persistence) -> None:
     driver = await drivers.declare(persistence)
     with pytest.raises(ValueError, match="1 heads for 2 messages"):
-        await driver.post([b"a", b"b"], [b"head"])
+        await driver.post(Bodies([b"a", b"b"]), [b"head"])
     with pytest.raises(ValueError, match="3 origins for 2 messages"):
-        await driver.post([b"a", b"b"], origins=[None] * 3)
+        await driver.post(Bodies([b"a", b"b"]), origins=[None] * 3)
     assert driver.next_id == 1
 
 
@@ -309,7 +310,8 @@ def test_what_is_left_rises_within_each_producer(
     bodies = [b"%d" % index for index in range(len(origins))]
     heads = [b"head " + body for body in bodies] if headed else []
     last = dict(before)
-    new, new_heads = without_repeated(bodies, heads, origins, last)
+    batch, new_heads = without_repeated(Bodies(bodies), heads, origins, last)
+    new = batch.bodies()
     assert new_heads == ([b"head " + body for body in new] if headed else [])
     left = set(map(int, new))
     highest = dict(before)

@@ -16,6 +16,8 @@ from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 from omq.protocol.commands import CommandError, parse, publish_sexp, sexp_of_command
 from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
 from omq.protocol.types import Command, Confirm, Publish, Topics
+from storage.batches import Bodies
+from storage.blocks import FRAME_HEADER
 
 MIB = 1 << 20
 
@@ -27,9 +29,11 @@ def outcomes(events: Iterable[Event]) -> list[Outcome]:
     found: list[Outcome] = []
     for event in events:
         match event:
-            case PublishRun(topic, bodies, octets):
-                assert bodies
-                assert octets == sum(map(len, bodies))
+            case PublishRun(topic, batch):
+                bodies = batch.bodies()
+                assert batch.count == len(bodies) > 0
+                assert batch.octets == sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
+                assert batch.longest == max(map(len, bodies))
                 found += [Publish(topic, body) for body in bodies]
             case Parsed(command):
                 assert not isinstance(command, Publish)
@@ -37,6 +41,10 @@ def outcomes(events: Iterable[Event]) -> list[Outcome]:
             case Refused() | TooLong():
                 found.append(event)
     return found
+
+
+def run(topic: bytes, bodies: list[bytes]) -> PublishRun:
+    return PublishRun(topic, Bodies(bodies))
 
 
 def fed(*reads: bytes, max_line: int = MIB) -> list[Outcome]:
@@ -263,21 +271,21 @@ def test_whatever_we_print_arrives(published: list[Publish]) -> None:
 @pytest.mark.parametrize(
     ("lines", "events"),
     [
-        (b"(Publish a 1)\n(Publish a 22)\n(Publish a 3)\n", [PublishRun(b"a", [b"1", b"22", b"3"], 4)]),
+        (b"(Publish a 1)\n(Publish a 22)\n(Publish a 3)\n", [run(b"a", [b"1", b"22", b"3"])]),
         (
             b'(Publish a 1)\n\n(publish "a""\\0502")\n; c\n(Publish"a"3)\r\n',
-            [PublishRun(b"a", [b"1", b"22", b"3"], 4)],
+            [run(b"a", [b"1", b"22", b"3"])],
         ),
         (
             b"(Publish a 1)\n(Publish b 2)\n(Publish a 3)\n",
-            [PublishRun(b"a", [b"1"], 1), PublishRun(b"b", [b"2"], 1), PublishRun(b"a", [b"3"], 1)],
+            [run(b"a", [b"1"]), run(b"b", [b"2"]), run(b"a", [b"3"])],
         ),
         (
             b'(Publish a "")\nTopics\n(Publish a 1)\n',
-            [PublishRun(b"a", [b""], 0), Parsed(Topics()), PublishRun(b"a", [b"1"], 1)],
+            [run(b"a", [b""]), Parsed(Topics()), run(b"a", [b"1"])],
         ),
-        (b"(Publish a 1)\n(Confirm 1)\n", [PublishRun(b"a", [b"1"], 1), Parsed(Confirm(1))]),
-        (b'(Publish "" 1)\n(Publish "" 2)\n', [PublishRun(b"", [b"1", b"2"], 2)]),
+        (b"(Publish a 1)\n(Confirm 1)\n", [run(b"a", [b"1"]), Parsed(Confirm(1))]),
+        (b'(Publish "" 1)\n(Publish "" 2)\n', [run(b"", [b"1", b"2"])]),
         (b"\n \n\r\n; a\r\n#|b|#\n#;c\n", []),
     ],
 )

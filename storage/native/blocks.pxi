@@ -1,0 +1,109 @@
+# What is cut out of a block: its frames one by one, a hand of them, or envelopes.
+
+cdef class Views:
+    """Holds the buffers of a block's frames and offsets as long as their octets are looked at."""
+
+    cdef Py_buffer _frames
+    cdef Py_buffer _offsets
+    cdef bint _has_frames
+    cdef bint _has_offsets
+    cdef const uint8_t* frames
+    cdef const uint8_t* offsets
+    cdef int64_t size
+    cdef int64_t count
+
+    def __cinit__(self, frames, offsets):
+        PyObject_GetBuffer(frames, &self._frames, PyBUF_SIMPLE)
+        self._has_frames = True
+        PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
+        self._has_offsets = True
+        self.frames = <const uint8_t*>self._frames.buf
+        self.offsets = <const uint8_t*>self._offsets.buf
+        self.size = self._frames.len
+        self.count = self._offsets.len // NUMBER - 1
+
+    def __dealloc__(self):
+        if self._has_frames:
+            PyBuffer_Release(&self._frames)
+        if self._has_offsets:
+            PyBuffer_Release(&self._offsets)
+
+    cdef bint bounds(self, int64_t index, int64_t* begin, int64_t* end) noexcept nogil:
+        """Where the frame at `index`, which is below `count`, lies; False when that is not in the frames."""
+        begin[0] = get_little(self.offsets + NUMBER * index)
+        end[0] = get_little(self.offsets + NUMBER * (index + 1))
+        return begin[0] <= end[0] <= self.size
+
+
+def gathered(frames, offsets, begin, end, step):
+    """The frames at these indexes, one after another; None for indexes or offsets that lead outside."""
+    cdef Views views = Views(frames, offsets)
+    if step < 1 or not 0 <= begin <= end <= views.count:
+        return None
+    # A step past the end means the same as one to the end, and adding it stays within 64 bits.
+    cdef int64_t stride = min(step, views.count + 1)
+    cdef int64_t start = begin
+    cdef int64_t stop = end
+    cdef int64_t size = 0
+    cdef int64_t i, frame, after
+    i = start
+    while i < stop:
+        if not views.bounds(i, &frame, &after):
+            return None
+        size += after - frame
+        i += stride
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* out = octets_of(made)
+    cdef int64_t done = 0
+    i = start
+    while i < stop:
+        # Looked up again, as the buffers may belong to something that changes: nothing is written past the end.
+        if not views.bounds(i, &frame, &after) or after - frame > size - done:
+            return None
+        memcpy(out + done, views.frames + frame, after - frame)
+        done += after - frame
+        i += stride
+    return made if done == size else None
+
+
+def slices(frames, offsets, index):
+    """Views of the frames from an index on; None for an index or offsets that lead outside."""
+    cdef Views views = Views(frames, offsets)
+    if not 0 <= index <= views.count:
+        return None
+    cdef object view = memoryview(frames)
+    cdef list found = []
+    cdef int64_t i, begin, end
+    for i in range(index, views.count):
+        if not views.bounds(i, &begin, &end):
+            return None
+        found.append(view[begin:end])
+    return found
+
+
+def envelopes_of(frames, offsets, begin, end, step, smallest, bytes head not None):
+    """The messages at these indexes as envelopes with this head each, none with a size below `smallest`.
+
+    None for indexes or offsets that lead outside, and where the head would have to grow but is not `PLAIN_HEAD`.
+    """
+    cdef Views views = Views(frames, offsets)
+    if step < 1 or not 0 <= begin <= end <= views.count or PyBytes_GET_SIZE(head) > LONGEST_SIZE:
+        return None
+    cdef int64_t start = begin
+    # A step past the end means the same as one to the end, and multiplying it stays within 64 bits.
+    cdef int64_t stride = min(step, views.count + 1)
+    cdef int64_t count = (end - begin + stride - 1) // stride
+    cdef int64_t i, frame, after
+    cdef Span* spans = <Span*>PyMem_RawRealloc(NULL, (count + 1) * sizeof(Span))
+    if spans == NULL:
+        raise MemoryError
+    try:
+        for i in range(count):
+            if not views.bounds(start + i * stride, &frame, &after) or after - frame < HEADER:
+                return None
+            spans[i].at = views.frames + frame + HEADER
+            spans[i].length = spans[i].written = <uint32_t>(after - frame - HEADER)
+            spans[i].head = <uint32_t>PyBytes_GET_SIZE(head)
+        return written_envelopes(spans, count, None, head, smallest)
+    finally:
+        PyMem_RawFree(spans)

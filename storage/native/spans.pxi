@@ -1,0 +1,256 @@
+# Finding bodies in what was received: DMP envelopes and Publish lines.
+
+@cython.final
+cdef class Spans:
+    """Where the bodies of messages lie in `data`: found by the two takers, or told by the plain code."""
+
+    cdef bytes _data
+    cdef Span* _spans
+    cdef int64_t _capacity
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t longest
+    cdef bint _busy
+
+    def __cinit__(self, bytes data not None):
+        self._data = data
+        self._spans = NULL
+        self._capacity = 0
+        self.count = 0
+        self.longest = 0
+        self._busy = False
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._spans)
+
+    cdef int add(
+        self, const uint8_t* at, uint32_t length, uint32_t written, uint32_t head, uint32_t options
+    ) except -1:
+        cdef int64_t capacity
+        cdef Span* spans
+        if self.count == self._capacity:
+            if self._busy:
+                raise RuntimeError("These spans are in use in another thread.")
+            capacity = max(64, 2 * self._capacity)
+            spans = <Span*>PyMem_RawRealloc(self._spans, capacity * sizeof(Span))
+            if spans == NULL:
+                raise MemoryError
+            self._spans = spans
+            self._capacity = capacity
+        self._spans[self.count].at = at
+        self._spans[self.count].length = length
+        self._spans[self.count].written = written
+        self._spans[self.count].head = head
+        self._spans[self.count].options = options
+        self.count += 1
+        if length > self.longest:
+            self.longest = length
+        return 0
+
+    def add_envelope(self, Py_ssize_t head, Py_ssize_t body, Py_ssize_t end, uint32_t options):
+        """Add an envelope that the plain code has checked: where its head and its body begin, and its end."""
+        if not 0 <= head <= body - NUMBER or not body <= end <= PyBytes_GET_SIZE(self._data):
+            raise ValueError("This envelope does not lie in the octets.")
+        if end - body > LONGEST_SIZE or body - head > LONGEST_SIZE:
+            raise ValueError("This envelope is too long.")
+        cdef uint32_t length = <uint32_t>(end - body)
+        self.add(octets_of(self._data) + body, length, length, <uint32_t>(body - NUMBER - head), options)
+
+    def take_envelopes(self, Py_ssize_t position, max_message, max_head):
+        """Add the envelopes from `position` on.
+
+        Returns where it stopped, and how many octets it takes from there to get further: 0 when they are all
+        there, and the plain code is to say what they are.
+        """
+        cdef const uint8_t* octets = octets_of(self._data)
+        cdef int64_t size = PyBytes_GET_SIZE(self._data)
+        cdef int64_t at = position
+        cdef int64_t longest_body = min(max(max_message, 0), LONGEST_SIZE)
+        cdef int64_t longest_head = min(max(max_head, 0), 1 << 20)
+        cdef int64_t length, end, start, head_end, left
+        cdef uint32_t number, options
+        cdef const uint8_t* known = NULL  # the last head, unless it was one without names and properties
+        cdef int64_t known_length = 0
+        if not 0 <= at <= size:
+            raise ValueError(f"{position} is not within 0 to {size}.")
+        if self.count and self._spans[self.count - 1].head > NAMES:
+            known_length = self._spans[self.count - 1].head
+            known = self._spans[self.count - 1].at - NUMBER - known_length
+        while True:
+            if size - at < NUMBER:
+                return at, NUMBER
+            length = get_u32(octets + at)
+            if length == 0:
+                at += NUMBER
+                continue
+            if length < NAMES + NUMBER or length > longest_body + longest_head + NUMBER:
+                return at, 0
+            if length > size - at - NUMBER:
+                return at, NUMBER + length
+            start = at + NUMBER
+            end = start + length
+            if known_length and known_length <= length - NUMBER and not memcmp(octets + start, known, known_length):
+                head_end = start + known_length
+            else:
+                head_end = after_head(octets, start, end - NUMBER)
+                if head_end < 0:
+                    return at, 0
+                known = octets + start
+                known_length = head_end - start if head_end - start > NAMES else 0
+            left = end - NUMBER - head_end
+            if head_end - start > longest_head or left > longest_body:
+                return at, 0
+            number = get_u32(octets + head_end)
+            options = 0
+            if number != left:
+                options = number >> 24
+                if (number & 0xFFFFFF) != left or options > MEANINGFUL:
+                    return at, 0
+            self.add(octets + head_end + NUMBER, <uint32_t>left, <uint32_t>left, <uint32_t>(head_end - start), options)
+            at = end
+
+    def take_lines(self, Py_ssize_t position):
+        """Add the bodies of the Publish lines of one topic from `position` on, if they are in a quick form.
+
+        Returns the topic as it is written, None when there was not even one, and where it stopped.
+        """
+        cdef const uint8_t* octets = octets_of(self._data)
+        cdef int64_t size = PyBytes_GET_SIZE(self._data)
+        cdef int64_t at = position
+        cdef int64_t line_end, body, body_end, length, topic, topic_end
+        cdef int64_t first_topic = 0, first_length = -1
+        cdef int64_t head = 0, head_length = 0  # of the last line: all before its body
+        cdef const uint8_t* found
+        cdef bint quoted = False
+        if not 0 <= at <= size:
+            raise ValueError(f"{position} is not within 0 to {size}.")
+        while at < size:
+            found = <const uint8_t*>memchr(octets + at, 10, size - at)
+            if found == NULL:
+                break
+            line_end = found - octets
+            if head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length):
+                # `quoted` is that of the last line: a quote would have been part of its head.
+                body = at + head_length
+                if not quoted and octets[body] == c'"':
+                    body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
+            else:
+                body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
+                if body < 0:
+                    break
+                if first_length < 0:
+                    first_topic = topic
+                    first_length = topic_end - topic
+                elif topic_end - topic != first_length or memcmp(octets + topic, octets + first_topic, first_length):
+                    break
+            if body < 0:
+                break
+            if quoted:
+                body_end = quoted_end(octets, body, line_end, &length)
+                if body_end < 0 or not ends_well(octets, body_end + 1, line_end):
+                    break
+            else:
+                body_end = bare_body_end(octets, body, line_end)
+                length = body_end - body
+                if body_end < 0 or not ends_well(octets, body_end, line_end):
+                    break
+            if body_end - body > LONGEST_SIZE:
+                break
+            self.add(octets + body, <uint32_t>length, <uint32_t>(body_end - body), 0, 0)
+            head = at
+            head_length = body - at
+            at = line_end + 1
+        if not self.count or first_length < 0:
+            return None, at
+        return PyBytes_FromStringAndSize(<const char*>octets + first_topic, first_length), at
+
+    def frames(self):
+        """`Frames` of all; None when they would be too large for a block."""
+        if self._busy:
+            raise RuntimeError("These spans are in use in another thread.")
+        self._busy = True
+        try:
+            return frames_from(self._spans, self.count, 0, 0)
+        finally:
+            self._busy = False
+
+    def bodies(self):
+        """The bodies, each by itself."""
+        cdef list found = []
+        cdef int64_t i
+        cdef bytes body
+        for i in range(self.count):
+            if self._spans[i].written == self._spans[i].length:
+                body = PyBytes_FromStringAndSize(<const char*>self._spans[i].at, self._spans[i].length)
+            else:
+                body = PyBytes_FromStringAndSize(NULL, self._spans[i].length)
+                unescape(octets_of(body), self._spans[i].length, self._spans[i].at, self._spans[i].written)
+            found.append(body)
+        return found
+
+    def heads(self):
+        """The envelopes' heads; an empty list when each is `PLAIN_HEAD`."""
+        cdef int64_t i, start
+        cdef Span* span
+        cdef bytes head = PLAIN_HEAD
+        cdef list found
+        for start in range(self.count):
+            span = &self._spans[start]
+            if span.head != NAMES or memcmp(span.at - NUMBER - NAMES, octets_of(PLAIN_HEAD), NAMES):
+                break
+        else:
+            return []
+        found = [head] * start
+        for i in range(start, self.count):
+            span = &self._spans[i]
+            if span.head != PyBytes_GET_SIZE(head) or memcmp(
+                span.at - NUMBER - span.head, octets_of(head), span.head
+            ):
+                head = PyBytes_FromStringAndSize(<const char*>span.at - NUMBER - span.head, span.head)
+            found.append(head)
+        return found
+
+    def options(self):
+        """The envelopes' options; an empty list when each is 0."""
+        cdef int64_t i
+        for i in range(self.count):
+            if self._spans[i].options:
+                break
+        else:
+            return []
+        return [self._spans[i].options for i in range(self.count)]
+
+
+cdef int64_t after_name(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+    """Where a short string at `at` is over; -1 when that is not by `end`."""
+    if at >= end or octets[at] > end - at - 1:
+        return -1
+    return at + 1 + octets[at]
+
+
+cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+    """Where a head is over; -1 when it has a table, or is not over by `end`, or is bad."""
+    cdef uint32_t flags, flag
+    at = after_name(octets, at, end)
+    if at >= 0:
+        at = after_name(octets, at, end)
+    if at < 0 or end - at < 2:
+        return -1
+    flags = (<uint32_t>octets[at] << 8) | octets[at + 1]
+    at += 2
+    if not flags:
+        return at
+    if flags & (TABLE | UNKNOWN):
+        return -1
+    flag = 0x8000
+    while flag > UNKNOWN:
+        if flags & flag:
+            if flag & OCTETS:
+                at += 1
+            elif flag & LONG:
+                at += 8
+            else:
+                at = after_name(octets, at, end)
+            if at < 0 or at > end:
+                return -1
+        flag >>= 1
+    return at

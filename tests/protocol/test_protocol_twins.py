@@ -1,0 +1,209 @@
+"""The compiled codec reads and writes the wire exactly as its plain twin, good octets and bad."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated
+from test_frames import frames as any_frames
+
+from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
+from omq.protocol.dmp_envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp_head import PLAIN_HEAD
+from omq.protocol.dmp_reader import EnvelopeReader
+from omq.protocol.lines import Event
+from storage import codec
+from storage.blocks import FRAME_HEADER, encode
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("storage._codec") is None,
+    reason="no compiled codec here: it was installed without a C compiler, or not installed",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> Any:
+    """The compiled codec, whatever the environment says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("storage._codec") is not None:
+            patch.setattr(codec, "native", importlib.import_module("storage._codec"), raising=False)
+            patch.setattr(codec, "COMPILED", True)
+        yield
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The value, or what was raised and with which text."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
+        return type(error), str(error)
+
+
+# -- envelopes -----------------------------------------------------------------------------------------------
+
+streams = st.one_of(
+    mutated(MESSAGES),
+    st.lists(envelopes, max_size=12).map(lambda sent: b"".join(map(dmp_writer.encode, sent))),
+    st.binary(max_size=80),
+)
+
+
+@st.composite
+def mutated_streams(draw: st.DrawFn) -> bytes:
+    octets = draw(streams)
+    return draw(mutated([octets])) if draw(st.booleans()) else octets
+
+
+@given(mutated_streams(), st.sampled_from([0, 5, 100, 1 << 26, 1 << 34]), st.booleans())
+@example(b"\xff\xff\xff\xff", 1 << 34, False)
+@example(b"\xff\xff\xff\xff", 100, False)
+@example(b"\x00\x00\x00\x08\xff\xff\xff\xff\xff\xff\xff\xff", 100, True)
+def test_scanning_envelopes(octets: bytes, longest: int, filled: bool) -> None:
+    found = []
+    for scan in (dmp_reader.scan, dmp_reader.scan_plain):
+        start = ([b"a"], [NAMED_OCTETS], [2]) if filled else ([], [], [])
+        run: tuple[list[bytes], list[bytes], list[int]] = tuple(map(list, start))  # type: ignore[assignment]
+        found.append((outcome(lambda scan=scan, run=run: scan(octets, longest, *run)), run))  # type: ignore[misc]
+    assert found[0] == found[1]
+
+
+@given(mutated_streams(), st.lists(st.integers(0, 400), max_size=4))
+def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
+    """In any pieces, the batches hold what the runs hold, and end with the same error."""
+    bounds = [0, *sorted(min(cut, len(octets)) for cut in cuts), len(octets)]
+    pieces = [octets[begin:end] for begin, end in pairwise(bounds)]
+    expected: list[Any] = []
+    reader = EnvelopeReader(100)
+    try:
+        for piece in pieces:
+            expected.append(reader.feed(piece))  # noqa: PERF401 (those before an error count)
+    except EnvelopeError as error:
+        expected += [error.before, str(error)]
+    for compiled in (True, False):
+        reader = EnvelopeReader(100)
+        found: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "COMPILED", compiled)
+            try:
+                for piece in pieces:
+                    found.append(reader.feed_batch(piece))  # noqa: PERF401
+            except EnvelopeError as error:
+                found += [error.batch, str(error)]
+        runs = [
+            EnvelopeRun(list(one.batch.bodies()), one.heads, one.options)
+            if isinstance(one, EnvelopeBatch)
+            else one
+            for one in found
+        ]
+        assert runs == expected
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=20),
+            st.sampled_from([PLAIN_HEAD, PLAIN_HEAD, NAMED_OCTETS, dmp_head.encode(NUMBERED), b""]),
+        ),
+        max_size=8,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_writing_envelopes(sent: list[tuple[bytes, bytes]], views: bool, plain: bool) -> None:
+    bodies = [memoryview(body) if views else body for body, _ in sent]
+    heads = () if plain else [head for _, head in sent]
+    for write, smallest in ((dmp_writer.for_feed, dmp_writer.SMALLEST_ON_FEEDS), (dmp_writer.for_sink, 0)):
+        expected = outcome(lambda s=smallest: dmp_writer.run_plain(bodies, heads, (), s)) if sent else b""  # type: ignore[misc]
+        assert outcome(lambda write=write: write(bodies, heads)) == expected  # type: ignore[misc]
+
+
+@given(
+    st.lists(st.binary(max_size=20), min_size=1, max_size=8),
+    st.builds(range, st.integers(4, 15), st.integers(4, 15), st.sampled_from([1, 1, 2, 3, 1 << 70, -1])),
+    st.sampled_from([PLAIN_HEAD, NAMED_OCTETS, dmp_head.encode(NUMBERED), b""]),
+)
+def test_blocks_as_envelopes(bodies: list[bytes], messages: range, head: bytes) -> None:
+    block = encode(3, 5, bodies, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", False)
+        expected = outcome(lambda: dmp_writer.of_block(block, messages, head))
+    assert outcome(lambda: dmp_writer.of_block(block, messages, head)) == expected
+    if not messages:
+        assert expected == b""
+    elif messages.step > 0 and all(5 <= message < block.next for message in messages):
+        chosen = [bodies[message - 5] for message in messages]
+        assert expected == outcome(lambda: dmp_writer.for_feed(chosen, [head] * len(chosen)))
+    else:
+        assert expected[0] is ValueError
+
+
+# -- frames --------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def frame_streams(draw: st.DrawFn) -> bytes:
+    octets = b"".join(map(frames.encode, draw(st.lists(any_frames, max_size=8))))
+    return draw(mutated([octets])) if draw(st.booleans()) else octets
+
+
+@given(frame_streams(), st.integers(0, 20), st.sampled_from([0, 12, 13, 30, 1 << 32, 1 << 70]))
+@example(encode(1, (1 << 64) - 2, [b"a", b""], 0).frames, 0, 1 << 20)
+def test_runs_of_messages(octets: bytes, position: int, largest: int) -> None:
+    position = min(position, len(octets))
+    compiled: list[Any] = []
+    plain: list[Any] = []
+    end = frames.take_messages(octets, position, largest, compiled)
+    assert (end, compiled) == (frames.take_messages_plain(octets, position, largest, plain), plain)
+    assert end <= len(octets)
+
+
+def test_frames_lie_within_their_octets() -> None:
+    octets = b"\xff\xff\xff\xff\x02" + bytes(12 + FRAME_HEADER)
+    assert frames.take_messages(octets, 0, 1 << 40, []) == 0
+
+
+# -- lines ---------------------------------------------------------------------------------------------------
+
+PIECES = [
+    b"(Publish ", b"(publish", b" ", b'"', b"a", b"bc", b")", b"\n", b")\n", b'")\n', b"\\", b'\\"', b"\\n",
+    b"\\065", b"\\255", b"\\256", b"\\300", b"\\x41", b"\\'", b"\\q", b"#", b"|", b"#|", b"|#", b"#;", b";",
+    b"\r", b"\t", b"\f", b"\xff", b"\0", b"(", b"Topics\n", b"(Publish a b)\n", b'(Publish a "b")\n',
+    b'(Publish "a"b)\n', b'(Publish"a""b")\n', b'(Publish "a" b)\r\n', b'(Publish a "\\"x\\"")\n',
+    b'(Publish "a b" 12345678901234567890)\n',
+    b'(Publish a "{\\"k\\": \\"0123456789abcdef\\", \\"l\\": 1}")\n',
+]  # fmt: skip
+line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mutated(
+    [b"(Publish a b)\n" * 3, b'(Publish a "some body")\n' * 2, b'(Publish a "\\"x\\" \\010\\\'")\n' * 2]
+)
+
+
+@given(line_streams)
+@example(b'(Publish a ")\n')
+@example(b'(Publish "")\n')
+@example(b'(Publish "a"b)\n(Publish "a" c)\n(Publish "a""d")\n')
+@example(b'(Publish "a\\\n')
+@example(b'(Publish a "\\25\n')
+@example(b"(Publish a b)c)\n")
+@example(b"(Publish a b)\r\r\n(Publish a b\r)\n")
+def test_lines_of_all_kinds(octets: bytes) -> None:
+    whole = octets + b"\n"
+    found: list[Event] = lines.events_compiled(whole)
+    assert found == lines.events_plain(whole)
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.binary(min_size=1, max_size=4))
+def test_every_escape_there_is(bodies: list[bytes], topic: bytes) -> None:
+    whole = b"".join(
+        b'(Publish "%s" "%s")\n'
+        % (b"".join(b"\\%03d" % o for o in topic), b"".join(b"\\%03d" % o for o in body))
+        for body in bodies
+    )
+    (run,) = lines.events_compiled(whole)
+    assert isinstance(run, lines.PublishRun)
+    assert (run.topic, run.batch.bodies()) == (topic, bodies)
+    assert lines.events_plain(whole) == [run]

@@ -1,0 +1,235 @@
+"""The compiled codec and the plain one: the same values and the same errors for everything."""
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from storage import codec, numbers, plain
+from storage.batches import Batch, Bodies, Framed, batch, joined
+from storage.blocks import FRAME_HEADER, Block, encode
+
+BUILT = importlib.util.find_spec("storage._codec") is not None
+
+needs_codec = pytest.mark.skipif(
+    not BUILT, reason="no compiled codec here: it was installed without a C compiler, or not installed"
+)
+
+topics = st.integers(0, (1 << 32) - 1) | st.integers(-2, 1 << 33) | st.just(7.5)
+ids = st.integers(0, 1 << 40) | st.integers((1 << 64) - 6, (1 << 64) + 1) | st.integers(-2, 2)
+octets = st.binary(max_size=60)
+lists = st.lists(octets, max_size=12)
+odd_lists = st.lists(octets | octets.map(memoryview) | octets.map(bytearray) | st.just("text"), max_size=4)
+
+
+def native() -> Any:
+    return importlib.import_module("storage._codec")
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The value, or what was raised and with which text."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
+        return type(error), str(error)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> Any:
+    """The compiled codec, whatever the environment says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if BUILT:
+            patch.setattr(codec, "native", native(), raising=False)
+            patch.setattr(codec, "COMPILED", True)
+        yield
+
+
+def has_c_compiler() -> bool:
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return shutil.which(command) is not None and Path(command).name != "false" and header.is_file()
+
+
+@pytest.mark.skipif(not has_c_compiler(), reason="no C compiler here, or no headers of Python")
+def test_where_there_is_a_compiler_the_codec_was_built() -> None:
+    assert BUILT, "install the package (pip install -e .): its build makes storage/_codec"
+    assert native().frames_of(1, 1, [b"a"]) == plain.frames_of(1, 1, [b"a"])
+
+
+@pytest.mark.parametrize("way", ["OMQ_PLAIN", "not built"])
+def test_without_the_compiled_codec_the_plain_one_serves(way: str) -> None:
+    program = (
+        "import sys\n"
+        + ("sys.modules['storage._codec'] = None\n" if way == "not built" else "")
+        + "from storage import blocks, codec\n"
+        "import omq.protocol.lines, omq.protocol.dmp_reader, omq.protocol.dmp_writer\n"
+        "assert blocks.encode(1, 1, [b'a'], 0).size == 18\n"
+        "print(codec.describe())"
+    )
+    environment = os.environ | {"OMQ_PLAIN": "1" if way == "OMQ_PLAIN" else ""}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=root, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "plain Python codec\n"
+
+
+@needs_codec
+@given(topics, ids, lists | odd_lists | lists.map(tuple))
+@example(1, (1 << 64) - 1, [b"a"])
+@example(1, (1 << 64) - 1, [b"a", b"b"])
+@example(0xFFFFFFFF, 0, [b""])
+def test_frames(topic: int, first: int, bodies: list[bytes]) -> None:
+    expected = outcome(lambda: plain.frames_of(topic, first, bodies))
+    assert outcome(lambda: codec.frames_of(topic, first, bodies)) == expected
+    alone = outcome(lambda: native().frames_of(topic, first, bodies))
+    # Alone it makes the common ones, and none that its twin refuses.
+    if isinstance(expected[0], bytes) and all(type(body) is bytes for body in bodies):
+        assert alone == expected
+    else:
+        assert alone is None or alone == expected
+
+
+@needs_codec
+def test_frames_too_large_for_a_block() -> None:
+    bodies = [bytes(1 << 20)] * 1024
+    assert outcome(lambda: codec.frames_of(1, 1, bodies)) == outcome(lambda: plain.frames_of(1, 1, bodies))
+    assert native().prepare(bodies) is None
+    part = native().prepare(bodies[:600])
+    assert native().joined([part, part]) is None
+
+
+offsets = st.one_of(
+    st.lists(st.integers(0, 90), max_size=8).map(lambda gaps: list(accumulate(gaps, initial=0))),
+    st.lists(st.integers(0, (1 << 32) - 1), max_size=8),
+    st.lists(st.integers(0, 130), max_size=8),
+)
+
+
+@needs_codec
+@given(st.binary(max_size=120), offsets.map(numbers.pack), st.integers(0, 9))
+def test_slices_of_anything(frames: bytes, bounds: bytes, index: int) -> None:
+    for held in (frames, memoryview(frames)):
+        expected = outcome(lambda held=held: plain.slices(held, bounds, index))  # type: ignore[misc]
+        assert outcome(lambda held=held: codec.slices(held, bounds, index)) == expected  # type: ignore[misc]
+
+
+@needs_codec
+@given(
+    st.binary(max_size=120),
+    offsets.map(numbers.pack),
+    st.integers(-2, 9),
+    st.integers(-2, 9),
+    st.sampled_from([-1, 0, 1, 2, 3, 100, 1 << 70]),
+)
+def test_gathering_anything(frames: bytes, bounds: bytes, begin: int, end: int, step: int) -> None:
+    expected = outcome(lambda: plain.gathered(frames, bounds, begin, end, step))
+    assert outcome(lambda: codec.gathered(memoryview(frames), bounds, begin, end, step)) == expected
+
+
+@needs_codec
+@given(st.lists(octets, min_size=1, max_size=20), st.integers(1, 6))
+def test_hands_dealt_from_a_block(bodies: list[bytes], hands: int) -> None:
+    block = encode(3, 5, bodies, 0)
+    for turn in range(hands):
+        messages = range(5 + turn, block.next, hands)
+        assert block.gather(messages) == b"".join(block.frame(message) for message in messages)
+    for outside in (range(4, 6), range(5, block.next + 1), range(block.last, 3, -1)):
+        with pytest.raises(ValueError, match="not within"):
+            block.gather(outside)
+
+
+def prepared(bodies: list[bytes]) -> Batch:
+    return Framed(native().prepare(bodies), max(map(len, bodies), default=0))
+
+
+@needs_codec
+@given(topics, ids, lists)
+def test_a_batch_of_frames_is_a_batch_of_bodies(topic: int, first: int, bodies: list[bytes]) -> None:
+    framed, listed = prepared(bodies), Bodies(bodies)
+    assert framed == listed
+    assert (framed.count, framed.octets, framed.longest) == (listed.count, listed.octets, listed.longest)
+    for begin in range(-1, len(bodies) + 2):
+        for end in range(-1, len(bodies) + 2):
+            assert outcome(lambda b=begin, e=end: framed.part(b, e)) == outcome(  # type: ignore[misc]
+                lambda b=begin, e=end: listed.part(b, e)  # type: ignore[misc]
+            )
+    expected = outcome(lambda: listed.encode(topic, first, 9))
+    assert outcome(lambda: framed.encode(topic, first, 9)) == expected
+
+
+@needs_codec
+@given(lists.filter(bool))
+def test_what_was_stamped_stays_as_it_is(bodies: list[bytes]) -> None:
+    framed = prepared(bodies)
+    once = framed.encode(1, 100, 9)
+    octets_then = bytes(bytearray(once.frames))
+    again = framed.encode(2, 200, 9)
+    assert once.frames == octets_then
+    assert once == encode(1, 100, bodies, 9)
+    assert again == encode(2, 200, bodies, 9)
+    assert framed.part(0, len(bodies)).encode(3, 5, 9) == encode(3, 5, bodies, 9)
+
+
+@needs_codec
+@given(st.lists(lists, min_size=1, max_size=5), st.lists(st.booleans(), min_size=5, max_size=5))
+def test_batches_joined(parts: list[list[bytes]], kinds: list[bool]) -> None:
+    whole = [body for part in parts for body in part]
+    made = joined(
+        [prepared(part) if framed else Bodies(part) for part, framed in zip(parts, kinds, strict=False)]
+    )
+    assert made == Bodies(whole)
+    assert (made.count, made.octets, made.longest) == (
+        len(whole),
+        sum(map(len, whole)) + FRAME_HEADER * len(whole),
+        max(map(len, whole), default=0),
+    )
+    if whole:
+        assert made.encode(1, 1, 0) == encode(1, 1, whole, 0)
+
+
+@needs_codec
+def test_large_frames_are_made_without_the_lock() -> None:
+    bodies = [bytes([number]) * 5000 for number in range(250)] * 2
+    frames, bounds = plain.frames_of(7, 1, bodies)
+    assert native().frames_of(7, 1, bodies) == (frames, bounds)
+    framed = prepared(bodies)
+    assert framed.octets >= 1 << 20
+    assert framed.encode(7, 1, 0) == framed.encode(7, 1, 0) == Block(7, 1, 500, 0, frames, bounds)
+
+
+@needs_codec
+@pytest.mark.parametrize(
+    "envelope",
+    [(-1, 8, 9), (0, 3, 9), (5, 4, 9), (0, 8, 7), (0, 8, 21), (0, 21, 21), (1 << 62, (1 << 62) + 4, 1 << 62)],
+)
+def test_spans_lie_within_their_octets(envelope: tuple[int, int, int]) -> None:
+    spans = native().Spans(bytes(20))
+    with pytest.raises(ValueError, match="This envelope"):
+        spans.add_envelope(*envelope, 0)
+    for position in (-1, 21, 1 << 62):
+        with pytest.raises(ValueError, match="not within"):
+            spans.take_envelopes(position, 100, 100)
+        with pytest.raises(ValueError, match="not within"):
+            spans.take_lines(position)
+    assert (spans.count, spans.bodies(), batch(spans).count) == (0, [], 0)
+
+
+@needs_codec
+def test_what_is_no_frames_is_not_joined() -> None:
+    for wrong in (None, b"", 3):
+        with pytest.raises(TypeError):
+            native().joined([wrong])
+    assert native().Frames().stamped(1, 1) is None
+    assert native().Frames().bodies() == []
