@@ -1,6 +1,7 @@
 """A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
 
 from array import array
+from collections.abc import Sequence
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -81,6 +82,21 @@ class Transport:
                         count += sent
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
+    async def send_together(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of the parts, at most 1,024 of them. Raises trio.BrokenResourceError when it broke."""
+        if len(parts) == 1:
+            await self.send(parts[0])
+            return
+        try:
+            count = await self._stream.socket.sendmsg(parts)
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+        self.sent += count
+        for part in parts:
+            if count < len(part):
+                await self.send(memoryview(part)[count:] if count else part)
+            count = max(0, count - len(part))
 
     async def finish(self) -> None:
         """Say that nothing more comes, and read on a little.
