@@ -337,7 +337,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def report(bench: Bench, arguments: argparse.Namespace) -> None:
-    order = [*KINDS, *MEMORY_ROWS]
+    order = [row for case in KINDS for row in (MEMORY_ROWS if case == "memory" else (case,))]
     rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
     stores = filesystem(bench.settings.directory)
     for name, text in machine().items():
