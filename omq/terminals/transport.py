@@ -10,8 +10,8 @@ import trio
 FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""
 
-MORE_OCTETS = 240 << 10
-"""What it takes beyond that, when there is more and the server's memory allows it (design, section 1)."""
+MOST_OCTETS = 512 << 10
+"""What it takes when there is more and the server's memory allows it (design, section 1)."""
 
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
@@ -48,24 +48,19 @@ class Transport:
         """Have the kernel see now and then whether the other side is there, when it is sent nothing."""
         self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
 
-    async def receive(self) -> bytes:
-        """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
+    async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
+        """What has arrived, at most so many octets; none of them when the other side has finished sending.
 
         Raises trio.BrokenResourceError when the connection broke.
         """
-        data: bytes = await self._stream.receive_some(FIRST_OCTETS)
-        return data
-
-    def more(self) -> int:
-        """How many octets a second read would give at once, at most MORE_OCTETS."""
-        arrived = array("i", [0])
-        ioctl(self._stream.socket.fileno(), FIONREAD, arrived)
-        return min(arrived[0], MORE_OCTETS)
-
-    async def receive_more(self, octets: int) -> bytes:
-        """So many octets that have arrived, according to `more`."""
         data: bytes = await self._stream.receive_some(octets)
         return data
+
+    def arrived(self) -> int:
+        """How many octets a read would give at once, at most MOST_OCTETS."""
+        count = array("i", [0])
+        ioctl(self._stream.socket.fileno(), FIONREAD, count)
+        return min(count[0], MOST_OCTETS)
 
     async def send(self, data: bytes | memoryview) -> None:
         """Send all of it. Raises trio.BrokenResourceError when the connection broke."""
