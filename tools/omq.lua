@@ -3,14 +3,15 @@
 --     tshark -X lua_script:tools/omq.lua -r omq.pcap -Y 'omq.error'
 --     wireshark -X lua_script:tools/omq.lua omq.pcap
 --
--- Or put this file into the folder of personal Lua plugins (Wireshark's menu Help, About Wireshark, Folders).
+-- Or copy this file into the folder of personal Lua plugins: Wireshark shows where that is in its menu Help, About
+-- Wireshark, Folders. That is why it is one file.
 --
--- Everything it adds to the filters begins with "omq". DMP is "omq.dmp", because Wireshark has a protocol "dmp"
+-- All names for filters begin with "omq". Those of DMP begin with "omq.dmp", because Wireshark has a protocol "dmp"
 -- already, which is something else. What both protocols have (topics, bodies, leases) has one name for both.
 --
--- It is written for Lua 5.2 to 5.4, which are those of Wireshark 2 and later. Offsets count from 0, as Wireshark's
--- do. Every unit of the stream (a line, a frame, a short string, an envelope) is checked against the octets that
--- are there before anything of it is read: whatever is in a capture, nothing here may raise an error.
+-- It is written for Lua 5.2 to 5.4, those of Wireshark 2 and later. Offsets count from 0, as Wireshark's do. Every
+-- unit of a stream (a line, a frame, a short string, an envelope) is checked against the octets that are there
+-- before anything of it is read: whatever is in a capture, nothing here may raise an error.
 
 local omq = Proto("omq", "omq")
 local dmp = Proto("omq.dmp", "Direct Message Protocol")
@@ -19,10 +20,12 @@ local dmp = Proto("omq.dmp", "Direct Message Protocol")
 
 omq.prefs.port = Pref.range("TCP ports", "7730", "Where servers listen. Others: Decode As.", 65535)
 omq.prefs.max_message_bytes = Pref.uint(
-    "Longest body", 64 * 2 ^ 20, "Octets. What claims to be longer is malformed. The server has a key of this name."
+    "Longest body", 64 * 2 ^ 20,
+    "In octets. What claims to be longer is malformed. The server's configuration has a key of this name."
 )
 omq.prefs.max_line_bytes = Pref.uint(
-    "Longest line", 2 ^ 20, "Octets. What is longer is malformed. The server has a key of this name."
+    "Longest line", 2 ^ 20,
+    "In octets. What is longer is malformed. The server's configuration has a key of this name."
 )
 
 local tcp_ports = DissectorTable.get("tcp.port")
@@ -57,8 +60,8 @@ local LONGEST_TEXT = 64 * 2 ^ 10
 -- == fields ================================================================================================
 
 local FRAME_NAMES = {
-    [0] = "Error", "Ping", "Message", "Subscribed", "Unsubscribed", "Declared", "Confirmed", "Leased", "Block",
-    "Topics", "Deleted", "Blocks",
+    [0] = "Error", "Ping", "Message", "Subscribed", "Unsubscribed", "Declared", "Confirmed", "Leased",
+    "Block", "Topics", "Deleted", "Blocks",
 }
 
 local CODES = {
@@ -159,17 +162,16 @@ end
 omq.fields = F
 dmp.fields = D
 
+local group, severity = expert.group, expert.severity
 local E = {
-    malformed = ProtoExpert.new("omq.malformed", "This is not omq", expert.group.MALFORMED, expert.severity.ERROR),
-    bad_line = ProtoExpert.new("omq.bad_line", "Not a command", expert.group.PROTOCOL, expert.severity.WARN),
-    refusal = ProtoExpert.new("omq.refusal", "The server says no", expert.group.RESPONSE_CODE, expert.severity.WARN),
-    unknown = ProtoExpert.new("omq.unknown", "Not known here", expert.group.UNDECODED, expert.severity.NOTE),
-    unseen = ProtoExpert.new("omq.unseen", "Not everything was captured", expert.group.SEQUENCE, expert.severity.NOTE),
-    more = ProtoExpert.new("omq.more", "More than is shown", expert.group.UNDECODED, expert.severity.NOTE),
+    malformed = ProtoExpert.new("omq.malformed", "This is not omq", group.MALFORMED, severity.ERROR),
+    bad_line = ProtoExpert.new("omq.bad_line", "Not a command", group.PROTOCOL, severity.WARN),
+    refusal = ProtoExpert.new("omq.refusal", "The server says no", group.RESPONSE_CODE, severity.WARN),
+    unknown = ProtoExpert.new("omq.unknown", "Not known here", group.UNDECODED, severity.NOTE),
+    unseen = ProtoExpert.new("omq.unseen", "Not everything was captured", group.SEQUENCE, severity.NOTE),
+    more = ProtoExpert.new("omq.more", "More than is shown", group.UNDECODED, severity.NOTE),
 }
-omq.experts = {
-    E.malformed, E.bad_line, E.refusal, E.unknown, E.unseen, E.more,
-}
+omq.experts = E
 
 -- Of the TCP header: which connection, and where in its stream a segment stands.
 local tcp_stream = Field.new("tcp.stream")
@@ -242,6 +244,11 @@ local function short_text(octets)
         return text_of((octets:sub(1, 60):gsub("[\192-\255][\128-\191]*$", ""))) .. "..."
     end
     return text_of(octets)
+end
+
+-- A topic's name within a label: in quotes where it would not stand out.
+local function name_of(octets)
+    return octets:find("^[^%s\"(),:]+$") and text_of(octets) or '"' .. text_of(octets) .. '"'
 end
 
 local function counted(count, what)
@@ -320,8 +327,8 @@ local function after_comment(line, at)
 end
 
 -- The one sexp of a line: a node, nil for a line of blanks and comments, or false and why it is none.
--- A node has `from` and `to`, counted from 1 in the line. That of an atom has its octets as `text`; that of a list
--- has its nodes from 1 on.
+-- A node has `from` and `to`, counted from 1 in the line. That of an atom has its octets as `text`, that of a
+-- list its nodes from 1 on.
 local function read_sexp(line, most_tokens)
     local top = { skip = 0, nodes = {} }
     local level, depth, tokens, at = top, 0, 0, 1
@@ -466,7 +473,7 @@ local nowhere = setmetatable({}, {
     end,
 })
 
--- The item that all units of a call stand in. It is made when the first is read: by then the protocol is known.
+-- The item that all units of a call stand in. It is made with the first: by then the protocol is known.
 local function root_of(call)
     if not call.root then
         local is_dmp = call.conversation.protocol == "dmp"
@@ -514,7 +521,7 @@ local function add_known(call, item, field, at, length, value)
     return add(call, item, field, at, length, value):set_generated()
 end
 
--- A body: as text for people, and as octets. Both stand in `length` octets at `at`, unless `octets` says otherwise.
+-- A body: as text for people, and as octets. They stand at `at`, or `octets` says what those there mean.
 local function add_body(call, item, at, length, octets)
     if item == nowhere then
         return
@@ -527,22 +534,23 @@ local function add_body(call, item, at, length, octets)
         text = text .. "..."
     end
     local body = item:add(F.body, call.tvb:range(at, length), text)
-    -- With a value Wireshark wants a range of as many octets. Escapes only make a body longer, so there is one.
+    -- With a value Wireshark wants a range of as many octets. There is one: no escape is shorter than its meaning.
     local raw = body:add(F.octets, call.tvb:range(at, math.min(#octets, length)), octets)
     if exact then
         raw:set_hidden()
     end
 end
 
--- For the column Info: `one` for a single unit. Units in a row with the same `key` are told in one go: `before`,
--- how many there are or their ids, and `behind`.
+-- For the column Info: `one` for a single unit. Units in a row with the same `key` are told at once: `before`, how
+-- many there are or their ids, and `behind`.
 local function tell(call, key, one, before, behind, id)
     local told = call.told
     local last = told[#told]
     if last and last.key == key and (not id or (last.last and last.last + 1 == id)) then
         last.count, last.last = last.count + 1, id
     else
-        told[#told + 1] = { key = key, one = one, before = before, behind = behind, count = 1, first = id, last = id }
+        told[#told + 1] = { key = key, one = one, before = before, behind = behind, count = 1 }
+        told[#told].first, told[#told].last = id, id
     end
 end
 
@@ -631,9 +639,8 @@ local function add_answer(call, item, at, length, request)
         add_known(call, item, F.answers, at, length, request.frame)
         local seconds = math.max(request.answer_time, 0)
         local whole = math.floor(seconds)
-        add_known(
-            call, item, F.answer_time, at, length, NSTime.new(whole, math.floor((seconds - whole) * 1e9 + 0.5))
-        )
+        local time = NSTime.new(whole, math.floor((seconds - whole) * 1e9 + 0.5))
+        add_known(call, item, F.answer_time, at, length, time)
     end
 end
 
@@ -689,7 +696,7 @@ local function atom_kind(field)
         if not node.text then
             return nil, "must be an atom, not a list"
         end
-        return text_of(node.text), { { field, node, text_of(node.text) } }
+        return name_of(node.text), { { field, node, text_of(node.text) } }
     end
 end
 
@@ -773,7 +780,7 @@ function ARGUMENTS.replay(line, node)
     return nil, "must be From_beginning, (From_message id) or From_current"
 end
 
--- The command that a line is: its name, the texts of its arguments, and its fields. Or nil and why it is none; and
+-- The command that a line is: its words, its fields and its topic. Or nil and why it is none; and
 -- nil alone for a line without a sexp.
 local function read_command(line)
     local sexp, why = read_sexp(line, MOST_TOKENS)
@@ -796,18 +803,19 @@ local function read_command(line)
     elseif given ~= #wanted then
         return nil, ("%s: takes exactly %s"):format(name, counted(#wanted, "argument"))
     end
-    local texts, fields = {}, {}
+    local words, fields = { name }, {}
     for index, kind in ipairs(wanted) do
         local text, found = ARGUMENTS[kind](line, sexp[index + 1])
         if not text then
             return nil, ("%s: %s %s"):format(name, kind:gsub("_", " "), found)
         end
-        texts[index] = text
+        words[index + 1] = text
         for _, field in ipairs(found) do
             fields[#fields + 1] = field
         end
     end
-    return { name = name, texts = texts, fields = fields, topic = wanted[1] == "topic" and sexp[2].text or nil }
+    local topic = wanted[1] == "topic" and sexp[2].text or nil
+    return { name = name, words = words, fields = fields, topic = topic }
 end
 
 local function await_answer(call, at, command)
@@ -815,7 +823,7 @@ local function await_answer(call, at, command)
     if by then
         expect_answer(call, at, by .. " " .. command.topic, command.name, command.topic)
     elseif command.name == "Confirm" then
-        expect_answer(call, at, "Confirmed " .. command.texts[1], command.name)
+        expect_answer(call, at, "Confirmed " .. command.words[2], command.name)
     elseif command.name == "Topics" then
         expect_answer(call, at, "Topics", command.name)
     elseif command.name == "Put" or command.name == "Get" then
@@ -824,10 +832,10 @@ local function await_answer(call, at, command)
 end
 
 local function show_command(call, at, length, line, command)
-    local label = command.name .. " " .. table.concat(command.texts, " ")
+    local label = table.concat(command.words, " ")
     if command.name == "Publish" then
-        label = ("Publish %s: %s"):format(command.texts[1], command.texts[2])
-        local key = "Publish " .. command.texts[1]
+        label = ("Publish %s: %s"):format(command.words[2], command.words[3])
+        local key = "Publish " .. command.words[2]
         tell(call, key, label, key .. " (", ")")
     else
         tell(call, label, label)
@@ -847,8 +855,8 @@ local function show_command(call, at, length, line, command)
     add_answered(call, item, at, length)
 end
 
--- Each stage of a stream reads the unit at `at`. It returns where that is over, or nil when not all of it is there;
--- then also how many octets it has, if that is known.
+-- Each stage of a stream reads the unit at `at`. It returns where that is over, or nil when not all of it is
+-- there; then also how many octets it has, if that is known.
 local stages = {}
 
 function stages.lines(call, at)
@@ -931,8 +939,8 @@ local function add_fields(call, item, at, fields)
     end
 end
 
--- What each frame holds: `show` gets the item of the frame, where its payload is, and how long that is. It returns
--- the frame's label, or nil and what is wrong.
+-- How each frame is shown. They get the item of the frame, where its payload is and how long that is, and return
+-- the frame's label, and what else `tell` takes; or nil and what is wrong.
 local FRAMES = {}
 
 function FRAMES.Error(call, item, at, length)
@@ -994,7 +1002,7 @@ function FRAMES.Message(call, item, at, length)
         add_known(call, item, F.topic, at + 8, 4, text_of(topic))
     end
     add_body(call, item, at + 12, length - 12)
-    local of = topic and text_of(topic) or "topic " .. topic_id
+    local of = topic and name_of(topic) or "topic " .. topic_id
     local label = ("Message %s of %s: %s"):format(
         tostring(id), of, short_text(call.data:sub(at + 13, at + math.min(length, 12 + 80)))
     )
@@ -1042,7 +1050,7 @@ local function add_lease(call, item, at, length, known)
 end
 
 local function what_for(lease, known)
-    return known.topic and ("a %s of %s"):format(known.purpose, text_of(known.topic)) or text_of(lease)
+    return known.topic and ("a %s of %s"):format(known.purpose, name_of(known.topic)) or text_of(lease)
 end
 
 function FRAMES.Leased(call, item, at, length)
@@ -1086,7 +1094,7 @@ function FRAMES.Topics(call, item, at, length)
             shown:add_proto_expert_info(E.malformed, "This is not the record of a topic")
         end
     end
-    return "Topics: " .. #list
+    return "Topics: " .. counted(#list, "topic")
 end
 
 function stages.frames(call, at)
@@ -1144,8 +1152,8 @@ end
 
 local TYPE_NAMES = {
     S = "string", x = "octets", I = "i32", i = "u32", D = "decimal", T = "time", F = "table", A = "array",
-    t = "boolean", b = "i8", B = "u8", s = "i16", U = "i16", u = "u16", l = "i64", L = "i64", f = "f32", d = "f64",
-    V = "nothing",
+    t = "boolean", b = "i8", B = "u8", s = "i16", U = "i16", u = "u16", l = "i64", L = "i64", f = "f32",
+    d = "f64", V = "nothing",
 }
 
 local function utc(seconds)
@@ -1157,7 +1165,7 @@ end
 local FIXED = {
     I = { 4, function(range) return ("%d"):format(range:int()) end },
     i = { 4, function(range) return ("%.0f"):format(range:uint()) end },
-    D = { 5, function(range) return ("%.0f / 10^%d"):format(range:range(1, 4):uint(), range:range(0, 1):uint()) end },
+    D = { 5, function(range) return ("%.0f / 10^%d"):format(range(1, 4):uint(), range(0, 1):uint()) end },
     T = { 8, function(range) return tostring(range:uint64()) .. utc(range:uint64():tonumber()) end },
     t = { 1, function(range) return range:uint() == 0 and "false" or "true" end },
     b = { 1, function(range) return ("%d"):format(range:int()) end },
@@ -1231,8 +1239,8 @@ function read_entries(data, at, stop, named, depth)
     return entries
 end
 
--- What stands between the size and the options of an envelope: where the parts are, and where it is over. Or nil
--- and what is wrong. All of it must be there by `stop`.
+-- What stands between the size and the options of an envelope: where the parts are, and where it is over. Or
+-- nil and what is wrong. All of it must be there by `stop`.
 local function read_head(data, at, stop)
     local key_at = after_short(data, at, stop)
     local flags_at = key_at and after_short(data, key_at, stop)
@@ -1268,7 +1276,8 @@ local function read_head(data, at, stop)
             if not after or after > stop then
                 return nil, ("the property %s is cut off"):format(name)
             end
-            head.properties[#head.properties + 1] = { property = property, at = at, to = after, entries = entries }
+            local found = { property = property, at = at, to = after, entries = entries }
+            head.properties[#head.properties + 1] = found
             at = after
         end
     end
@@ -1278,8 +1287,7 @@ local function read_head(data, at, stop)
     return head, at
 end
 
--- The envelope of `size` octets behind `at`, as far as its body, of which nothing need be there. Nil and what is
--- wrong.
+-- The envelope of `size` octets behind `at`, up to its body, which need not be there. Nil and what is wrong.
 local function read_envelope(data, at, size)
     local start = at + 4
     local stop = start + size
@@ -1296,7 +1304,7 @@ local function read_envelope(data, at, size)
         head.options = data:byte(options_at + 1)
         local length = number % 2 ^ 24
         if length ~= left then
-            return nil, ("the length of its body is %.0f, but its size leaves %.0f octets for it"):format(length, left)
+            return nil, ("its body's length is %.0f, but its size leaves %.0f octets"):format(length, left)
         elseif head.options > 3 then
             return nil, ("its options %02x have bits set that stand for nothing"):format(head.options)
         end
@@ -1320,16 +1328,16 @@ local function add_entries(call, item, entries, path)
             value = text_of(call.data:sub(entry.at + 1, entry.at + entry.length))
         end
         local length = entry.to - entry.from
-        local text = entry.entries and ("%s: %s"):format(name, TYPE_NAMES[entry.kind])
-            or ("%s: %s"):format(name, value)
+        local kind = TYPE_NAMES[entry.kind]
+        local text = ("%s: %s"):format(name, value)
         local shown = add(call, item, D.entry, entry.from, length, text)
-        shown:set_text(text)
-        add(call, shown, D.entry_name, entry.from, length, name)
-        add(call, shown, D.entry_type, entry.from, length, TYPE_NAMES[entry.kind])
+        shown:set_text(("%s: %s (%s)"):format(name, entry.entries and #entry.entries or value, kind))
+        -- The text has them all: these are for filters.
+        add(call, shown, D.entry_name, entry.from, length, name):set_hidden()
+        add(call, shown, D.entry_type, entry.from, length, kind):set_hidden()
+        add(call, shown, D.entry_value, entry.at, entry.length, value):set_hidden()
         if entry.entries then
             add_entries(call, shown, entry.entries, name)
-        else
-            add(call, shown, D.entry_value, entry.at, entry.length, value)
         end
     end
 end
@@ -1409,7 +1417,7 @@ local function read_unit_of_messages(call, at)
     if size == 0 then
         return show_null(call, at)
     elseif size < 8 then
-        return malformed(call, at, ("The size of an envelope is %d, and even an empty one takes 8"):format(size))
+        return malformed(call, at, ("The size of an envelope is %d, and an empty one has 8"):format(size))
     elseif size > largest then
         return malformed(call, at, ("An envelope of %.0f octets is longer than one may be"):format(size))
     elseif left < 4 + size then
@@ -1473,8 +1481,8 @@ function stages.lease(call, at)
     local conversation = call.conversation
     call.here.stage = "envelopes"
     if lease:find(" ", 1, true) then
-        unit(call, D.command, at, after - at, text_of(lease))
-            :add_proto_expert_info(E.refusal, "Only a lease is understood here")
+        local item = unit(call, D.command, at, after - at, text_of(lease))
+        item:add_proto_expert_info(E.refusal, "Only a lease is understood here")
         tell(call, "Command", "Command " .. text_of(lease))
         return after
     end
@@ -1504,8 +1512,8 @@ local function other_header(call, at)
     elseif call.size - at < 8 then
         return true, nil, 8
     end
-    unit(call, D.header, at, 8, "AMQP 10.1.0.1")
-        :add_proto_expert_info(E.refusal, "The server speaks DMP of this version, and closes")
+    local item = unit(call, D.header, at, 8, "AMQP 10.1.0.1")
+    item:add_proto_expert_info(E.refusal, "The server speaks DMP of this version, and closes")
     tell(call, "Header", "The server speaks AMQP 10.1.0.1, and closes")
     call.here.stage = "over"
     return true, at + 8
@@ -1582,7 +1590,8 @@ local VERSION_ONE = ("\0"):rep(7) .. "\1"
 local REFUSED = ("\255"):rep(8)
 local DMP_HEADER = "AMQP\10\1\0\1"
 local FOREIGN = {
-    ["AMQP\0\0\9\1"] = "amqp", ["AMQP\1\1\0\9"] = "amqp", ["AMQP\0\1\0\0"] = "amqp", ["AMQP\3\1\0\0"] = "amqp",
+    ["AMQP\0\0\9\1"] = "amqp", ["AMQP\1\1\0\9"] = "amqp", -- 0-9-1, 0-9
+    ["AMQP\0\1\0\0"] = "amqp", ["AMQP\3\1\0\0"] = "amqp", -- 1.0, its SASL layer
 }
 
 local function show_header(call, at, octets)
@@ -1618,12 +1627,13 @@ function stages.client_handshake(call, at)
     elseif octets:sub(1, 4) == "AMQP" then
         conversation.protocol = "dmp"
         call.here.stage = "over"
-        show_header(call, at, octets):add_proto_expert_info(E.refusal, "This version of AMQP is not spoken here")
+        local item = show_header(call, at, octets)
+        item:add_proto_expert_info(E.refusal, "This version of AMQP is not spoken here")
     elseif call.fresh then
         conversation.protocol = "omq"
         call.here.stage = "over"
-        show_version(call, at, "Client speaks version")
-            :add_proto_expert_info(E.refusal, "This version of omq is not spoken here")
+        local item = show_version(call, at, "Client speaks version")
+        item:add_proto_expert_info(E.refusal, "This version of omq is not spoken here")
     else
         call.here.stage, call.here.lost = "lost", BEGINNING
         return at
@@ -1648,8 +1658,8 @@ function stages.server_handshake(call, at)
     elseif octets == REFUSED then
         conversation.protocol = "omq"
         call.here.stage = "over"
-        show_version(call, at, "Server answers")
-            :add_proto_expert_info(E.refusal, "The server does not speak the client's version, and closes")
+        local item = show_version(call, at, "Server answers")
+        item:add_proto_expert_info(E.refusal, "The server does not speak the client's version, and closes")
         return at + 8
     elseif conversation.protocol == "omq" and call.fresh then
         return malformed(call, at, "This is no answer to a handshake")
@@ -1660,8 +1670,9 @@ end
 
 -- == in the middle of a stream =============================================================================
 
--- Here the dissector does not know where a unit begins: the capture began too late, or a segment is missing. Each
--- stage says in its own way what surely is the beginning of one. What only might be is not shown.
+-- When the capture began too late, or a segment is missing, nobody knows where a unit begins. A segment is read
+-- from its first octet on when that surely begins one, and left out when it only might. A line is easier: whatever
+-- stands behind a line feed begins one.
 
 local function is_topic_sexp(payload)
     return payload:find("^%(%(id %d+%)%(topic.+%)%)$")
@@ -1673,7 +1684,8 @@ local SURE_FRAMES = {
     Confirmed = function(payload) return #payload == 8 end,
     Leased = function(payload) return #payload <= 255 and payload:find("^[!-~]+$") end,
     Topics = function(payload) return payload:find("^%([ -~]*%)$") end,
-    Subscribed = is_topic_sexp, Unsubscribed = is_topic_sexp, Declared = is_topic_sexp, Deleted = is_topic_sexp,
+    Subscribed = is_topic_sexp, Unsubscribed = is_topic_sexp, Declared = is_topic_sexp,
+    Deleted = is_topic_sexp,
 }
 
 -- Whether the octets from `at` on are frames: whole ones, and at the end perhaps the beginning of a Message.
@@ -1685,10 +1697,13 @@ local function are_frames(data, at)
         if length == 0 or length > omq.prefs.max_message_bytes + 13 then
             return false
         elseif kind == 2 then
-            -- Ids above 2^48 and topics above 2^31 are possible in the text, but not met.
-            if length < 13 or #data - at < 17 or data:sub(at + 6, at + 7) ~= "\0\0" or data:byte(at + 14) > 127
-                or data:sub(at + 8, at + 13) == ("\0"):rep(6) then
-                return found and #data - at < 17
+            if #data - at < 17 then
+                return found
+            end
+            local message, topic = number_at(data, at + 5, 8), number_at(data, at + 13, 4)
+            -- No topic of this server has had more than 2^48 messages yet.
+            if length < 13 or message == 0 or message > 2 ^ 48 or topic >= 2 ^ 31 then
+                return false
             end
             found = true
         elseif after > #data then
@@ -1767,6 +1782,7 @@ function stages.lost(call, at)
     end
     if from > at then
         unit(call, F.unread, at, from - at, nil, "The end of a line")
+        tell(call, "end", "the end of a line")
     end
     root_of(call):add_proto_expert_info(E.unseen, "Read from here on: " .. why)
     return from
@@ -1774,42 +1790,59 @@ end
 
 -- == connections ===========================================================================================
 
-local conversations = {}
+-- By what tells them apart, and by the numbers of their packets.
+local conversations, packets = {}, {}
 
 function omq.init()
-    conversations, leases = {}, {}
+    conversations, packets, leases = {}, {}, {}
 end
 
--- One side of a connection. `expect` is the position in the stream of the next unit, `pending` the same while its
--- octets are collected, and `behind` where that unit will be over, if that is known. Positions go on beyond 2^32.
--- `calls` has for each call of the dissector how things stood before, so that a packet that is shown again, in any
--- order, is shown alike.
+-- One side of a connection. `expect` is the position in the stream of the next unit, `pending` the same while
+-- its octets are collected, and `behind` where that unit will be over, if that is known. Positions go on beyond
+-- 2^32. `calls` has for each call of the dissector how things stood before, so that a packet that is shown again,
+-- in any order, is shown alike.
 local function new_direction(stage)
     return { stage = stage, count = 0, calls = {}, links = {} }
 end
 
-local function conversation_of(pinfo)
-    local stream = value_of(tcp_stream)
-    local key = stream or -1
-    local conversation = conversations[key]
-    if not conversation then
-        conversation = {
-            topics = {}, waiting = {},
-            client = new_direction("client_handshake"), server = new_direction("server_handshake"),
-        }
-        -- Which side is the server's: that of the port by which this dissector was found; else the one that was
-        -- spoken to first.
-        if pinfo.match_uint == pinfo.src_port and pinfo.match_uint ~= pinfo.dst_port then
-            conversation.server_port = pinfo.src_port
-        else
-            conversation.server_port = pinfo.dst_port
-        end
-        conversations[key] = conversation
-    end
-    return conversation
+local function new_conversation(pinfo)
+    -- The server's side is that of the port by which this dissector was found.
+    local is_servers = pinfo.match_uint == pinfo.src_port and pinfo.match_uint ~= pinfo.dst_port
+    return {
+        server_port = is_servers and pinfo.src_port or pinfo.dst_port, topics = {}, waiting = {},
+        client = new_direction("client_handshake"), server = new_direction("server_handshake"),
+    }
 end
 
--- Where in the stream the first octet of this call stands, and how things stand there.
+local function begins_anew(tvb)
+    local octets = tvb:len() >= 8 and tvb:raw(0, 8)
+    return octets == VERSION_ONE or octets == DMP_HEADER
+end
+
+-- Wireshark numbers its connections, but tells only when it makes a tree. It always does so for a packet that is
+-- shown. In a first pass over all packets, which is there only for what they tell of later ones, it may do
+-- without. Then the addresses must do; connections of the same addresses follow one another.
+local function conversation_of(tvb, pinfo)
+    if pinfo.visited then
+        return packets[pinfo.number]
+    end
+    local key = value_of(tcp_stream)
+    if not key then
+        local one = tostring(pinfo.src) .. " " .. pinfo.src_port
+        local other = tostring(pinfo.dst) .. " " .. pinfo.dst_port
+        key = one < other and one .. " " .. other or other .. " " .. one
+        local known = conversations[key]
+        local to_server = known and known.server_port == pinfo.dst_port
+        if to_server and not known.client.pending and begins_anew(tvb) then
+            conversations[key] = nil
+        end
+    end
+    conversations[key] = conversations[key] or new_conversation(pinfo)
+    packets[pinfo.number] = conversations[key]
+    return conversations[key]
+end
+
+-- Where in the stream the first octet of this call stands.
 local function locate(call)
     local direction = call.direction
     local reassembled = call.tvb:offset() == 0
@@ -1818,17 +1851,14 @@ local function locate(call)
         return direction.pending or direction.expect or 0
     end
     -- The call gets the end of a segment, or all of it.
-    seq = seq + (value_of(tcp_len) or call.reported) - call.reported
+    seq = seq + value_of(tcp_len) - call.reported
     if not direction.expect then
         local syn = has_completeness and (value_of(tcp_completeness) or 0) % 2 == 1
         direction.fresh = syn and seq == 1
         return seq
     end
     local ahead = (seq - direction.expect) % 2 ^ 32
-    if ahead >= 2 ^ 31 then
-        ahead = ahead - 2 ^ 32
-    end
-    return direction.expect + ahead
+    return direction.expect + (ahead < 2 ^ 31 and ahead or ahead - 2 ^ 32)
 end
 
 -- Before the first pass over these octets: is something missing, or here for a second time?
@@ -1895,12 +1925,14 @@ local function incomplete(call, at, needed)
         end
         return
     end
-    unit(call, F.unread, at, call.size - at, nil, "The beginning of something")
-        :add_proto_expert_info(E.unseen, "Cut off: " .. why)
+    local item = unit(call, F.unread, at, call.size - at, nil, "The beginning of something")
+    item:add_proto_expert_info(E.unseen, "Cut off: " .. why)
     tell(call, why, "cut off")
-    local after = needed and at + needed or call.reported
-    if not needed then
+    -- Where this unit is over the next begins, if that is not among the octets that are missing here.
+    local after = needed and at + needed or 0
+    if after < call.reported then
         call.here.stage, call.here.lost = "lost", why
+        after = call.reported
     end
     if call.first then
         finish(call, after, nil)
@@ -1916,7 +1948,10 @@ local function foreign_dissector(call)
 end
 
 function omq.dissector(tvb, pinfo, parent)
-    local conversation = conversation_of(pinfo)
+    local conversation = conversation_of(tvb, pinfo)
+    if not conversation then
+        return tvb:len()
+    end
     local from_client = pinfo.dst_port == conversation.server_port
     local call = {
         tvb = tvb, pinfo = pinfo, parent = parent, conversation = conversation, from_client = from_client,
@@ -1936,7 +1971,8 @@ function omq.dissector(tvb, pinfo, parent)
 
     local at, after, needed = call.skip, nil, nil
     if at > 0 then
-        unit(call, F.unread, 0, at, nil, counted(at, "octet") .. " that came before, or belong to what was cut off")
+        unit(call, F.unread, 0, at, nil, counted(at, "octet") .. " of what was cut off, or seen before")
+        tell(call, "rest", "the rest of what was cut off")
     end
     while at < call.size do
         after, needed = stages[call.here.stage](call, at)
