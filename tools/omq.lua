@@ -856,7 +856,8 @@ local function show_command(call, at, length, line, command)
 end
 
 -- Each stage of a stream reads the unit at `at`. It returns where that is over, or nil when not all of it is
--- there; then also how many octets it has, if that is known.
+-- there; then also how many octets it has, if that is known. That must be all of them: Wireshark loses a unit in
+-- later passes for which it was asked twice.
 local stages = {}
 
 function stages.lines(call, at)
@@ -1100,7 +1101,7 @@ end
 function stages.frames(call, at)
     local left = call.size - at
     if left < 4 then
-        return nil, 4
+        return nil
     end
     local length = number_at(call.data, at, 4)
     if length == 0 then
@@ -1410,7 +1411,7 @@ end
 local function read_unit_of_messages(call, at)
     local left = call.size - at
     if left < 4 then
-        return nil, 4
+        return nil
     end
     local size = number_at(call.data, at, 4)
     local largest = omq.prefs.max_message_bytes + LONGEST_HEAD + 4
@@ -1510,7 +1511,7 @@ local function other_header(call, at)
     if call.data:sub(at + 1, at + 4) ~= ("AMQP"):sub(1, math.min(4, call.size - at)) then
         return false
     elseif call.size - at < 8 then
-        return true, nil, 8
+        return true, nil
     end
     local item = unit(call, D.header, at, 8, "AMQP 10.1.0.1")
     item:add_proto_expert_info(E.refusal, "The server speaks DMP of this version, and closes")
@@ -1563,7 +1564,7 @@ end
 function stages.responses(call, at)
     if call.data:byte(at + 1) == 0 then
         if call.size - at < 4 then
-            return nil, 4
+            return nil
         elseif number_at(call.data, at, 4) == 0 then
             return show_null(call, at)
         end
@@ -1613,7 +1614,7 @@ local BEGINNING = "the beginning of this connection was not captured"
 
 function stages.client_handshake(call, at)
     if call.size - at < 8 then
-        return nil, 8
+        return nil
     end
     local octets, conversation = call.data:sub(at + 1, at + 8), call.conversation
     if octets == VERSION_ONE then
@@ -1647,7 +1648,7 @@ function stages.server_handshake(call, at)
         call.here.stage = "greeting"
         return at
     elseif call.size - at < 8 and (VERSION_ONE .. REFUSED):find(call.data:sub(at + 1), 1, true) then
-        return nil, 8
+        return nil
     end
     local octets = call.data:sub(at + 1, at + 8)
     if octets == VERSION_ONE then
@@ -1876,7 +1877,8 @@ end
 
 local function begin(call)
     local direction = call.direction
-    local key = ("%d/%d/%d"):format(call.pinfo.number, call.tvb:offset(), call.size)
+    -- Not how many octets it has: a later pass may be given fewer, because by then it is known where units end.
+    local key = call.pinfo.number .. " " .. call.tvb:offset()
     if call.first then
         call.position = locate(call)
         call.skip = align(call)

@@ -68,12 +68,18 @@ class _Stream:
         sequence, acknowledged = self.sequence[side], self.sequence[side.other]
         self.sequence[side] = (sequence + len(octets) + bool(flags & (_FIN | _SYN))) % 2**32
         header = _TCP_HEADER.pack(
-            ports[side], ports[side.other], sequence, acknowledged if flags & _ACK else 0, 5 << 4, flags, 65_535, 0, 0
+            ports[side],
+            ports[side.other],
+            sequence,
+            acknowledged if flags & _ACK else 0,
+            5 << 4,
+            flags,
+            65_535,
+            0,
+            0,
         )
         length = _IP_HEADER.size + len(header) + len(octets)
-        return Packet(
-            _IP_HEADER.pack(0x45, 0, length, 0, 0x4000, 64, 6, 0, _HOST, _HOST) + header + octets
-        )
+        return Packet(_IP_HEADER.pack(0x45, 0, length, 0, 0x4000, 64, 6, 0, _HOST, _HOST) + header + octets)
 
     def opening(self) -> Iterator[Packet]:
         yield self.packet(Side.CLIENT, _SYN)
@@ -129,7 +135,8 @@ def packets(said: Iterable[Said], cut: Cut = whole, first: int = 1000) -> list[P
         stream = streams[connection]
         parts = list(run)
         made += [
-            stream.packet(side, _PUSH | _ACK, octets) for octets in cut(b"".join(part.octets for part in parts))
+            stream.packet(side, _PUSH | _ACK, octets)
+            for octets in cut(b"".join(part.octets for part in parts))
         ]
         if not parts[-1].octets:
             made.append(stream.packet(side, _FIN | _ACK))
@@ -144,5 +151,7 @@ def write(path: Path, captured: Iterable[Packet]) -> Path:
             octets = packet.octets
             original = len(octets) if packet.original is None else packet.original
             seconds, microseconds = divmod(number, 1_000_000)
-            file.write(_PACKET_HEADER.pack(1_700_000_000 + seconds, microseconds, len(octets), original) + octets)
+            file.write(
+                _PACKET_HEADER.pack(1_700_000_000 + seconds, microseconds, len(octets), original) + octets
+            )
     return path

@@ -1,9 +1,10 @@
 """A conversation with a real server that has some of everything, and what the dissector must show of it.
 
-What is expected comes from what the test meant to say, and from the project's own decoders of what was answered.
+What is expected is what was meant to be said, and what the project's own decoders make of the answers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,11 +74,11 @@ ENVELOPES = [
 
 @dataclass
 class Conversation:
-    """What passed, and what the dissector must show of each side of each connection, as dictionaries of fields."""
+    """What the dissector must show of each side of each connection, each unit as a dictionary of fields."""
 
-    said: list[Said]
     expected: dict[tuple[int, Side], list[dict[str, str]]]
     leases: list[bytes]
+    """A sink's that was not used, a feed's and a sink's."""
 
 
 # -- what is expected ---------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def shown(octets: bytes) -> str:
     def written(character: str) -> str:
         if character in _LETTERS:
             return _LETTERS[character]
-        if character.isprintable() or ord(character) >= 0xA0 and not 0xDC80 <= ord(character) <= 0xDCFF:
+        if character.isprintable() or (ord(character) >= 0xA0 and not 0xDC80 <= ord(character) <= 0xDCFF):
             return character
         return "".join(f"\\{octet:03d}" for octet in character.encode(errors="surrogateescape"))
 
@@ -144,7 +145,11 @@ def of_frame(frame: types.Frame, topics: dict[int, bytes]) -> dict[str, str]:
     fields = {"omq.frame": name, "omq.frame.type": str(FrameType[name.upper()].value)}
     match frame:
         case types.Message(id, topic, body):
-            fields |= {"omq.message.id": str(id), "omq.topic.id": str(topic), "omq.topic": shown(topics[topic])}
+            fields |= {
+                "omq.message.id": str(id),
+                "omq.topic.id": str(topic),
+                "omq.topic": shown(topics[topic]),
+            }
             fields |= _body(body)
         case types.Error(text):
             fields |= {"omq.error": text.decode()}
@@ -293,28 +298,39 @@ class _Talk:
             await self.frame()
 
 
-async def hold(store: Path) -> Conversation:
-    """Hold it with a server of its own."""
+@asynccontextmanager
+async def serving(store: Path) -> AsyncIterator[int]:
+    """A server for the conversation; the port it listens on. It sends a ping soon."""
     config = Config(listen=["127.0.0.1:0"], store=str(store), ping_seconds=0.2, missed_pings=0)
+    async with open_server(config) as server:
+        yield server.port
+
+
+async def hold(port: int) -> Conversation:
+    """Hold it with the server at this port."""
     talks: list[_Talk] = []
+
+    async def open_talk() -> _Talk:
+        talks.append(_Talk(await trio.open_tcp_stream("127.0.0.1", port)))
+        return talks[-1]
+
     with trio.fail_after(PATIENCE_SECONDS):
-        async with open_server(config) as server, relaying(server.port) as relay:
-
-            async def open_talk() -> _Talk:
-                talks.append(_Talk(await trio.open_tcp_stream("127.0.0.1", relay.port)))
-                return talks[-1]
-
-            leases = await _speak(open_talk)
-            for talk in talks:
-                await talk.stream.aclose()
-    expected = {}
-    for number, talk in enumerate(talks):
-        expected[number, Side.CLIENT] = talk.from_client
-        expected[number, Side.SERVER] = talk.from_server
-    return Conversation(relay.said, expected, leases)
+        leases = await _speak(open_talk)
+        for talk in talks:
+            await talk.stream.aclose()
+    sides = {(number, Side.CLIENT): talk.from_client for number, talk in enumerate(talks)}
+    sides |= {(number, Side.SERVER): talk.from_server for number, talk in enumerate(talks)}
+    return Conversation(sides, leases)
 
 
-async def _speak(open_talk) -> list[bytes]:
+async def recorded(store: Path) -> tuple[list[Said], Conversation]:
+    """The conversation, and what a relay between its clients and the server saw."""
+    async with serving(store) as port, relaying(port) as relay:
+        conversation = await hold(relay.port)
+    return relay.said, conversation
+
+
+async def _speak(open_talk: Callable[[], Awaitable[_Talk]]) -> list[bytes]:
     alice = await open_talk()
     await alice.connect(b"alice")
     await alice.say(types.Declare(PRICES, types.Delivery.BROADCAST, STRONG))

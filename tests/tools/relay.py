@@ -34,7 +34,10 @@ async def relaying(server_port: int) -> AsyncIterator[Relay]:
     async def handle(client: trio.SocketStream) -> None:
         nonlocal connections
         number, connections = connections, connections + 1
-        async with await trio.open_tcp_stream("127.0.0.1", server_port) as server, trio.open_nursery() as both:
+        async with (
+            await trio.open_tcp_stream("127.0.0.1", server_port) as server,
+            trio.open_nursery() as both,
+        ):
             both.start_soon(pump, number, Side.CLIENT, client, server)
             both.start_soon(pump, number, Side.SERVER, server, client)
 

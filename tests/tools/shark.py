@@ -28,7 +28,10 @@ Pairs = list[tuple[str, Any]]
 
 @dataclass
 class Unit:
-    """One item directly below a protocol, and all the fields within it, in the order of the display."""
+    """One item directly below a protocol, with its own field and all those within it, in their order."""
+
+    packet: int
+    """Its number in the capture, from 1 on."""
 
     connection: int
     side: Side
@@ -65,11 +68,10 @@ def run(path: Path, *options: str, lua: Path = DISSECTOR) -> str:
     return done.stdout
 
 
-def columns(path: Path, *options: str) -> list[tuple[str, str]]:
+def listed(path: Path, *options: str) -> list[str]:
     """The protocol and the words of each packet in the list of packets, but for TCP's own."""
-    printed = run(path, "-T", "fields", "-e", "_ws.col.Protocol", "-e", "_ws.col.Info", *options)
-    rows = [tuple(line.split("\t")) for line in printed.splitlines()]
-    return [(row[0], row[1]) for row in rows if row[0] != "TCP"]
+    printed = run(path, "-o", 'gui.column.format:"Protocol","%p","Info","%i"', *options)
+    return [line for line in printed.splitlines() if not line.startswith("TCP ")]
 
 
 def values(path: Path, name: str, *options: str) -> list[str]:
@@ -81,15 +83,16 @@ def values(path: Path, name: str, *options: str) -> list[str]:
 def units(path: Path, *options: str, port: int = SERVER_PORT) -> list[Unit]:
     """Everything that the dissector shows."""
     shown = run(
-        path, "-T", "json", "-J", "tcp " + " ".join(_PROTOCOLS), "-Y", " or ".join(_PROTOCOLS), *options
-    )
+        path, "-T", "json", "-J", "frame tcp " + " ".join(_PROTOCOLS), "-Y", " or ".join(_PROTOCOLS),
+        "-o", "protocols.display_hidden_proto_items:TRUE", *options,
+    )  # fmt: skip
     packets: list[Pairs] = json.loads(shown, object_pairs_hook=list)
     return [unit for packet in packets for unit in _units_of(packet, port)]
 
 
 def _units_of(packet: Pairs, port: int) -> Iterator[Unit]:
     layers: Pairs = dict(dict(packet)["_source"])["layers"]
-    tcp = next(dict(value) for name, value in layers if name == "tcp")
+    frame, tcp = (dict(next(value for name, value in layers if name == layer)) for layer in ("frame", "tcp"))
     side = Side.SERVER if int(tcp["tcp.srcport"]) == port else Side.CLIENT
     for protocol, shown in layers:
         if protocol not in _PROTOCOLS or not isinstance(shown, list):
@@ -99,12 +102,15 @@ def _units_of(packet: Pairs, port: int) -> Iterator[Unit]:
             if unit is not None and name == f"{unit.name}_tree":
                 unit.collect(name, value)
             else:
-                unit = Unit(int(tcp["tcp.stream"]), side, name, "" if isinstance(value, list) else value)
+                number, connection = int(frame["frame.number"]), int(tcp["tcp.stream"])
+                unit = Unit(number, connection, side, name, "" if isinstance(value, list) else value)
+                unit.collect(name, unit.value)
                 if isinstance(value, list):
                     unit.collect(name, value)
                 yield unit
 
 
-def errors(path: Path) -> list[str]:
-    """What went wrong in Lua, or in Wireshark on behalf of it."""
-    return run(path, "-Y", "_ws.lua.error or _ws.malformed", "-T", "fields", "-e", "frame.number").split()
+def failures(path: Path, *options: str) -> list[str]:
+    """The packets in which something went wrong in Lua, or in Wireshark on behalf of it."""
+    wrong = ("-Y", "_ws.lua.error or _ws.malformed", "-T", "fields", "-e", "frame.number")
+    return run(path, *wrong, *options).split()
