@@ -257,7 +257,10 @@ end
 
 -- == sexps =================================================================================================
 
-local ESCAPED = { n = "\n", t = "\t", b = "\b", r = "\r", ["\\"] = "\\", ['"'] = '"', ["'"] = "'" }
+-- Every other letter keeps its backslash; a carriage return alone does not.
+local ESCAPED = {
+    n = "\n", t = "\t", b = "\b", r = "\r", ["\\"] = "\\", ['"'] = '"', ["'"] = "'", ["\r"] = "\r",
+}
 
 -- The octets that an escape stands for whose backslash is at `at`, and where it is over; nil for a bad one.
 local function unescape(line, at)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 import trio
 from capture_file import Said, Side
@@ -103,8 +104,8 @@ def _body(octets: bytes) -> dict[str, str]:
     return {"omq.body": shown(octets), "omq.body.octets": octets.hex(":")}
 
 
-def of_command(command: types.Command) -> dict[str, str]:
-    fields = {"omq.command": type(command).__name__, "omq.line": shown(sexp_of_command(command))}
+def of_command(command: types.Command, line: bytes) -> dict[str, str]:
+    fields = {"omq.command": type(command).__name__, "omq.line": shown(line)}
     match command:
         case types.Connect(version, id):
             fields |= {"omq.version": str(version), "omq.client": shown(id)}
@@ -135,8 +136,12 @@ def of_command(command: types.Command) -> dict[str, str]:
             fields |= {"omq.topic": shown(topic), "omq.message.id": str(id)}
         case types.Put(topic) | types.Delete(topic) | types.Unsubscribe(topic):
             fields |= {"omq.topic": shown(topic)}
-        case _:
+        case types.Fetch(topic, first, count) | types.Blocks(topic, first, count):
+            fields |= {"omq.topic": shown(topic), "omq.message.id": str(first), "omq.count": str(count)}
+        case types.Ack() | types.Topics():
             pass
+        case _:
+            assert_never(command)
     return fields
 
 
@@ -153,17 +158,22 @@ def of_frame(frame: types.Frame, topics: dict[int, bytes]) -> dict[str, str]:
             fields |= _body(body)
         case types.Error(text):
             fields |= {"omq.error": text.decode()}
-        case types.Ping():
-            pass
         case types.Confirmed(n):
             fields |= {"omq.confirm": str(n)}
         case types.Leased(lease):
             fields |= {"omq.lease": lease.decode()}
-        case types.TopicList():
+        case (
+            types.Subscribed(named)
+            | types.Unsubscribed(named)
+            | types.Declared(named)
+            | types.Deleted(named)
+        ):
+            topics[named.id] = named.topic
+            fields |= {"omq.topic.id": str(named.id), "omq.topic": shown(named.topic)}
+        case types.Ping() | types.TopicList():
             pass
         case _:
-            topics[frame.topic.id] = frame.topic.topic
-            fields |= {"omq.topic.id": str(frame.topic.id), "omq.topic": shown(frame.topic.topic)}
+            assert_never(frame)
     return fields
 
 
@@ -222,8 +232,9 @@ class _Talk:
         await self.say(types.Connect(1, id))
 
     async def say(self, *commands: types.Command) -> None:
-        self.from_client += map(of_command, commands)
-        await self.stream.send_all(b"".join(sexp_of_command(command) + b"\n" for command in commands))
+        lines = list(map(sexp_of_command, commands))
+        self.from_client += map(of_command, commands, lines)
+        await self.stream.send_all(b"".join(line + b"\n" for line in lines))
 
     async def frame(self) -> types.Frame:
         """The next frame, whatever it is."""
