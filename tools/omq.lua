@@ -1615,11 +1615,24 @@ end
 
 local BEGINNING = "the beginning of this connection was not captured"
 
+-- Whether these octets, fewer than eight, may become a handshake. It is not asked for more in vain: when there is
+-- a whole unit already, Wireshark would give it once more together with the rest.
+local function may_become(octets, handshakes)
+    for _, handshake in ipairs(handshakes) do
+        if handshake:sub(1, #octets) == octets then
+            return true
+        end
+    end
+    return false
+end
+
 function stages.client_handshake(call, at)
-    if call.size - at < 8 then
+    local octets, conversation = call.data:sub(at + 1, at + 8), call.conversation
+    local is_tls = octets:sub(1, 2) == "\22\3"
+    local is_amqp = may_become(octets:sub(1, 4), { "AMQP" })
+    if #octets < 8 and (call.fresh or is_tls or is_amqp or may_become(octets, { VERSION_ONE })) then
         return nil
     end
-    local octets, conversation = call.data:sub(at + 1, at + 8), call.conversation
     if octets == VERSION_ONE then
         conversation.protocol = "omq"
         call.here.stage = "lines"
@@ -1628,7 +1641,7 @@ function stages.client_handshake(call, at)
         conversation.protocol = "dmp"
         call.here.stage = "lease"
         show_header(call, at, octets)
-    elseif octets:sub(1, 4) == "AMQP" then
+    elseif is_amqp then
         conversation.protocol = "dmp"
         call.here.stage = "over"
         local item = show_header(call, at, octets)
@@ -1647,14 +1660,13 @@ end
 
 function stages.server_handshake(call, at)
     local conversation = call.conversation
-    if conversation.protocol == "dmp" then
+    local octets = call.data:sub(at + 1, at + 8)
+    if conversation.protocol == "dmp" and call.fresh ~= false then
         call.here.stage = "greeting"
         return at
-    elseif call.size - at < 8 and (VERSION_ONE .. REFUSED):find(call.data:sub(at + 1), 1, true) then
+    elseif #octets < 8 and may_become(octets, { VERSION_ONE, REFUSED }) then
         return nil
-    end
-    local octets = call.data:sub(at + 1, at + 8)
-    if octets == VERSION_ONE then
+    elseif octets == VERSION_ONE then
         conversation.protocol = "omq"
         call.here.stage = "frames"
         show_version(call, at, "Server speaks version")
@@ -1724,19 +1736,20 @@ local function are_frames(data, at)
     return found
 end
 
--- Whether an envelope begins at `at`, after null messages perhaps: its sizes add up.
-local function is_envelope(data, at)
+-- Where an envelope begins whose sizes add up: at `at`, or behind zeros. These may be null messages, or the end of
+-- an envelope without a body. Nil where none does.
+local function first_envelope(data, at)
     while data:sub(at + 1, at + 4) == "\0\0\0\0" do
         at = at + 4
     end
     if #data - at < 12 then
-        return false
+        return nil
     end
     local size = number_at(data, at, 4)
     if size < 8 or size > omq.prefs.max_message_bytes + LONGEST_HEAD + 4 then
-        return false
+        return nil
     end
-    return read_envelope(data, at, size) and true or false
+    return read_envelope(data, at, size) and at
 end
 
 local function is_response(data, at)
@@ -1765,8 +1778,9 @@ local function find_stage(call, at)
             return ready and "ready" or greeting and "greeting" or "responses", at, "dmp"
         end
     end
-    if protocol ~= "omq" and is_envelope(data, at) then
-        return "envelopes", at, "dmp"
+    local from = protocol ~= "omq" and first_envelope(data, at)
+    if from then
+        return "envelopes", from, "dmp"
     end
 end
 
@@ -1785,8 +1799,8 @@ function stages.lost(call, at)
         end
     end
     if from > at then
-        unit(call, F.unread, at, from - at, nil, "The end of a line")
-        tell(call, "end", "the end of a line")
+        unit(call, F.unread, at, from - at, nil, "The end of something")
+        tell(call, "end", "the end of something")
     end
     root_of(call):add_proto_expert_info(E.unseen, "Read from here on: " .. why)
     return from
@@ -1846,7 +1860,8 @@ local function conversation_of(tvb, pinfo)
     return conversations[key]
 end
 
--- Where in the stream the first octet of this call stands.
+-- Where in the stream the first octet of this call stands. And, with the first octets of a side, whether the
+-- stream begins with them.
 local function locate(call)
     local direction = call.direction
     local reassembled = call.tvb:offset() == 0
@@ -1865,15 +1880,16 @@ local function locate(call)
     return direction.expect + (ahead < 2 ^ 31 and ahead or ahead - 2 ^ 32)
 end
 
+-- In these stages any unit may follow any other, so one of them can be missing.
+local ALIKE = { frames = true, envelopes = true, lines = true }
+
 -- Before the first pass over these octets: is something missing, or here for a second time?
 local function align(call)
     local direction = call.direction
     local ahead = call.position - (direction.expect or call.position)
-    if ahead > 0 and call.position ~= direction.behind then
-        if direction.stage ~= "client_handshake" and direction.stage ~= "server_handshake" then
-            direction.stage = "lost"
-            direction.lost = "a segment before this one was not captured"
-        end
+    if ahead > 0 and not (ALIKE[direction.stage] and call.position == direction.behind) then
+        direction.stage = "lost"
+        direction.lost = "a segment before this one was not captured"
     end
     return ahead < 0 and math.min(-ahead, call.size) or 0
 end
@@ -1934,7 +1950,7 @@ local function incomplete(call, at, needed)
     item:add_proto_expert_info(E.unseen, "Cut off: " .. why)
     tell(call, why, "cut off")
     -- Where this unit is over the next begins, if that is not among the octets that are missing here.
-    local after = needed and at + needed or 0
+    local after = needed and ALIKE[call.here.stage] and at + needed or 0
     if after < call.reported then
         call.here.stage, call.here.lost = "lost", why
         after = call.reported

@@ -163,10 +163,7 @@ def of_frame(frame: types.Frame, topics: dict[int, bytes]) -> dict[str, str]:
         case types.Leased(lease):
             fields |= {"omq.lease": lease.decode()}
         case (
-            types.Subscribed(named)
-            | types.Unsubscribed(named)
-            | types.Declared(named)
-            | types.Deleted(named)
+            types.Subscribed(named) | types.Unsubscribed(named) | types.Declared(named) | types.Deleted(named)
         ):
             topics[named.id] = named.topic
             fields |= {"omq.topic.id": str(named.id), "omq.topic": shown(named.topic)}

@@ -10,7 +10,6 @@ from subprocess import PIPE
 import pytest
 import trio
 
-
 PATIENCE_SECONDS = 20
 
 

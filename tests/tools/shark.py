@@ -110,7 +110,11 @@ def _units_of(packet: Pairs, port: int) -> Iterator[Unit]:
                 yield unit
 
 
+_FAILURES = "_ws.lua.error or " + " or ".join(
+    f"_ws.malformed.{kind}" for kind in ("dissector_bug", "expert", "reassembly")
+)
+
+
 def failures(path: Path, *options: str) -> list[str]:
     """The packets in which something went wrong in Lua, or in Wireshark on behalf of it."""
-    wrong = ("-Y", "_ws.lua.error or _ws.malformed", "-T", "fields", "-e", "frame.number")
-    return run(path, *wrong, *options).split()
+    return run(path, "-Y", _FAILURES, "-T", "fields", "-e", "frame.number", *options).split()

@@ -65,7 +65,23 @@ def test_topics_in_frames_are_read(tmp_path: Path) -> None:
 def changed(lines: list[bytes], count: int) -> list[bytes]:
     """Recorded lines, each with octets taken out and put in that mean something in a sexp."""
     random = Random(7)
-    pieces = [b'"', b"\\", b"(", b")", b";", b"#;", b"#|", b"|#", b" ", b"\r", b"\\255", b"\\x4", b"\xff", b"0", b"_"]
+    pieces = [
+        b'"',
+        b"\\",
+        b"(",
+        b")",
+        b";",
+        b"#;",
+        b"#|",
+        b"|#",
+        b" ",
+        b"\r",
+        b"\\255",
+        b"\\x4",
+        b"\xff",
+        b"0",
+        b"_",
+    ]
     made = []
     while len(made) < count:
         line = bytearray(random.choice(lines))
