@@ -91,7 +91,7 @@ Cut = Callable[[bytes], Iterable[bytes]]
 """Where the octets that one side says in a row are cut into segments."""
 
 
-def whole(octets: bytes) -> Iterator[bytes]:
+def whole(octets: bytes) -> Iterable[bytes]:
     """As few segments as there can be."""
     return every(_LONGEST_SEGMENT)(octets)
 

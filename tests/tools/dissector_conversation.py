@@ -300,7 +300,7 @@ class _Talk:
         """Half-close, and see what there still is of frames."""
         await self.stream.send_eof()
         async for octets in self.stream:
-            for found in self._decoder.feed(octets):
+            for found in self._decoder.feed(bytes(octets)):
                 self._frames += found.messages() if isinstance(found, MessageRun) else [found]
         while self._frames:
             await self.frame()
