@@ -89,15 +89,19 @@ def growth_points(
 
 def explain(settings: Settings, runs: int) -> str:
     """How the figures were taken, in words."""
+    window = WINDOW_OCTETS // 2**20
     return f"""\
-Figures are medians of {runs} runs{"" if runs == 1 else ", the systems in turn"}. Live figures are of runs of \
-{settings.seconds:g} s, in which the publisher
-stays within {WINDOW_OCTETS // 2**20} MiB of bodies of its slowest subscriber. One process receives for all \
-subscribers, and counts
-octets. "omq" is published to through a DMP sink and "omq-lines" with Publish lines; both deliver omq frames.
-"none" is the generators connected to each other: what they can do without a server.
-Stored messages: a stream with a file store in JetStream, a stream with an append-only file in Redis. Each store
-was filled to one level, replayed and started again, then filled to the next; replays are medians of three."""
+Figures are {count_runs(runs)}. Live figures are of {settings.seconds:g} s,
+in which the publisher stays within {window} MiB of bodies of its slowest subscriber. One process receives for
+all subscribers, and counts octets. "omq" is published to through a DMP sink and "omq-lines" with Publish
+lines; both deliver omq frames. "none" is the generators connected to each other: what they can do without a
+server. Stored messages: a file store in JetStream, a stream with an append-only file in Redis. Each store was
+filled to one level, started, replayed, killed and started, then filled to the next; a replay is the median of
+three."""
+
+
+def count_runs(runs: int) -> str:
+    return "of one run" if runs == 1 else f"medians of {runs} runs, in which the systems took turns"
 
 
 def measure_growth(
@@ -134,11 +138,7 @@ def measure_growth(
 
         arguments.plot.mkdir(parents=True, exist_ok=True)
         own = machine()
-        runs = (
-            "one run"
-            if arguments.runs == 1
-            else f"medians of {arguments.runs} runs, the band from lowest to highest"
-        )
+        runs = "one run" if arguments.runs == 1 else f"medians of {arguments.runs} runs"
         remark = f"{runs}; {own['cores']} cores, {own['processor']}"
         for path in draw_all(growth.points, remark, arguments.plot):
             say(f"drawn: {path}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -70,6 +71,13 @@ def draw_lines(axes: Axes, points: Sequence[Point], scale: float, volume: bool) 
         axes.plot(places, medians, color=colour, linestyle=line, marker=mark, label=label, linewidth=1.8)
 
 
+def write_above(axes: Axes, points: float, text: str, **style: Any) -> None:
+    """Text so far above the axes, flush with their left edge."""
+    axes.annotate(
+        text, (0, 1), (0, points), xycoords="axes fraction", textcoords="offset points", va="bottom", **style
+    )
+
+
 def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volume: bool = False) -> None:
     """Draw one figure; `volume` shows octets a second instead of messages."""
     label, scale = vertical(figure, volume)
@@ -89,8 +97,8 @@ def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volum
     axes.set_xlabel(f"{figure.axis} (logarithmic)")
     axes.set_ylabel(f"{label} (logarithmic)")
     title = "Volume by size of message" if volume else figure.title
-    canvas.suptitle(title, x=0.01, horizontalalignment="left", fontsize=13, fontweight="bold")
-    axes.set_title(f"{figure.setting}\n{remark}", loc="left", fontsize=8.5, color="#555555")
+    write_above(axes, 30, title, fontsize=13, fontweight="bold")
+    write_above(axes, 6, f"{figure.setting}\n{remark}", fontsize=8.5, color="#555555")
     axes.legend(frameon=False, fontsize=9)
     canvas.savefig(path)
     plt.close(canvas)
