@@ -52,12 +52,14 @@ class Due:
     """What each subscriber is to get of what is published.
 
     It subscribes to `topics`, and gets one of every `every` messages. `ordered` says whether they must come
-    in the order of publication, so that the first and the last of them can be compared.
+    in the order of publication, so that the first and the last of them can be compared. Each topic has had
+    `before` messages already.
     """
 
     topics: tuple[bytes, ...] = (TOPIC,)
     every: int = 1
     ordered: bool = True
+    before: int = 0
 
 
 EVERYTHING = Due()
@@ -194,7 +196,7 @@ def count_frames(
 
     Returns the moment at which everything was there, and how many messages each subscriber got.
     """
-    first = system.delivered(kind, due.topics[0], chunk.first, 1)
+    first = system.delivered(kind, due.topics[0], chunk.first, due.before + 1)
     size = len(first)
     subscribers = len(sockets)
     view = memoryview(bytearray(RECEIVE_OCTETS))
@@ -258,7 +260,7 @@ def count_frames(
         if sum(counts) != target:
             raise BenchFailure(f"{sum(counts)} messages arrived, {target} were published")
         return end, counts
-    last = system.delivered(kind, due.topics[0], chunk.last, target)
+    last = system.delivered(kind, due.topics[0], chunk.last, due.before + target)
     for place in range(subscribers):
         if counts[place] != target:
             raise BenchFailure(f"subscriber {place + 1} got {counts[place]} messages of {target}")
