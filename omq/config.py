@@ -134,7 +134,7 @@ def check(config: Config) -> None:
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{key}: must be a finite number of seconds")
-    if not config.store:
+    if not config.store or "\0" in config.store:
         raise ConfigError("store: must name a directory")
     if not config.listen:
         raise ConfigError("listen: at least one address is needed")
