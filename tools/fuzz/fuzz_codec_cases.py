@@ -161,7 +161,7 @@ def frames_made(random: Random, native: Any) -> None:
         begin = random.randint(0, made.count)
         end = random.randint(begin, made.count)
         part = made.part(begin, end)
-        assert part.bodies() == bodies[begin:end]
+        assert part.bodies() == list(bodies[begin:end])
         parts.append(part)
     whole = native.joined(parts)
     assert whole.bodies() == [body for part in parts for body in part.bodies()]
