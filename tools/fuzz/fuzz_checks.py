@@ -1,4 +1,4 @@
-"""What the targets share: cutting an input into pieces, choosing a twin of the codec, judging an error's words."""
+"""What targets share: cutting an input into pieces, choosing a twin of the codec, judging errors."""
 
 import importlib
 import importlib.util
@@ -26,7 +26,7 @@ class Target:
     """What is read, in a few words."""
 
     check: Callable[[bytes], None]
-    """Raises for an input that the parser does not treat as it says: AssertionError, or what came out of it."""
+    """Raises AssertionError, or whatever came out, for an input that is not treated as it should be."""
 
     seeds: tuple[bytes, ...]
     """Good inputs to begin with."""
@@ -71,5 +71,6 @@ def check_sentence(text: bytes | str) -> None:
     """One line of printable ASCII, and not without bounds."""
     words = text.decode("ascii") if isinstance(text, bytes) else text
     assert words, "an error without words"
-    assert words.isascii() and words.isprintable(), f"not printable: {words!r}"
+    assert words.isascii(), f"not ASCII: {words!r}"
+    assert words.isprintable(), f"not printable: {words!r}"
     assert len(words) <= LONGEST_SENTENCE, f"an error of {len(words)} characters"

@@ -23,28 +23,32 @@ from storage.batches import Bodies
 HEADS = (
     dmp_head.PLAIN_HEAD,
     dmp_head.encode(Head(b"x", b"key")),
-    dmp_head.encode(Head(b"x", b"key", Properties(message_id=b"7", app_id=b"me", timestamp=1 << 63, priority=3))),
+    dmp_head.encode(
+        Head(b"x", b"key", Properties(message_id=b"7", app_id=b"me", timestamp=1 << 63, priority=3))
+    ),
     dmp_head.encode(Head(b"", b"", Properties(headers=Table(((b"a", LongString(b"b")),))))),
     dmp_head.encode(Head(b"x" * 255, b"y" * 255)),
 )
 
 NUMBERS = (
-    -(1 << 70), -(1 << 63) - 1, -(1 << 63), -(1 << 31), -1, 0, 1, 2, 3, 12, 13, 17, 255, (1 << 24) - 1, 1 << 24,
-    (1 << 31) - 1, 1 << 31, (1 << 32) - 17, (1 << 32) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
-    1 << 64, 1 << 70,
+    -(1 << 70), -(1 << 63) - 1, -(1 << 63), -(1 << 31), -1, 0, 1, 2, 3, 12, 13, 17, 255,
+    (1 << 24) - 1, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 17, (1 << 32) - 1, 1 << 32,
+    1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 70,
 )  # fmt: skip
 
 STRANGERS: tuple[Callable[[], Any], ...] = (
-    lambda: None, lambda: "text", lambda: 7.5, lambda: [], lambda: (), lambda: [b"a", None], lambda: {1: 2}, object,
-    lambda: range(5), lambda: bytearray(b"abc"), lambda: memoryview(b"abcdef")[::2], lambda: array("I", [1, 2, 3]),
-    lambda: (b"a" for _ in range(3)), lambda: b"", lambda: True, lambda: float("nan"), lambda: [b"a"] * 3,
+    lambda: None, lambda: "text", lambda: 7.5, list, tuple, dict, object, lambda: [b"a", None],
+    lambda: range(5), lambda: bytearray(b"abc"), lambda: memoryview(b"abcdef")[::2],
+    lambda: array("I", [1, 2, 3]), lambda: (b"a" for _ in range(3)), lambda: b"", lambda: True,
+    lambda: float("nan"), lambda: [b"a"] * 3,
 )  # fmt: skip
 """Makers of what nobody should hand over."""
 
 LINE_PIECES = (
-    b"(Publish ", b"(publish ", b"(Publish a ", b'(Publish "a b"', b" ", b'"', b"a", b")\n", b'")\n', b"\\", b'\\"',
-    b"\\n", b"\\065", b"\\255", b"\\256", b"\\2", b"#", b"|", b"#|", b"|#", b"#;", b";", b"\r", b"\r\n", b"\n", b"\xff",
-    b"\0", b"(Publish a b)\n", b'(Publish a "b")\n', b'(Publish "a""b")\n', b"0123456789abcdef", b"(Publish", b"\\\\",
+    b"(Publish ", b"(publish ", b"(Publish a ", b'(Publish "a b"', b" ", b'"', b"a", b")\n", b'")\n',
+    b"\\", b'\\"', b"\\n", b"\\065", b"\\255", b"\\256", b"\\2", b"#", b"|", b"#|", b"|#", b"#;", b";",
+    b"\r", b"\r\n", b"\n", b"\xff", b"\0", b"(Publish a b)\n", b'(Publish a "b")\n',
+    b'(Publish "a""b")\n', b"0123456789abcdef", b"(Publish", b"\\\\",
 )  # fmt: skip
 
 LARGE = 1 << 20
@@ -61,7 +65,7 @@ def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -
     except BROKEN:
         raise
     except Exception as error:  # noqa: BLE001 (hostile arguments may be answered with any of them)
-        assert str(error) is not None
+        str(error)  # which must be possible
 
 
 # -- what cases are made of ---------------------------------------------------------------------------------
@@ -175,25 +179,26 @@ def cut_blocks(random: Random, native: Any) -> None:
     """Gathering, slicing and writing envelopes from frames whose offsets lie."""
     made, offsets = block(random)
     frames_held, offsets_held = held(random, made), held(random, offsets)
-    if random.random() < 0.05:
-        frames_held = random.choice(STRANGERS)()
-    if random.random() < 0.05:
-        offsets_held = random.choice(STRANGERS)()
+    strange = random.random() < 0.1
+    if strange:
+        frames_held, offsets_held = random.choice(
+            ((frames_held, random.choice(STRANGERS)()), (random.choice(STRANGERS)(), offsets_held))
+        )
     begin, end, step, smallest = number(random), number(random), number(random, 4), number(random)
     head = random.choice(HEADS) if random.random() < 0.95 else random.choice(STRANGERS)()
-    calls: tuple[Callable[[], None], ...] = (
-        lambda: same(
+    calls: tuple[Callable[[], tuple[Any, Callable[[], Any] | None]], ...] = (
+        lambda: (
             native.gathered(frames_held, offsets_held, begin, end, step),
             lambda: plain.gathered(made, offsets, begin, end, step),
         ),
-        lambda: same(
-            native.slices(frames_held, offsets_held, begin), lambda: plain.slices(made, offsets, begin)
-        ),
-        lambda: native.envelopes_of(frames_held, offsets_held, begin, end, step, smallest, head),
+        lambda: (native.slices(frames_held, offsets_held, begin), lambda: plain.slices(made, offsets, begin)),
+        lambda: (native.envelopes_of(frames_held, offsets_held, begin, end, step, smallest, head), None),
     )
     for call in calls:
         try:
-            call()
+            found, expected = call()
+            if expected is not None and not strange:
+                same(found, expected)
         except BROKEN:
             raise
         except Exception:  # noqa: BLE001, S110 (an answer; the next call is still to be made)
@@ -221,11 +226,15 @@ def read_envelopes(random: Random, native: Any) -> None:
     for _ in range(random.randint(1, 4)):
         match random.randrange(5):
             case 0:
-                spans.add_envelope(number(random, 80), number(random, 80), number(random, 80), number(random, 3))
+                spans.add_envelope(
+                    number(random, 80), number(random, 80), number(random, 80), number(random, 3)
+                )
             case 1:
                 spans.take_lines(number(random, len(data)))
             case _:
-                spans.take_envelopes(random.choice((0, 0, number(random, len(data)))), number(random, 99), number(random, 99))
+                spans.take_envelopes(
+                    random.choice((0, 0, number(random, len(data)))), number(random, 99), number(random, 99)
+                )
         bodies = spans.bodies()
         assert len(bodies) == spans.count
         assert len(spans.heads()) in (0, spans.count)
@@ -256,7 +265,7 @@ def write_envelopes(random: Random, native: Any) -> None:
     bodies: Any = bodies_of(random) or [b""]
     heads: Any = [random.choice(HEADS) for _ in bodies] if random.random() < 0.6 else ()
     if random.random() < 0.15:
-        bodies = random.choice((bodies + [random.choice(STRANGERS)()], random.choice(STRANGERS)()))
+        bodies = random.choice(([*bodies, random.choice(STRANGERS)()], random.choice(STRANGERS)()))
     if random.random() < 0.15:
         heads = random.choice(([*heads, random.choice(STRANGERS)()], random.choice(STRANGERS)()))
     smallest = random.choice((0, dmp_writer.SMALLEST_ON_FEEDS, number(random, 99)))
@@ -279,7 +288,9 @@ def read_lines(random: Random, native: Any) -> None:
 
 def read_messages(random: Random, native: Any) -> None:
     """Message frames whose lengths lie, and receivers that misbehave."""
-    made, _ = plain.frames_of(random.randint(0, 3), random.choice((5, (1 << 64) - 40)), bodies_of(random) or [b"a"])
+    made, _ = plain.frames_of(
+        random.randint(0, 3), random.choice((5, (1 << 64) - 40)), bodies_of(random) or [b"a"]
+    )
     other, _ = plain.frames_of(random.randint(0, 3), 5, bodies_of(random) or [b"a"])
     data = mutated(random, made + other)
     position = random.randint(0, len(data))
@@ -306,8 +317,6 @@ def read_messages(random: Random, native: Any) -> None:
 
 def several_threads(random: Random, native: Any) -> None:
     """Large frames, made and stamped by two threads at once, without Python's lock."""
-    if random.random() < 0.99:
-        return  # each takes as long as hundreds of others
     body = octets(random, 999)
     size = LARGE // (len(body) + 17) + 1
     data = (pack(">I", 8 + len(body)) + bytes(4) + pack(">I", len(body)) + body) * size
@@ -351,6 +360,5 @@ KINDS = (
     write_envelopes,
     read_lines,
     read_messages,
-    several_threads,
     batches,
 )

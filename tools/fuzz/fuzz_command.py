@@ -102,8 +102,8 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
         words.write_text("".join(map(_dictionary_line, target.words)))
         started = time.monotonic()
         done = _guided(
-            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_len={target.longest}", f"-dict={words}",
-            f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
+            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_len={target.longest}",
+            f"-dict={words}", f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
         )  # fmt: skip
         seconds = time.monotonic() - started
         executed = _EXECUTED.search(done.stderr)
@@ -137,15 +137,15 @@ def _dictionary_line(word: bytes) -> str:
 def _guided(target: Target, *options: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            sys.executable, Path(__file__).with_name("fuzz_guided.py"), target.name, f"-timeout={SECONDS_FOR_ONE}",
-            f"-rss_limit_mb={MEMORY_MIB}", "-print_final_stats=1", "-verbosity=1", *options,
+            sys.executable, Path(__file__).with_name("fuzz_guided.py"), target.name,
+            f"-timeout={SECONDS_FOR_ONE}", f"-rss_limit_mb={MEMORY_MIB}", "-print_final_stats=1",
+            "-verbosity=1", *options,
         ],
         capture_output=True, text=True, errors="backslashreplace", check=False,
     )  # fmt: skip
 
 
 def _keep(target: Target, corpus: Path, scratch: Path) -> None:
-    """What was a finding before stays; the others give way to those of now."""
     merged = scratch / "merged"
     merged.mkdir()
     _guided(target, "-merge=1", f"-max_len={target.longest}", merged, corpus)

@@ -31,9 +31,9 @@ def check_config(data: bytes) -> None:
     except ConfigError as error:
         words = str(error)
         assert words.startswith((f"{file}: ", "listen: ")), words
-        assert len(words.splitlines()) == 1, f"several lines: {words!r}"
+        _check_line(words)
         assert words.isprintable(), f"not printable: {words!r}"
-        assert len(words) <= 1000 + len(str(file)), f"{len(words)} characters"
+        assert len(words) <= 1000 + 10 * len(data), f"{len(words)} characters"
         return
     assert isinstance(config, Config)
     config.default_types()
@@ -47,13 +47,17 @@ def check_config(data: bytes) -> None:
     assert "\0" not in config.store, "no directory has such a name"
 
 
+def _check_line(words: str) -> None:
+    assert len(words.splitlines()) == 1, f"several lines: {words!r}"
+
+
 def check_address(data: bytes) -> None:
     """What a command line may hold after --server, and after --listen."""
     text = data.decode("utf-8", "surrogateescape")
     try:
         host, port = parse_url(text)
     except ValueError as error:
-        assert len(str(error).splitlines()) == 1
+        _check_line(str(error))
     else:
         assert host
         assert 0 <= port <= 65535
@@ -68,6 +72,9 @@ _FILES = (
     b'default_delivery = "round-robin"\nallow_undeclared = false\nretention_seconds = 6_0.5e1\n',
     b'[[topics]]\nname = "a"\npersistence = "strong"\nretention_bytes = 5\n[[topics]]\nname = "b"\n',
     b'topics = [{name = "a", delivery = "broadcast"}]\nmax_credit = 1\n',
+    b'"max topics" = 1\n"a\\tb" = 2\n',
+    b"max_topics = " + b"9" * 4000,
+    b"store = " + b"[" * 300 + b"]" * 300,
     b"missed_pings = 2020-01-01\n[a.b]\nc = '''\n'''\n",
 )
 
@@ -93,6 +100,7 @@ TARGETS = (
             b"{",
             b"1979-05-27T07:32:00Z",
         ),
+        longest=8192,
     ),
     Target(
         "address",

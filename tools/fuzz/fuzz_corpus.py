@@ -1,4 +1,4 @@
-"""The inputs that a target begins with: its seeds, those kept in the repository, and those of earlier runs."""
+"""The inputs that a target begins with: its seeds, those in the repository, and those of earlier runs."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -8,8 +8,7 @@ from fuzz_checks import Target
 ROOT = Path(__file__).resolve().parents[2]
 
 KEPT = ROOT / "tests" / "data" / "fuzz"
-"""One file a target, an input in hexadecimal on each line: what reached other code than the inputs before it,
-and every input that was ever a finding."""
+"""One file a target, an input in hexadecimal on each line: each reaches code that those before it do not."""
 
 
 def kept(target: Target) -> list[bytes]:

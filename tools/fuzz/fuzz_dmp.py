@@ -203,6 +203,15 @@ _TABLE = Table(
     )
 )
 
+
+def _nested(depth: int) -> bytes:
+    """A head with tables in tables, of which the innermost is cut."""
+    contents = b"\x01k"
+    for _ in range(depth):
+        contents = b"\x28" + b"\xff" * 40 + b"F" + len(contents).to_bytes(4, "big") + contents
+    return b"\0\0\x20\0" + len(contents).to_bytes(4, "big") + contents
+
+
 _HEADS = (
     Head(),
     Head(b"x", b"key"),
@@ -277,7 +286,7 @@ TARGETS = (
         "tables",
         "heads of envelopes: names, properties, tables",
         check_tables,
-        (*map(dmp_head.encode, _HEADS), amqp_fields.table_octets(_TABLE)),
+        (*map(dmp_head.encode, _HEADS), _nested(20), amqp_fields.table_octets(_TABLE)),
         (
             b"\0\0\x20\0",
             b"\xff\xfc",
@@ -289,5 +298,6 @@ TARGETS = (
             b"\0T",
             b"\x7f\xc0\0\0",
         ),
+        longest=4096,
     ),
 )

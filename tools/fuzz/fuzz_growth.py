@@ -13,7 +13,7 @@ LOOKS = 20
 
 ALLOWED_BLOCKS = 100
 ALLOWED_OCTETS = 1 << 19
-"""What the interpreter and the C library may do by themselves between two looks, once their caches are filled."""
+"""What the interpreter and the C library may do by themselves between two looks, once caches are filled."""
 
 
 class GrowthError(AssertionError):
@@ -23,7 +23,8 @@ class GrowthError(AssertionError):
 def check_growth(target: Target, inputs: list[bytes]) -> str:
     """Read the same inputs again and again until memory stays as it is, and say when. Raises GrowthError.
 
-    Counted are Python's allocated blocks, and the process's anonymous memory. Both grow at first, less and less.
+    Counted are Python's allocated blocks, and the process's anonymous memory. Both grow less and less at
+    first.
     """
     words = ""
     blocks, octets = _held()

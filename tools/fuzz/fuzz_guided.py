@@ -2,8 +2,8 @@
 
     python fuzz_guided.py TARGET LIBFUZZER-OPTION...
 
-It is a program of its own because atheris ends its process, and because our modules must be imported under its
-eyes.
+It is a program of its own because atheris ends its process, and because our modules must be imported under
+its eyes.
 """
 
 import sys

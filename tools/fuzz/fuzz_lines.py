@@ -9,8 +9,23 @@ from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
 from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
 from omq.protocol.sexp import Sexp, SexpError
 from omq.protocol.types import (
-    Ack, Command, Confirmed, Declared, Deleted, Delivery, Error, Frame, Leased, Persistent, Ping, Subscribed, Sync,
-    Topic, TopicInfo, TopicList, Unsubscribed,
+    Ack,
+    Command,
+    Confirmed,
+    Declared,
+    Deleted,
+    Delivery,
+    Error,
+    Frame,
+    Leased,
+    Persistent,
+    Ping,
+    Subscribed,
+    Sync,
+    Topic,
+    TopicInfo,
+    TopicList,
+    Unsubscribed,
 )
 from storage.blocks import encode
 
@@ -185,18 +200,19 @@ _LINES = (
 
 _WORDS = (
     b"(Publish ", b"(Subscribe ", b"(Connect ", b"(Declare ", b"(Ack ", b"(Request ", b"(Received ", b"(Get ",
-    b"(Put ", b"(Delete ", b"(Confirm ", b"(Fetch ", b"(Blocks ", b"Topics", b"(From_message ", b"From_beginning",
-    b"(Persistent ", b"Transient", b"Broadcast", b"Round_robin", b"#|", b"|#", b"#;", b")\n", b'"', b'")\n', b"\\x41",
-    b"\\255", b"\\n", b"\\\n", b"0x7fffffffffffffff", b"-9223372036854775808", b"((id ", b")(topic ", b"\r\n",
+    b"(Put ", b"(Delete ", b"(Confirm ", b"(Fetch ", b"(Blocks ", b"Topics", b"(From_message ",
+    b"From_beginning", b"(Persistent ", b"Transient", b"Broadcast", b"Round_robin", b"#|", b"|#", b"#;",
+    b")\n", b'"', b'")\n', b"\\x41", b"\\255", b"\\n", b"\\\n", b"0x7fffffffffffffff",
+    b"-9223372036854775808", b"((id ", b")(topic ", b"\r\n",
 )  # fmt: skip
 
 _INFO = TopicInfo(3, b"a b", Delivery.BROADCAST, Persistent(Sync.WEAK), 4, 500, 1, 4, 0)
 
 _FRAMES = (
     bytes(encode(3, 5, [b"one", b"two"], 0).frames),
-    *map(
-        frames.encode,
-        (
+    *(
+        frames.encode(frame)
+        for frame in (
             Error(b"Publish a: no"),
             Ping(7),
             Subscribed(Topic(3, b"prices")),
@@ -206,13 +222,14 @@ _FRAMES = (
             Leased(b"lease"),
             TopicList((_INFO,)),
             Deleted(Topic(1 << 40, b"\xff")),
-        ),
+        )
     ),
 )
 
 _TIMES = (
-    b"2013-08-07\x0010:01:02.123456Z", b"2013-08-07 10:01:02.5+05:30", b"2013-08-07T10:01Z", b"08/07/13 1001",
-    b"07 Aug 2013 24:00", b"2013 Aug 07 10:01:60-5", b"2013-08-07\x0010:01\x00Europe/Amsterdam", b"20130807 10:01 nyc",
+    b"2013-08-07\x0010:01:02.123456Z", b"2013-08-07 10:01:02.5+05:30", b"2013-08-07T10:01Z",
+    b"08/07/13 1001", b"07 Aug 2013 24:00", b"2013 Aug 07 10:01:60-5",
+    b"2013-08-07\x0010:01\x00Europe/Amsterdam", b"20130807 10:01 nyc",
 )  # fmt: skip
 
 TARGETS = (

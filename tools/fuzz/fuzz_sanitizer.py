@@ -22,7 +22,13 @@ TESTS = ("tests/storage/test_codec_twins.py", "tests/protocol/test_protocol_twin
 CASES_FOR_AN_EXAMPLE = 100
 """Of the inputs asked for, one in so many goes to each hypothesis test of the twins: these are slow."""
 
-_SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")
+_SANITIZERS = (
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+    "-g",
+    "-O1",
+)
 
 _LOADED = ("libasan.so", "libubsan.so")
 
@@ -47,22 +53,23 @@ def run_sanitized(cases: int, seed: int) -> int:
         except CannotBuildError as error:
             print(error, file=sys.stderr)
             return 2
-        found = _run_tests(extension, max(cases // CASES_FOR_AN_EXAMPLE, 10), seed)
-        return max(found, _run_cases(extension, cases, seed))
+        found = run_tests(extension, max(cases // CASES_FOR_AN_EXAMPLE, 10), seed)
+        return max(found, run_cases(extension, cases, seed))
 
 
-def build(directory: Path) -> Path:
-    """The codec, made with the sanitizers in this directory. Raises CannotBuildError."""
+def build(directory: Path, sources: Path = ROOT / "storage") -> Path:
+    """The codec of these sources, made with the sanitizers in this directory. Raises CannotBuildError."""
     compiler = os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         raise CannotBuildError(f"there is no C compiler {compiler} here; CC names another")
     source = directory / "_codec.c"
     made = directory / f"_codec{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = f"-I{sysconfig.get_paths()['include']}"
-    for command in (
-        [sys.executable, "-m", "cython", "-3", ROOT / "storage" / "_codec.pyx", "-o", source],
+    commands: tuple[list[str | Path], ...] = (
+        [sys.executable, "-m", "cython", "-3", sources / "_codec.pyx", "-o", source],
         [compiler, "-shared", "-fPIC", *_SANITIZERS, include, source, "-o", made],
-    ):
+    )
+    for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CannotBuildError(f"the codec cannot be built with the sanitizers:\n{done.stderr[-2000:]}")
@@ -88,7 +95,8 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _run_tests(extension: Path, examples: int, seed: int) -> int:
+def run_tests(extension: Path, examples: int, seed: int) -> int:
+    """The tests of the twins with so many examples each; prints how many in all. 1 for a finding, else 0."""
     started = time.monotonic()
     done = _run(
         "tests", str(extension), str(examples),
@@ -106,7 +114,8 @@ def _run_tests(extension: Path, examples: int, seed: int) -> int:
     return 0
 
 
-def _run_cases(extension: Path, cases: int, seed: int) -> int:
+def run_cases(extension: Path, cases: int, seed: int) -> int:
+    """So many cases of `fuzz_codec_cases`; prints how many of each kind. 1 for a finding, else 0."""
     started = time.monotonic()
     status = extension.with_name("status")
     done = _run("cases", str(extension), str(cases), str(seed), str(status))
@@ -117,7 +126,9 @@ def _run_cases(extension: Path, cases: int, seed: int) -> int:
         return 1
     counts = json.loads(done.stdout)
     growth = counts.pop("growth")
-    print(f"codec: {sum(counts.values()):,} cases in {seconds:.0f} s (seed {seed}), no report; memory {growth}")
+    print(
+        f"codec: {sum(counts.values()):,} cases in {seconds:.0f} s (seed {seed}), no report; memory {growth}"
+    )
     for kind, count in sorted(counts.items()):
         print(f"    {kind:24} {count:>10,}")
     return 0
