@@ -85,6 +85,13 @@ class Catalogue:
         """The driver behind a name, None where there is none, or where it is just being replaced."""
         return None if name == self._retyping else self._drivers.get(name)
 
+    async def find(self, name: bytes) -> Driver | None:
+        """The driver behind a name, None where there is none; waits while it is being replaced."""
+        if name == self._retyping:
+            async with self._changing:
+                pass
+        return self._drivers.get(name)
+
     def topics(self) -> tuple[TopicInfo, ...]:
         """Every topic, by id."""
         return tuple(sorted((driver.info() for driver in self), key=lambda info: info.id))

@@ -18,7 +18,7 @@ from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
 from storage.batches import Batch
-from storage.blocks import Block, packed_size
+from storage.blocks import FRAMES_LIMIT, Block, packed_size
 from storage.environment import Environment, Extent, Position
 from storage.errors import StoreError
 
@@ -120,7 +120,11 @@ class Driver(ABC):
         self._used = True
         octets = batch.octets + sum(map(len, heads))
         if self.writer is None:
-            await self._hand_over(batch, heads, origins, octets)
+            pieces = min(batch.count, -(-octets // self._most()))
+            for piece in range(pieces):
+                begin, end = batch.count * piece // pieces, batch.count * (piece + 1) // pieces
+                part = batch if pieces == 1 else batch.part(begin, end)
+                await self._hand_over(part, heads[begin:end], origins[begin:end])
             return confirmed()
         failures = self.failures
         await self.resources.memory.posted.take(octets)
@@ -128,8 +132,9 @@ class Driver(ABC):
         self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, failures))
         return confirmation
 
-    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
         """Take over messages of a transient topic. Raises Refused."""
+        octets = batch.octets + sum(map(len, heads))
         await self._room(octets)
         kept = 0
         try:
@@ -183,6 +188,10 @@ class Driver(ABC):
     @abstractmethod
     def _keep(self, block: Block) -> None:
         """Take the newest block in and wake those who wait for it."""
+
+    def _most(self) -> int:
+        """About how many octets a transient topic takes at once."""
+        return FRAMES_LIMIT
 
     async def _room(self, octets: int) -> None:  # noqa: B027 (the default is to need none)
         """Wait until a transient topic can take `octets` more."""
