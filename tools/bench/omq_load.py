@@ -9,15 +9,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from systems import Kind, Publisher, Sink, System, receive_exactly, receive_stream
+from systems import Kind, Publisher, Sink, System, batches, receive_exactly, receive_stream
 from workers import BenchFailure
 
+_DMP = b"AMQP\x0a\x01\x00\x01"
 _VERSION_ONE = struct.pack(">q", 1)
-_ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _TOPICS = 0, 1, 2, 3, 5, 6, 9
+_ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _LEASED, _TOPICS = 0, 1, 2, 3, 5, 6, 7, 9
 _MESSAGE_HEAD = struct.Struct(">IBQI")
 _DECLARATIONS = {
     Kind.LIVE: b"Broadcast Transient",
     Kind.ROUND_ROBIN: b"Round_robin Transient",
+    Kind.ROUND_ROBIN_WEAK: b"Round_robin (Persistent Weak)",
     Kind.WEAK: b"Broadcast (Persistent Weak)",
     Kind.STRONG: b"Broadcast (Persistent Strong)",
 }
@@ -42,7 +44,49 @@ def expect_frame(connected: socket.socket, kind: int) -> bytes:
     return payload
 
 
-class OmqPublisher(Publisher):
+def ask_held(connected: socket.socket) -> int:
+    """How many messages the only topic holds."""
+    connected.sendall(b"Topics\n")
+    listed = expect_frame(connected, _TOPICS)
+    counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
+    if len(counts) != 1:
+        raise BenchFailure(f"omq-server has {len(counts)} topics, one was declared")
+    return counts[0]
+
+
+def check_held(connected: socket.socket, held: int) -> None:
+    """See that the only topic holds so many messages."""
+    count = ask_held(connected)
+    if count != held:
+        raise BenchFailure(f"omq-server holds {count} messages, {held} were published")
+
+
+def read_response(connected: socket.socket) -> bytes:
+    """The next response of a DMP connection, which must be a good one."""
+    response = receive_exactly(connected, receive_exactly(connected, 1)[0])
+    if not response.startswith(b"200 OK "):
+        raise BenchFailure(f"omq-server answered: {response.decode(errors='replace')}")
+    return response
+
+
+class SinkPublisher(Publisher):
+    """A DMP sink; its end is answered with the number of messages that are as safe as the topic promises."""
+
+    def __init__(self, connected: socket.socket, principal: socket.socket, kind: Kind) -> None:
+        super().__init__(connected)
+        self._principal = principal
+        self._kind = kind
+
+    def confirm(self, sent: int, held: int) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+        response = read_response(self.socket)
+        if response != b"200 OK %d messages stored" % sent:
+            raise BenchFailure(f"omq-server answered {response!r} to {sent} messages")
+        if self._kind.stored:
+            check_held(self._principal, held)
+
+
+class LinePublisher(Publisher):
     """Publish commands have no reply; one Confirm at the end answers for all of them."""
 
     def __init__(self, connected: socket.socket, kind: Kind) -> None:
@@ -55,15 +99,11 @@ class OmqPublisher(Publisher):
         if number != sent:
             raise BenchFailure(f"omq-server confirmed {number}, not {sent}")
         if self._kind.stored:
-            self.socket.sendall(b"Topics\n")
-            listed = expect_frame(self.socket, _TOPICS)
-            counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
-            if counts != [held]:
-                raise BenchFailure(f"omq-server holds {counts} messages, {held} were published")
+            check_held(self.socket, held)
 
 
 class OmqSystem(System):
-    """The server under development."""
+    """The server as it is built here, published to through DMP."""
 
     name = "omq"
     stray_octets = 9
@@ -72,7 +112,7 @@ class OmqSystem(System):
         super().__init__()
         self._command = command
         self.weak_flush_seconds = weak_flush_seconds
-        self._topic_id = 0
+        self._topic_ids: dict[bytes, int] = {}
 
     def environment(self) -> dict[str, str]:
         """The server comes from the checkout that the bench stands in, installed or not."""
@@ -89,12 +129,17 @@ class OmqSystem(System):
         lines = result.stdout.strip().splitlines()
         return lines[0] if result.returncode == 0 and lines else "omq-server (tells no version)"
 
+    def lacks(self, case: str) -> str | None:
+        return "a sink leads to one topic: measured with Publish lines" if case == "topics" else None
+
     def guarantee(self, kind: Kind) -> str:
         match kind:
             case Kind.LIVE:
                 return "Broadcast Transient, at most once"
             case Kind.ROUND_ROBIN:
                 return "Round_robin Transient, plain subscribers, at most once"
+            case Kind.ROUND_ROBIN_WEAK:
+                return f"Round_robin (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
             case Kind.WEAK:
                 return f"Broadcast (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
             case Kind.STRONG:
@@ -123,43 +168,67 @@ class OmqSystem(System):
         connected.sendall(b"(Connect 1 bench)\n")
         return connected
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         with self.connect() as connected:
-            connected.sendall(b"(Declare %s %s)\n" % (topic, _DECLARATIONS[kind]))
-            expect_frame(connected, _DECLARED)
+            for some in batches(topics):
+                connected.sendall(
+                    b"".join([b"(Declare %s %s)\n" % (each, _DECLARATIONS[kind]) for each in some])
+                )
+                for _ in some:
+                    expect_frame(connected, _DECLARED)
 
-    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
-        return b"(Publish %s %s)\n" % (topic, body)
-
-    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
-        return OmqPublisher(self.connect(), kind)
-
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def idle(self) -> socket.socket:
         connected = self.connect()
-        self._subscribe(connected, topic, b"From_current")
+        connected.sendall(b"(Confirm 0)\n")
+        expect_frame(connected, _CONFIRMED)
         return connected
 
-    def _subscribe(self, connected: socket.socket, topic: bytes, replay: bytes) -> None:
-        connected.sendall(b"(Subscribe %s %s)\n" % (topic, replay))
-        answer = expect_frame(connected, _SUBSCRIBED)
-        found = re.fullmatch(rb"\(\(id (\d+)\)\(topic %s\)\)" % re.escape(topic), answer)
-        if found is None:
-            raise BenchFailure(f"omq-server answered Subscribe with {answer!r}")
-        self._topic_id = int(found[1])
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        # Size, no names, no properties, no options and the length of the body.
+        return struct.pack(">III", 8 + len(body), 0, len(body)) + body
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        principal = self.connect()
+        principal.sendall(b"(Put %s)\n" % topic)
+        lease = expect_frame(principal, _LEASED)
+        connected = self.connect_socket()
+        connected.sendall(_DMP + bytes([len(lease)]) + lease)
+        read_response(connected)
+        read_response(connected)
+        return SinkPublisher(connected, principal, kind)
+
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
+        connected = self.connect()
+        for some in batches(topics):
+            self._subscribe(connected, some, b"From_current")
+        return connected
+
+    def _subscribe(self, connected: socket.socket, topics: Sequence[bytes], replay: bytes) -> None:
+        connected.sendall(b"".join([b"(Subscribe %s %s)\n" % (topic, replay) for topic in topics]))
+        for topic in topics:
+            answer = expect_frame(connected, _SUBSCRIBED)
+            found = re.fullmatch(rb"\(\(id (\d+)\)\(topic %s\)\)" % re.escape(topic), answer)
+            if found is None:
+                raise BenchFailure(f"omq-server answered Subscribe with {answer!r}")
+            self._topic_ids[topic] = int(found[1])
+
+    def held(self, topic: bytes) -> int:
+        with self.connect() as connected:
+            return ask_held(connected)
 
     def stall(self, topic: bytes) -> socket.socket:
         connected = self.connect()
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        self._subscribe(connected, topic, b"From_current")
+        self._subscribe(connected, [topic], b"From_current")
         return connected
 
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        return _MESSAGE_HEAD.pack(13 + len(body), _MESSAGE, number, self._topic_id) + body
+        return _MESSAGE_HEAD.pack(13 + len(body), _MESSAGE, number, self._topic_ids[topic]) + body
 
     def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
         with self.connect() as connected:
             start = time.perf_counter_ns()
-            self._subscribe(connected, topic, b"From_beginning")
+            self._subscribe(connected, [topic], b"From_beginning")
             last_frame = self.delivered(Kind.WEAK, topic, last, count)
             expected = count * len(last_frame)
             return start, receive_stream(connected, expected, self.stray_octets, last_frame, sink)
@@ -177,3 +246,31 @@ class OmqSystem(System):
                 raise BenchFailure(f"omq-server sent {data[at : at + 4 + min(length, 200)]!r}")
             at += 4 + length
         return bodies, at
+
+
+class OmqLines(OmqSystem):
+    """Published to with Publish lines: compared where these make the difference."""
+
+    name = "omq-lines"
+
+    def lacks(self, case: str) -> str | None:
+        measured = case in ("live-1-1", "latency", "topics")
+        return None if measured else "measured with messages through DMP"
+
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        return b"(Publish %s %s)\n" % (topic, body)
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        return LinePublisher(self.connect(), kind)
+
+
+class OmqPlain(OmqSystem):
+    """With the plain Python codec, as where there was no C compiler when it was installed."""
+
+    name = "omq-plain"
+
+    def lacks(self, case: str) -> str | None:
+        return None if case.startswith(("live", "round-robin")) else "measured with the compiled codec"
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "OMQ_PLAIN": "1"}

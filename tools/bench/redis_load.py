@@ -14,6 +14,7 @@ from systems import (
     Publisher,
     Sink,
     System,
+    batches,
     command_version,
     receive_exactly,
     receive_until,
@@ -115,7 +116,7 @@ class RedisSystem(System):
         match kind:
             case Kind.LIVE:
                 return "PUBLISH, at most once"
-            case Kind.ROUND_ROBIN:
+            case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return f"list: RPUSH, and BLMPOP of up to {POP_COUNT}, at most once"
             case Kind.WEAK:
                 return "stream in memory, append-only file with fsync every second"
@@ -144,14 +145,14 @@ class RedisSystem(System):
                 time.sleep(0.05)
         raise BenchFailure(f"redis-server did not start: {self.log_tail()}")
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         pass
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
         match kind:
             case Kind.LIVE:
                 return command(b"PUBLISH", topic, body)
-            case Kind.ROUND_ROBIN:
+            case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return command(b"RPUSH", topic, body)
             case Kind.WEAK | Kind.STRONG:
                 return command(b"XADD", topic, b"*", b"b", body)
@@ -159,24 +160,42 @@ class RedisSystem(System):
     def publisher(self, kind: Kind, topic: bytes) -> Publisher:
         return RedisPublisher(self.connect_socket(), kind, topic)
 
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def idle(self) -> socket.socket:
         connected = self.connect_socket()
-        if kind is Kind.ROUND_ROBIN:
-            connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
-        else:
-            connected.sendall(command(b"SUBSCRIBE", topic))
-            answer = b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n" % (len(topic), topic)
-            if receive_exactly(connected, len(answer)) != answer:
-                raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
+        connected.sendall(command(b"PING"))
+        receive_until(connected, b"+PONG\r\n")
         return connected
 
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
+        connected = self.connect_socket()
+        if kind.shared:
+            (topic,) = topics
+            connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
+            return connected
+        count = 0
+        for some in batches(topics):
+            connected.sendall(command(b"SUBSCRIBE", *some))
+            for topic in some:
+                count += 1
+                answer = b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:%d\r\n" % (len(topic), topic, count)
+                if receive_exactly(connected, len(answer)) != answer:
+                    raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
+        return connected
+
+    def held(self, topic: bytes) -> int:
+        with self.connect_socket() as connected:
+            connected.sendall(command(b"XLEN", topic))
+            reply, _ = parse_reply(receive_until(connected, b"\r\n"), 0)
+        assert isinstance(reply, int)
+        return reply
+
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        if kind is Kind.ROUND_ROBIN:
+        if kind.shared:
             return b"$%d\r\n%s\r\n" % (len(body), body)
         return b"*3\r\n$7\r\nmessage\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(topic), topic, len(body), body)
 
     def ask(self, kind: Kind, topic: bytes) -> bytes:
-        if kind is not Kind.ROUND_ROBIN:
+        if not kind.shared:
             return b""
         return command(b"BLMPOP", b"0", b"1", topic, b"LEFT", b"COUNT", b"%d" % POP_COUNT)
 
@@ -277,7 +296,7 @@ class RedisSystem(System):
             match reply:
                 case [b"message", _, bytes(body)]:
                     bodies.append(body)
-                case [bytes(), [*several]] if kind is Kind.ROUND_ROBIN:
+                case [bytes(), [*several]] if kind.shared:
                     bodies += [body for body in several if isinstance(body, bytes)]
                 case [*entries] if kind.stored:
                     for entry in entries:
