@@ -46,8 +46,11 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
     Raises StoreError for a damaged record, and ValueError for a producer of more than 255 octets or a
     sequence that is not within 0 to 2^64 - 1.
     """
-    sealed = transaction.get(_USES, topic_key(topic))
-    count, use = (0, 0) if sealed is None else _PAIR.unpack(unseal(sealed, f"the producers of topic {topic}"))
+    counts = topic_key(topic)
+    sealed = transaction.get(_USES, counts)
+    count, use = 0, 0
+    if sealed is not None:
+        count, use = _PAIR.unpack(unseal(_USES, counts, sealed, f"the producers of topic {topic}"))
     for producer, sequence in sequences.items():
         if len(producer) > LONGEST_PRODUCER:
             raise ValueError(f"A producer has at most {LONGEST_PRODUCER} octets, this one {len(producer)}.")
@@ -63,12 +66,14 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
                 transaction.delete(_USES, block_key(topic, before[1]))
             own_use = use
             use += 1
-            transaction.put(_USES, block_key(topic, own_use), seal(producer))
-        transaction.put(_SEQUENCES, topic_key(topic) + producer, seal(_PAIR.pack(sequence, own_use)))
+            key = block_key(topic, own_use)
+            transaction.put(_USES, key, seal(_USES, key, producer))
+        key = topic_key(topic) + producer
+        transaction.put(_SEQUENCES, key, seal(_SEQUENCES, key, _PAIR.pack(sequence, own_use)))
     if count > PRODUCERS_KEPT:
         _forget_oldest(transaction, topic, count - PRODUCERS_KEPT)
         count = PRODUCERS_KEPT
-    transaction.put(_USES, topic_key(topic), seal(_PAIR.pack(count, use)))
+    transaction.put(_USES, counts, seal(_USES, counts, _PAIR.pack(count, use)))
 
 
 def forget_producers(transaction: Writing, topic: int, limit: int) -> bool:
@@ -88,10 +93,11 @@ def forget_producers(transaction: Writing, topic: int, limit: int) -> bool:
 
 def _entry(transaction: Reading, topic: int, producer: bytes) -> tuple[int, int] | None:
     """The last sequence of a producer and the number of its use."""
-    sealed = transaction.get(_SEQUENCES, topic_key(topic) + producer)
+    key = topic_key(topic) + producer
+    sealed = transaction.get(_SEQUENCES, key)
     if sealed is None:
         return None
-    sequence, use = _PAIR.unpack(unseal(sealed, f"producer {producer!r} of topic {topic}"))
+    sequence, use = _PAIR.unpack(unseal(_SEQUENCES, key, sealed, f"producer {producer!r} of topic {topic}"))
     return sequence, use
 
 
@@ -99,6 +105,6 @@ def _forget_oldest(transaction: Writing, topic: int, count: int) -> None:
     cursor = transaction.cursor(_USES)
     cursor.set_range(block_key(topic, 0))
     for key, sealed in list(islice(cursor, count)):
-        producer = unseal(sealed, f"a producer of topic {topic}")
+        producer = unseal(_USES, key, sealed, f"a producer of topic {topic}")
         transaction.delete(_USES, key)
         transaction.delete(_SEQUENCES, topic_key(topic) + producer)

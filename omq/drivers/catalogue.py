@@ -31,6 +31,7 @@ from storage.catalogue import TopicRecord
 from storage.environment import Extent, Position
 from storage.errors import StoreError
 from storage.levels import Level
+from storage.soundness import ADVICE
 from storage.store import Store
 
 log = logging.getLogger("omq.catalogue")
@@ -124,11 +125,18 @@ class Catalogue:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
         await trio.to_thread.run_sync(self._store.catalogue.resume, burnt)
+        next_id = await trio.to_thread.run_sync(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
             for misplaced in (extents[level].keys() & every) - topics:
                 log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
             for leftover in extents[level].keys() - every:
+                if leftover >= next_id:
+                    # Nobody deleted it: this catalogue is not the one that its messages were stored with.
+                    raise StoreError(
+                        f"The store {self._store.path} has messages of topic {leftover}, which its catalogue "
+                        f"never knew; {ADVICE}."
+                    )
                 # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
                 await self.writers[level].call(partial(self._store.level(level).drop, leftover))
         for topic in self._config.topics:
