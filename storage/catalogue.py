@@ -1,6 +1,6 @@
 """The catalogue: which topics there are, kept durably in its own LMDB environment (design, section 6)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
@@ -13,9 +13,9 @@ from storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
 from storage.records import key_topic, topic_key
 from storage.sealed import seal, unseal
 
-_TOPICS = b"topics"
-_COUNTER = b"counter"
-_TABLES = (_TOPICS, _COUNTER)
+TOPICS = b"topics"
+COUNTER = b"counter"
+_TABLES = (TOPICS, COUNTER)
 _NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
@@ -50,12 +50,29 @@ class Catalogue:
         self._database = Database(path, _TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
         with self._database.reading() as transaction:
-            records = [decode_topic(key, sealed) for key, sealed in transaction.cursor(_TOPICS)]
+            records = [decode_topic(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
             next_id = _next_id(transaction)
             if any(record.id >= next_id for record in records):
                 raise DamagedRecord("The next topic id was used before.")
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
+
+    @staticmethod
+    def make(path: Path, records: Iterable[TopicRecord], next_id: int, *, map_size: int) -> None:
+        """Makes a catalogue with these topics in an existing, empty directory, durably.
+
+        ``next_id``: the id that the next new topic gets, above those of all that there ever were.  Raises
+        StoreFull and StoreError.
+        """
+        database = Database(path, _TABLES, map_size=map_size, sync=True)
+        try:
+            database.make_tables()
+            with database.writing() as transaction:
+                _put_next_id(transaction, next_id)
+                for record in records:
+                    _put(transaction, record)
+        finally:
+            database.close()
 
     def topics(self) -> list[TopicRecord]:
         """All topics, by ascending id."""
@@ -169,7 +186,7 @@ class Catalogue:
             known = self._known(topic)
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                transaction.delete(_TOPICS, topic_key(topic))
+                transaction.delete(TOPICS, topic_key(topic))
             del self._records[topic]
             del self._ids[known.name]
 
@@ -208,30 +225,30 @@ class Catalogue:
 
 
 def _next_id(transaction: Reading) -> int:
-    sealed = transaction.get(_COUNTER, _NEXT)
+    sealed = transaction.get(COUNTER, _NEXT)
     return 0 if sealed is None else decode_next_id(_NEXT, sealed)
 
 
 def _put_next_id(transaction: Writing, topic: int) -> None:
-    transaction.put(_COUNTER, _NEXT, seal(_COUNTER, _NEXT, _NUMBER.pack(topic)))
+    transaction.put(COUNTER, _NEXT, seal(COUNTER, _NEXT, _NUMBER.pack(topic)))
 
 
 def decode_next_id(key: bytes, sealed: bytes) -> int:
     """The id that the next topic gets.  Raises DamagedRecord."""
-    topic: int = _NUMBER.unpack(unseal(_COUNTER, key, sealed, "the next topic id"))[0]
+    topic: int = _NUMBER.unpack(unseal(COUNTER, key, sealed, "the next topic id"))[0]
     return topic
 
 
 def _put(transaction: Writing, record: TopicRecord) -> None:
     key = topic_key(record.id)
-    transaction.put(_TOPICS, key, seal(_TOPICS, key, msgspec.msgpack.encode(record)))
+    transaction.put(TOPICS, key, seal(TOPICS, key, msgspec.msgpack.encode(record)))
 
 
 def decode_topic(key: bytes, sealed: bytes) -> TopicRecord:
     """The record of a topic as it is stored.  Raises DamagedRecord."""
     what = f"topic {key_topic(key)} in the catalogue"
     try:
-        return msgspec.msgpack.decode(unseal(_TOPICS, key, sealed, what), type=TopicRecord)
+        return msgspec.msgpack.decode(unseal(TOPICS, key, sealed, what), type=TopicRecord)
     except msgspec.DecodeError as error:
         raise DamagedRecord(f"The record of {what} cannot be read: {error}.") from error
 

@@ -45,7 +45,7 @@ _MAGIC = b"omqcheck"
 _START = Struct(">8sI")
 _REST = Struct(">IIQ")
 _SLOT = 80 << 10  # the largest page LMDB uses has 32 KiB; a whole number of disk pages
-_FILE = "checkpoint"
+CHECKPOINT = "checkpoint"
 _NO_BOOT = ""
 
 
@@ -80,7 +80,7 @@ def recover(path: Path, boot_id: str) -> Recovered:
     if newest is None:
         # It may be any mixture of pages.  Whether it can be used is for ``storage.soundness`` to say.
         return Recovered(
-            f"The file {path / _FILE} is gone or damaged, so after a power failure newer messages could be "
+            f"The file {path / CHECKPOINT} is gone or damaged; after a power failure newer messages could be "
             "missing.",
             rolled_back=True,
         )
@@ -116,7 +116,7 @@ class Checkpoints:
         newest = _read(database.path)
         self._sequence = 0 if newest is None else newest.sequence
         self._safe = newest
-        self._file = os.open(database.path / _FILE, os.O_RDWR)
+        self._file = os.open(database.path / CHECKPOINT, os.O_RDWR)
         with self._taking:
             self._take(clean=False)
 
@@ -195,16 +195,21 @@ class Checkpoints:
         self._safe = slot
 
 
+def is_readable(path: Path) -> bool:
+    """Whether the checkpoint file is there and has a good checkpoint.  OSError when it cannot be read."""
+    return _read(path) is not None
+
+
 def prepare(path: Path) -> None:
     """Makes the checkpoint file, if there is none, before the environment.  OSError when that fails."""
-    if not (path / _FILE).exists():
-        write_durably(path / _FILE, bytes(2 * _SLOT))
+    if not (path / CHECKPOINT).exists():
+        write_durably(path / CHECKPOINT, bytes(2 * _SLOT))
 
 
 def _read(path: Path) -> _Slot | None:
     """The newest good checkpoint, None when there is none."""
     try:
-        content = (path / _FILE).read_bytes()
+        content = (path / CHECKPOINT).read_bytes()
     except FileNotFoundError:
         return None
     slots = [_decode(content[begin : begin + _SLOT]) for begin in (0, _SLOT)]

@@ -35,6 +35,7 @@ from storage.records import (
     Extent,
     Position,
     Usage,
+    block_info,
     block_key,
     key_block,
     key_topic,
@@ -122,7 +123,7 @@ class Environment:
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
-                info = _info(block, value)
+                info = block_info(block, value)
                 at_end = key > highest
                 transaction.put(_BLOCKS, key, value, at_end=at_end)
                 transaction.put(_INDEX, key, pack_info(key, info), at_end=at_end)
@@ -145,6 +146,15 @@ class Environment:
         """
         with self._database.reading() as transaction:
             return last_sequences(transaction, topic, producers)
+
+    def set_sequences(self, topic: int, sequences: Mapping[bytes, int]) -> None:
+        """Keeps these last sequences of producers, the last of them as the one used last, without any block.
+
+        As durable as ``append``.  Raises as ``append`` does.
+        """
+        if sequences:
+            with self._writing() as transaction:
+                keep_sequences(transaction, topic, sequences)
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
         """The block that contains message ``first``, or else the next after it, and those that follow, in
@@ -378,11 +388,6 @@ def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
     transaction.put(_EXTENTS, key, pack_extent(key, extent))
 
 
-def _info(block: Block, value: bytes) -> BlockInfo:
-    """The record of a block that is stored as ``value``."""
-    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
-
-
 def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
     """The records of the block that contains message ``first``, or else the next one, and of all after it."""
     cursor = transaction.cursor(_INDEX)
@@ -412,7 +417,7 @@ def _info_at(transaction: Reading, key: bytes, sealed: bytes) -> BlockInfo | Non
     value = transaction.get(_BLOCKS, key)
     if value is not None:
         try:
-            return _info(unpack(topic, first, value), value)
+            return block_info(unpack(topic, first, value), value)
         except (DamagedBlock, NewerFormat):
             pass
     cursor = transaction.cursor(_INDEX)
@@ -518,7 +523,7 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     for key in keys[1:]:
         transaction.delete(_INDEX, key)
         transaction.delete(_BLOCKS, key)
-    info = _info(block, value)
+    info = block_info(block, value)
     transaction.put(_INDEX, keys[0], pack_info(keys[0], info))
     transaction.put(_BLOCKS, keys[0], value)
     extent = _extent(transaction, topic)

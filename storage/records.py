@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from struct import Struct
 
+from storage.blocks import Block
 from storage.errors import DamagedRecord
 from storage.sealed import seal, unseal
 
@@ -86,6 +87,11 @@ class Usage:
     """Number of the last transaction that was written."""
     durable: int
     """Number of the last transaction that would survive a power failure."""
+
+
+def block_info(block: Block, value: bytes) -> BlockInfo:
+    """The record of a block that is stored as ``value``."""
+    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
 
 
 def block_key(topic: int, first: int) -> bytes:

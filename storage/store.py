@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, assert_never
 
-from storage.catalogue import Catalogue
+from storage.catalogue import MESSAGES_LEAPT, Catalogue
 from storage.checkpoint import Recovered, recover
 from storage.environment import Environment
 from storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
@@ -27,11 +27,13 @@ from storage.files import make_directory, write_durably
 from storage.levels import Level
 from storage.soundness import ADVICE, require_sound
 
+CATALOGUE = "catalogue"
+FORMAT_FILE = "format"
+
 _FORMAT = 1
-_FORMAT_FILE = "format"
 _LOCK_FILE = "lock"
-_CATALOGUE = "catalogue"
-_CATALOGUE_MAP_SIZE = 1 << 34
+CATALOGUE_MAP_SIZE = 1 << 34
+_RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -89,17 +91,19 @@ class Store:
                     case None | State.BEGUN:
                         _begin(path)
                     case State.WHOLE | State.BACKUP:
-                        require_sound(path / _CATALOGUE)
+                        require_sound(path / CATALOGUE)
                     case _:
                         assert_never(state)
-                catalogue = Catalogue(path / _CATALOGUE, map_size=min(map_size, _CATALOGUE_MAP_SIZE))
+                catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
-                    boot_id = os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+                    boot_id = this_boot()
                 environments = {}
                 recoveries = []
                 for level in Level:
                     recoveries.append(_recover(path / level.value, level, boot_id))
+                    if state is State.BACKUP:
+                        recoveries[-1] = Recovery(level, _RESTORED, rolled_back=True)
                     if state not in (None, State.BEGUN):
                         require_sound(path / level.value)
                     environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
@@ -142,6 +146,11 @@ class Store:
         self.close()
 
 
+def this_boot() -> str:
+    """Names this start of the machine: what OMQ_BOOT_ID in the environment says, or else the kernel."""
+    return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+
+
 def lock_store(path: Path) -> ExitStack:
     """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
     with ExitStack() as taken:
@@ -158,10 +167,10 @@ def _refuse_others(path: Path) -> None:
     """Raises StoreError when the directory holds something that is no store, and leaves it as it is."""
     names = {entry.name for entry in path.iterdir()}
     # What an interrupted start may leave is no reason to refuse; files of somebody else are.
-    others = sorted(names - {_LOCK_FILE, _FORMAT_FILE + ".new"})
-    if others and _FORMAT_FILE not in names:
-        if names.issuperset((_CATALOGUE, *(level.value for level in Level))):
-            raise DamagedFile(f"The file {path / _FORMAT_FILE} is missing; {ADVICE}.")
+    others = sorted(names - {_LOCK_FILE, FORMAT_FILE + ".new"})
+    if others and FORMAT_FILE not in names:
+        if names.issuperset((CATALOGUE, *(level.value for level in Level))):
+            raise DamagedFile(f"The file {path / FORMAT_FILE} is missing; {ADVICE}.")
         raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
 
 
@@ -177,7 +186,7 @@ class State(Enum):
 
 def read_format(path: Path) -> State | None:
     """What the format file says, None when there is none.  Raises NewerFormat and DamagedFile."""
-    file = path / _FORMAT_FILE
+    file = path / FORMAT_FILE
     damaged = DamagedFile(f"The file {file} is damaged; {ADVICE}.")
     try:
         content = json.loads(file.read_bytes())
@@ -205,13 +214,13 @@ def write_format(path: Path, state: State) -> None:
     content: dict[str, int | bool] = {"format": _FORMAT}
     if state is not State.WHOLE:
         content[state.value] = True
-    write_durably(path / _FORMAT_FILE, json.dumps(content).encode())
+    write_durably(path / FORMAT_FILE, json.dumps(content).encode())
 
 
 def _begin(path: Path) -> None:
     """Makes the directories of a new store, without what an interrupted start has left of them."""
     write_format(path, State.BEGUN)
-    for name in (_CATALOGUE, *(level.value for level in Level)):
+    for name in (CATALOGUE, *(level.value for level in Level)):
         shutil.rmtree(path / name, ignore_errors=True)
         make_directory(path / name)
 

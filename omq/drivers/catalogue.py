@@ -15,6 +15,7 @@ from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
@@ -22,7 +23,6 @@ from omq.protocol.types import (
     FromCurrent,
     Persistence,
     Persistent,
-    Sync,
     Topic,
     TopicInfo,
     Transient,
@@ -38,26 +38,8 @@ log = logging.getLogger("omq.catalogue")
 
 T = TypeVar("T")
 
-LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
-
 READERS = 4
 """How many threads read from the store at once."""
-
-
-def persistence_text(persistence: Persistence) -> str:
-    """As the store's catalogue keeps it: `Transient`, or the name of the sync level."""
-    match persistence:
-        case Transient():
-            return "Transient"
-        case Persistent(sync):
-            return sync.value
-        case _:
-            assert_never(persistence)
-
-
-def persistence_from_text(text: str) -> Persistence:
-    """Raises ValueError for a text that `persistence_text` never writes."""
-    return Transient() if text == "Transient" else Persistent(Sync(text))
 
 
 class Catalogue:
