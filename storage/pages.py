@@ -97,12 +97,13 @@ class Pages:
             elif kind == _LEAF:
                 yield number, list(self._entries(page))
 
-    def leaf(self, number: int) -> list[Entry]:
-        """The entries of a page, if it is a leaf; else none."""
-        page = self._page(number)
-        if page is None or _PAGE.unpack_from(page)[2] != _LEAF:
-            return []
-        return list(self._entries(page))
+    def remains(self, number: int) -> list[Entry]:
+        """What the entries of a page would be if it were a leaf, whatever it says of itself.
+
+        Most of it may be nonsense; what has a checksum will tell.
+        """
+        page = self._read(number * self.page_size, self.page_size)
+        return [] if page is None else list(self._entries(page, strict=False))
 
     def newest_freed(self, meta: Meta) -> int | None:
         """The highest transaction of which pages were freed, None when there is none that can be read."""
@@ -157,8 +158,8 @@ class Pages:
         octets = os.pread(self._file.fileno(), length, offset)
         return octets if len(octets) == length else None
 
-    def _entries(self, page: bytes) -> Iterator[Entry]:
-        for begin in _nodes(page):
+    def _entries(self, page: bytes, strict: bool = True) -> Iterator[Entry]:
+        for begin in _nodes(page) if strict else _possible_nodes(page):
             low, high, flags, key_length = _NODE.unpack_from(page, begin)
             length = low | high << 16
             value_at = begin + _NODE.size + key_length
@@ -166,7 +167,7 @@ class Pages:
             if flags & _OUTSIDE:
                 if value_at + _NUMBER.size > len(page):
                     continue
-                value = self._outside(_NUMBER.unpack_from(page, value_at)[0], length)
+                value = self._outside(_NUMBER.unpack_from(page, value_at)[0], length, strict)
                 if value is not None:
                     yield Entry(key, value)
             elif value_at + length <= len(page):
@@ -177,8 +178,8 @@ class Pages:
                 else:
                     yield Entry(key, value)
 
-    def _outside(self, number: int, length: int) -> bytes | None:
-        """A value that fills pages of its own; without what lies beyond the end of the file."""
+    def _outside(self, number: int, length: int, strict: bool) -> bytes | None:
+        """A value that fills pages of its own; None when it lies beyond the end of the file."""
         if number >= self.count:
             return None
         begin = number * self.page_size
@@ -186,7 +187,9 @@ class Pages:
         if head is None:
             return None
         own, _, flags, pages = _LONG_PAGE.unpack(head)
-        if own != number or not flags & _OVERFLOW or pages * self.page_size < length + _PAGE.size:
+        if strict and (
+            own != number or not flags & _OVERFLOW or pages * self.page_size < length + _PAGE.size
+        ):
             return None
         return self._read(begin + _PAGE.size, length)
 
@@ -198,6 +201,21 @@ def _nodes(page: bytes) -> list[int]:
         return []
     starts = [int.from_bytes(page[at : at + 2], "little") for at in range(_PAGE.size, lower - lower % 2, 2)]
     return [start for start in starts if upper <= start <= len(page) - _NODE.size]
+
+
+def _possible_nodes(page: bytes) -> list[int]:
+    """Where nodes may begin on a page whose head is not believed."""
+    starts: set[int] = set()
+    end = len(page)
+    at = _PAGE.size
+    # The places of the nodes stand before the first of them.
+    while at + 2 <= end:
+        start = int.from_bytes(page[at : at + 2], "little")
+        if _PAGE.size < start <= len(page) - _NODE.size:
+            starts.add(start)
+            end = min(end, max(start, at + 2))
+        at += 2
+    return sorted(starts)
 
 
 def _children(page: bytes) -> list[int]:

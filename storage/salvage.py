@@ -46,6 +46,8 @@ class Salvage:
     sequences: dict[int, dict[bytes, tuple[int, int]]] = field(default_factory=dict)
     """For each idempotent producer: the number of its last use, and its last sequence."""
     topics: dict[int, TopicRecord] = field(default_factory=dict)
+    older_topics: dict[int, TopicRecord] = field(default_factory=dict)
+    """What was found of topics on pages that are not used any more; some of them may have been deleted."""
     next_topic: int | None = None
 
     @property
@@ -58,9 +60,10 @@ class Salvage:
         with Pages(path / DATA) as pages:
             for info, page in self.in_order(topic):
                 key = block_key(topic, info.first)
-                for entry in pages.leaf(page):
-                    if entry.key == key and _is_block(entry):
-                        yield unpack(topic, info.first, entry.value)
+                for entry in pages.remains(page):
+                    block = _block_of(entry, key, info)
+                    if block is not None:
+                        yield block
                         break
 
     def in_order(self, topic: int) -> list[tuple[BlockInfo, int]]:
@@ -96,9 +99,16 @@ class Salvage:
         return lost
 
 
-def _is_block(entry: Entry) -> bool:
-    """Index and blocks have the same keys, and may have come to stand on the same page."""
-    return entry.value.startswith(MAGIC)
+def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
+    """The block in an entry, if it is the one with this key and record."""
+    # What a page was used for before can look like an entry too, under the same key.
+    if entry.key != key or not entry.value.startswith(MAGIC):
+        return None
+    try:
+        block = unpack(*key_block(key), entry.value)
+    except DamagedBlock:
+        return None
+    return block if block_info(block, entry.value) == info else None
 
 
 def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int, int]]:
@@ -140,12 +150,16 @@ def salvage(path: Path) -> Salvage:
                     for entry in entries:
                         if not _take(found, entry, number):
                             found.damaged += 1
-        if found.problems:
-            free = pages.freed(pages.metas[0]) if pages.metas else set()
-            for number in range(2, pages.count):
-                if number not in seen and number not in free:
-                    for entry in pages.leaf(number):
-                        _take(found, entry, number)
+        free = pages.freed(pages.metas[0]) if pages.metas else set()
+        older = Salvage()
+        for number in range(2, pages.count) if found.problems or found.damaged else ():
+            if number in free:
+                for entry in pages.remains(number):
+                    _take_older_topic(older, entry)
+            elif number not in seen:
+                for entry in pages.remains(number):
+                    _take(found, entry, number)
+        found.older_topics = older.topics
     return found
 
 
@@ -212,6 +226,13 @@ def _take_topic(found: Salvage, entry: Entry, page: int) -> bool:
     if (record.reserved, record.resume, record.declared) > (known.reserved, known.resume, known.declared):
         found.topics[record.id] = record
     return True
+
+
+def _take_older_topic(found: Salvage, entry: Entry) -> None:
+    try:
+        _take_topic(found, entry, 0)
+    except DamagedRecord:
+        pass
 
 
 def _take_next_topic(found: Salvage, entry: Entry, page: int) -> bool:

@@ -2,9 +2,9 @@
 says: in a damaged one it can end the process, or write over what is still good.
 
 Everything that leads from page to page is verified: ``lmdb.verify`` reads the file as octets and looks at all
-pages but the insides of large values, which have checksums of their own.  Two more things are looked at here,
-that a single bit in one of the first two pages could change without making the file any less well formed:
-both lead back to the state before the last commit.
+pages but the insides of large values, which have checksums of their own.  More is looked at here: whether the
+file has all its pages; and what a single bit in one of the first two pages could change without making the
+file any less well formed, which leads back to the state before the last commit.
 """
 
 import struct
@@ -36,13 +36,13 @@ def problems(path: Path) -> list[str]:
         return [f"it cannot be verified ({error!r})"]
     # Pages that nothing uses and nothing will are a waste, and no danger.
     found = [problem for problem in found if _LEAK not in problem]
-    return found or _stale(file)
+    return found or _further(file)
 
 
 _LEAK = "neither reachable nor in the freeDB -- a leak"
 
 
-def _stale(file: Path) -> list[str]:
+def _further(file: Path) -> list[str]:
     with Pages(file) as pages:
         if len(pages.metas) != 2:
             return ["its first two pages cannot be read"]
@@ -51,6 +51,10 @@ def _stale(file: Path) -> list[str]:
         number = newest.transaction
         if number > 1 and other.transaction != number - 1:
             return [f"its first two pages are of the transactions {number} and {other.transaction}"]
+        # The insides of large values were not looked at; beyond the end of the file they end the process.
+        beyond = range(pages.count, newest.last_page + 1)
+        if beyond and not pages.freed(newest).issuperset(beyond):
+            return [f"it ends after {pages.count} pages, and has {newest.last_page + 1}"]
         freed = pages.newest_freed(newest)
         if freed is not None and freed != number:
             return [f"it says that its newest transaction is {number}, but that was {freed}"]

@@ -19,11 +19,16 @@ from load import bare
 from omq.client import Client, FromBeginning, FromCurrent, Gap, OmqError, Replay, connect
 from omq.config import Config
 from omq.drivers.channel import Refused
+from omq.drivers.words import OurWords
 from omq.server import open_server
 from storage.errors import StoreError
+from storage.repair import repair
+from storage.store import lock_store
 
 PATIENCE = 30.0
 """Seconds after which an answer is taken for missing."""
+
+_ANSWER = "import examiner; examiner.main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,13 @@ class Broken:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair said."""
+
+    sentences: list[str]
+
+
 Finding = Served | RefusedToStart | Broken
 
 
@@ -64,6 +76,17 @@ class Examiner:
 
     def examine(self, store: Path, boot_id: str) -> Finding:
         """What the server makes of a store; the store is closed properly after it."""
+        answer = self._ask("examine", store, boot_id)
+        assert not isinstance(answer, Repaired)
+        return answer
+
+    def repair(self, store: Path, boot_id: str) -> Repaired | RefusedToStart | Broken:
+        """What `omq store repair` makes of it."""
+        answer = self._ask("repair", store, boot_id)
+        assert not isinstance(answer, Served)
+        return answer
+
+    def _ask(self, question: str, store: Path, boot_id: str) -> Finding | Repaired:
         if self._process is None:
             self._process = subprocess.Popen(
                 # Not as a script: what it answers must be of the same classes as here.
@@ -80,13 +103,13 @@ class Examiner:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            pickle.dump((store, boot_id), process.stdin)
+            pickle.dump((question, store, boot_id), process.stdin)
             process.stdin.flush()
-            finding: Finding = pickle.load(process.stdout)
+            answer: Finding | Repaired = pickle.load(process.stdout)
         except (EOFError, BrokenPipeError):
             self._process = None
             return Broken(f"the server's process ended with {process.wait()}")
-        return finding
+        return answer
 
     def _end(self) -> None:
         if self._process is not None:
@@ -100,11 +123,12 @@ def main() -> None:
     """Answer questions on standard input until there are no more."""
     while True:
         try:
-            store, boot_id = pickle.load(sys.stdin.buffer)
+            question, store, boot_id = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         os.environ["OMQ_BOOT_ID"] = boot_id
-        pickle.dump(trio.run(examine, store), sys.stdout.buffer)
+        answer = trio.run(examine, store) if question == "examine" else mend(store, boot_id)
+        pickle.dump(answer, sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
 
@@ -119,6 +143,15 @@ async def examine(store: Path) -> Finding:
         return RefusedToStart(str(refusal))
     except (OmqError, trio.TooSlowError, ExceptionGroup) as problem:
         return Broken("".join(traceback.format_exception(problem)))
+
+
+def mend(store: Path, boot_id: str) -> Repaired | RefusedToStart:
+    """Repair a store, as the command does."""
+    try:
+        with lock_store(store):
+            return Repaired(repair(store, OurWords(), boot_id, lambda _: None))
+    except StoreError as problem:
+        return RefusedToStart(str(problem))
 
 
 async def read_all(port: int) -> dict[str, Stored]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 from cuts import cuts
+from damage import damage
 from kills import kills
 from recording import NoCompiler
 from tqdm import tqdm
@@ -20,6 +21,7 @@ Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[lis
 TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
     "images": (cuts, 1000, "disks as a power failure may leave them"),
+    "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
 }
 DEFAULT_SEED = 1
 
