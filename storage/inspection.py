@@ -83,7 +83,7 @@ def inspect(path: Path, boot_id: str, said: Callable[[str], None]) -> Inspection
     except DamagedFile:
         form = [f"The file {path / FORMAT_FILE} is damaged."]
     said(CATALOGUE)
-    catalogue = salvage(path / CATALOGUE)
+    catalogue = salvage(path / CATALOGUE, older_topics=True)
     damaged = _of_file(path / CATALOGUE / DATA, catalogue)
     if not damaged and catalogue.next_topic is None and catalogue.topics:
         damaged = [f"The file {path / CATALOGUE / DATA} has lost which topic id is next."]

@@ -46,11 +46,14 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key and its value; ``tree`` is the root of the tree that the value is, where it is one."""
+    """A key and its value."""
 
     key: bytes
     value: bytes
     tree: int | None = None
+    """The root of the tree that the value is, where it is one."""
+    outside: range = range(0)
+    """The pages that the value has for itself."""
 
 
 class Pages:
@@ -167,9 +170,11 @@ class Pages:
             if flags & _OUTSIDE:
                 if value_at + _NUMBER.size > len(page):
                     continue
-                value = self._outside(_NUMBER.unpack_from(page, value_at)[0], length, strict)
+                number: int = _NUMBER.unpack_from(page, value_at)[0]
+                value = self._outside(number, length, strict)
                 if value is not None:
-                    yield Entry(key, value)
+                    pages = -(-(_PAGE.size + length) // self.page_size)
+                    yield Entry(key, value, outside=range(number, number + pages))
             elif value_at + length <= len(page):
                 value = page[value_at : value_at + length]
                 if flags & _SUBTREE:

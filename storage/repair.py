@@ -101,12 +101,10 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
         for topic in sorted(level.found.known - records.keys()):
             if topic < (found.catalogue.next_topic or 0) and not _is_incomplete(found):
                 continue  # it was deleted, and the next start deletes the rest of it
-            if (
-                topic in found.catalogue.older_topics
-                and found.catalogue.older_topics[topic].name not in names
-            ):
-                records[topic] = found.catalogue.older_topics[topic]
-                names.add(records[topic].name)
+            older = found.catalogue.older_topics.get(topic)
+            if older is not None and older.name not in names:
+                records[topic] = older
+                names.add(older.name)
                 continue
             record = words.unnamed(topic, level.level, topic in level.found.positions)
             told.append(

@@ -125,8 +125,8 @@ def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int
         yield begin, end
 
 
-def salvage(path: Path) -> Salvage:
-    """What can be read of the environment in this directory.
+def salvage(path: Path, *, older_topics: bool = False) -> Salvage:
+    """What can be read of the environment in this directory; ``older_topics`` only if they are asked for.
 
     Raises NewerFormat for blocks of a later version, and OSError when a file cannot be read at all.
     """
@@ -138,6 +138,7 @@ def salvage(path: Path) -> Salvage:
     found.problems = problems(path)
     with Pages(file) as pages:
         seen: set[int] = set()
+        inside = bytearray(pages.count)  # 1 for each page of a large value that is whole
         if pages.metas:
             tables = [
                 entry.tree
@@ -148,18 +149,21 @@ def salvage(path: Path) -> Salvage:
             for root in tables:
                 for number, entries in pages.leaves(root, seen):
                     for entry in entries:
-                        if not _take(found, entry, number):
+                        if _take(found, entry, number):
+                            inside[entry.outside.start : entry.outside.stop] = b"\1" * len(entry.outside)
+                        else:
                             found.damaged += 1
         free = pages.freed(pages.metas[0]) if pages.metas else set()
-        older = Salvage()
-        for number in range(2, pages.count) if found.problems or found.damaged else ():
-            if number in free:
-                for entry in pages.remains(number):
-                    _take_older_topic(older, entry)
-            elif number not in seen:
+        for number in range(2, pages.count) if found.problems else ():
+            if number not in seen and number not in free and not inside[number]:
                 for entry in pages.remains(number):
                     _take(found, entry, number)
-        found.older_topics = older.topics
+        if older_topics and (found.problems or found.damaged):
+            older = Salvage()
+            for number in free:
+                for entry in pages.remains(number):
+                    _take_older_topic(older, entry)
+            found.older_topics = older.topics
     return found
 
 
@@ -186,7 +190,8 @@ def _take_block(found: Salvage, entry: Entry, page: int) -> bool:
 
 def _take_index(found: Salvage, entry: Entry, page: int) -> bool:
     topic, first = key_block(entry.key)
-    found.index.setdefault(topic, {}).setdefault(first, unpack_info(entry.key, entry.value))
+    info = unpack_info(entry.key, entry.value)
+    found.index.setdefault(topic, {}).setdefault(first, info)
     return True
 
 
