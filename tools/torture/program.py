@@ -13,6 +13,7 @@ import trio
 from cuts import cuts
 from damage import damage
 from kills import kills
+from order import order
 from recording import NoCompiler
 from tqdm import tqdm
 
@@ -21,6 +22,7 @@ Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[lis
 TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
     "images": (cuts, 1000, "disks as a power failure may leave them"),
+    "order": (order, 3000, "Strong messages, each on the disk before anybody hears of it"),
     "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
 }
 DEFAULT_SEED = 1
