@@ -111,6 +111,7 @@ class Database:
         self._turn = Lock()
         self._refusal: str | None = None
         self._closed = False
+        self._lost = False
         self._environment: LmdbEnvironment
         self._tables: dict[bytes, LmdbTable] = {}
         self._open()
@@ -164,10 +165,10 @@ class Database:
             self._environment.sync(True)
 
     def panicked(self) -> bool:
-        """Whether LMDB refuses every transaction until the environment is opened anew."""
+        """Whether every transaction is refused until the environment is opened anew."""
         with self._gate.inside():
-            if self._closed:
-                return False
+            if self._closed or self._lost:
+                return self._lost
             try:
                 self._environment.begin().abort()
             except lmdb.PanicError:
@@ -177,12 +178,14 @@ class Database:
     def reopen(self, growth: int = 0) -> None:
         """Opens the environment anew, with a map larger by ``growth``.  All snapshots are gone then."""
         with self._turn, self._gate.alone():
-            self._require_open()
-            self._environment.close()
-            self._closed = True
+            if not self._lost:
+                self._require_open()
+                self._environment.close()
+            # Until it is open: what makes opening fail, a want of descriptors say, may pass.
+            self._lost = True
             self._map_size += growth
             self._open()
-            self._closed = False
+            self._lost = False
 
     def reader_check(self) -> int:
         """Clears the readers of processes that died; how many there were."""
@@ -203,7 +206,9 @@ class Database:
         with self._turn, self._gate.alone():
             if not self._closed:
                 self._closed = True
-                self._environment.close()
+                if not self._lost:
+                    self._environment.close()
+                self._lost = False
                 os.close(self._data)
 
     def _open(self) -> None:
@@ -243,6 +248,8 @@ class Database:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"The store in {self.path} was closed.")
+        if self._lost:
+            raise StoreError(f"The environment {self.path} could not be opened again yet.")
 
     @contextmanager
     def _in_our_words(self) -> Iterator[None]:
@@ -267,4 +274,7 @@ class Database:
         if isinstance(error, lmdb.DiskError) or any(str(error).endswith(os.strerror(n)) for n in NO_ROOM):
             return True
         # When only a part of a write found room, LMDB takes it for a fault of the disk.
-        return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / DATA)
+        try:
+            return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / DATA)
+        except OSError:
+            return False  # nothing can be tried
