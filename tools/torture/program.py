@@ -15,6 +15,7 @@ from damage import damage
 from kills import kills
 from order import order
 from recording import NoCompiler
+from room import room
 from tqdm import tqdm
 
 Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[list[str]]]
@@ -23,6 +24,7 @@ TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
     "images": (cuts, 1000, "disks as a power failure may leave them"),
     "order": (order, 3000, "Strong messages, each on the disk before anybody hears of it"),
+    "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),
     "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
 }
 DEFAULT_SEED = 1

@@ -1,0 +1,47 @@
+"""The torture program with small counts: does the server keep its promises?"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent.parent.parent / "tools" / "torture.py"
+ALL = ("kills", "images", "order", "rooms", "flips")
+
+MEMORY = Path("/dev/shm")
+
+COMPILED = pytest.mark.skipif(shutil.which("cc") is None, reason="the recorder needs a C compiler")
+
+
+@pytest.mark.parametrize(
+    ("torture", "count"),
+    [
+        ("kills", 10),
+        pytest.param("images", 100, marks=COMPILED),
+        pytest.param("order", 300, marks=COMPILED),
+        ("rooms", 1),
+        ("flips", 40),
+    ],
+)
+def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None:
+    counts = [f"--{name}={count if name == torture else 0}" for name in ALL]
+    directory = tmp_path
+    if torture == "flips" and os.access(MEMORY, os.W_OK):
+        # Hundreds of stores are copied and opened, and nothing depends on the disk.
+        directory = Path(tempfile.mkdtemp(dir=MEMORY))
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *counts, "--directory", directory],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert re.search(rf"^{torture}: {count} .*, 0 promises broken$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.startswith("seed 1\n")
+    assert done.returncode == 0
+    directory.rmdir()  # it was left empty
