@@ -292,3 +292,25 @@ def test_an_environment_that_panicked_is_opened_anew(
         assert again.extent(1).messages == 10
         again.close()
     environment.close()
+
+
+@pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
+def test_an_environment_that_could_not_be_opened_anew_is_opened_later(
+    tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Say because clients had taken all descriptors."""
+    environment = open_level(tmp_path / "level", level)
+    environment.append([numbered(1, 0, 10)])
+
+    def fail(*_: object, **__: object) -> None:
+        raise lmdb.Error("Too many open files")
+
+    monkeypatch.setattr(lmdb, "open", fail)
+    with pytest.raises(StoreError, match="Too many open files"):
+        environment._renew()
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="could not be opened again yet"):
+        environment.read(1, 0)
+    environment.append([numbered(1, 10, 10)])
+    assert environment.extent(1).messages == 20
+    environment.close()
