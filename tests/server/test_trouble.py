@@ -62,21 +62,22 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
         await eventually(lambda: environment.positions() == {0: Position(6)})
 
 
-async def test_work_that_is_not_stored_any_more_is_told(store: Path) -> None:
+@pytest.mark.parametrize(("kept_from", "left"), [(6, [7]), (11, [])])
+async def test_work_that_is_not_stored_any_more_is_told(store: Path, kept_from: int, left: list[int]) -> None:
     with Store.open(store) as opened:
         topic = opened.catalogue.create(b"t", "Round_robin", "Strong", True, reserved=100).id
         environment = opened.level(Level.STRONG)
         for first in (1, 6):
             environment.append([encode(topic, first, [b"%d" % (first + n) for n in range(5)], NOON)])
-        environment.set_positions({topic: Position(11, (3, 7))})
-        environment.trim(topic, 6)
+        environment.set_positions({topic: Position(11, (3, *left))})
+        environment.trim(topic, kept_from)
     async with serving(store) as host:
         worker = await host.connect()
         assert isinstance(await worker.ask(b"(Subscribe t From_current)"), Subscribed)
-        news, message = await worker.frame(), await worker.frame()
+        news = await worker.frame()
         assert isinstance(news, Error)
         assert news.text == b"Subscribe t: messages 3 to 3 are gone: it is no longer kept"
-        assert message == Message(7, topic, b"7")
+        assert await worker.messages(len(left)) == [Message(id, topic, b"%d" % id) for id in left]
 
 
 async def test_a_catalogue_that_is_older_than_the_messages_deletes_nothing(store: Path) -> None:

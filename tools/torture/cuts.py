@@ -13,6 +13,7 @@ from history import SECOND, Failure, History, Safety
 from load import CONFIGURATION, declare_all, load
 from recording import Entry, build, entries, recorded
 from server import Server
+from tally import Outcome
 
 IMAGES = 80
 """How many images are made of one recording."""
@@ -32,11 +33,11 @@ WINDOWS = {
 }
 
 
-async def cuts(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
-    """So many images; the promises that were broken. Raises NoCompiler. `done` is called after each image."""
+async def cuts(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """So many images. Raises NoCompiler. `done` is called after each image."""
     library = build(directory)
     shapes = cycle(Shape)
-    broken: list[str] = []
+    outcome = Outcome()
     history = History()
     start: Path | None = None
     number = 0
@@ -68,24 +69,24 @@ async def cuts(directory: Path, count: int, chance: random.Random, done: Callabl
                     case Served(topics):
                         found = history.broken(topics, failure)
                         last = finding, failure
+                        outcome.count(topics)
                     case RefusedToStart(sentence):
                         found = [f"it refuses to start: {sentence}"]
                     case Broken(what):
                         found = [what]
-                if found:
-                    broken += [f"recording {number}, {shape.value}: {text} (see {kept})" for text in found]
-                else:
+                outcome.blame(f"{kept}, {shape.value}", found)
+                if not found:
                     shutil.rmtree(kept)
                 done()
             # Every third recording begins with nothing, the others with the last image, as it was served.
-            if last is not None and number % 3 and not broken:
+            if last is not None and number % 3 and not outcome.broken:
                 history = history.after(last[0].topics, last[1])
                 start = base
                 shutil.move(work / "image", start)
             else:
                 history, start = History(), None
             (work / "log").unlink()
-    return broken
+    return outcome
 
 
 async def _record(

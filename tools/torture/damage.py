@@ -17,6 +17,7 @@ from examiner import Broken, Examiner, RefusedToStart, Repaired, Served
 from history import KINDS, MARK, History, Stored
 from load import CONFIGURATION, declare_all, load
 from server import Server
+from tally import Outcome
 
 MOST_IN_A_BLOCK = 4096
 
@@ -45,9 +46,9 @@ class Harm:
     """One bit."""
 
 
-async def damage(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
-    """So many flipped bits, and every file cut short, emptied and removed; what was not as it should be."""
-    broken: list[str] = []
+async def damage(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """So many flipped bits, and every file cut, emptied and removed. `done` is called after each bit."""
+    outcome = Outcome()
     store = directory / "whole"
     history = History()
     await _fill(store, history, chance)
@@ -56,7 +57,8 @@ async def damage(directory: Path, count: int, chance: random.Random, done: Calla
         shutil.copytree(store, opened)
         found_whole = examiner.examine(opened, "this-boot")
         if not isinstance(found_whole, Served):
-            return [f"a store without damage is not served: {found_whole}"]
+            outcome.blame("a store without damage", [str(found_whole)])
+            return outcome
         seen = {
             name: {id: body for id, (body, _) in told.seen.items()} for name, told in history.topics.items()
         }
@@ -68,14 +70,15 @@ async def damage(directory: Path, count: int, chance: random.Random, done: Calla
             boot_id = chance.choice(("this-boot", "another-boot"))
             found = [
                 *_as_found(examiner, copy, harm, whole, boot_id),
-                *_repaired(examiner, store, copy, harm, whole, boot_id),
+                *_repaired(examiner, copy, harm, whole, boot_id),
             ]
-            broken += [f"{harm.file}, {harm.what}: {text} (see {copy})" for text in found]
+            outcome.count(whole.topics)
+            outcome.blame(f"{copy / harm.file}, {harm.what}", found)
             if not found:
                 shutil.rmtree(copy)
             if harm.is_small:
                 done()
-    return broken
+    return outcome
 
 
 async def _fill(store: Path, history: History, chance: random.Random) -> None:
@@ -138,9 +141,7 @@ def _as_found(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id:
     shutil.rmtree(store)
 
 
-def _repaired(
-    examiner: Examiner, whole_store: Path, copy: Path, harm: Harm, whole: Whole, boot_id: str
-) -> Iterator[str]:
+def _repaired(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id: str) -> Iterator[str]:
     """What is wrong with the store after a repair."""
     store = copy.with_name(copy.name + "-repaired")
     shutil.copytree(copy, store)

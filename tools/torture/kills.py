@@ -11,6 +11,7 @@ from examiner import read_all
 from history import SECOND, Failure, History, Safety
 from load import CONFIGURATION, declare_all, load
 from server import DidNotStart, Server
+from tally import Outcome
 
 LIVES = 10
 """How many kills a store goes through before a new one is taken."""
@@ -18,19 +19,22 @@ LIVES = 10
 NOTHING_IS_LOST = dict.fromkeys(Safety, 0)
 
 
-async def kills(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
-    """So many kills; the promises that were broken. `done` is called after each kill."""
-    broken: list[str] = []
+async def kills(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """So many kills. `done` is called after each."""
+    outcome = Outcome()
     for first in range(0, count, LIVES):
         store = directory / f"kills-{first}"
-        found = await _one_store(store, min(LIVES, count - first), chance, done)
-        broken += [f"kills from {first} on: {text}" for text in found]
+        found = await _one_store(store, min(LIVES, count - first), chance, outcome, done)
+        outcome.blame(f"kills from {first} on", found)
         if not found:
             shutil.rmtree(store)
-    return broken
+    return outcome
 
 
-async def _one_store(store: Path, lives: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
+async def _one_store(
+    store: Path, lives: int, chance: random.Random, outcome: Outcome, done: Callable[[], None]
+) -> list[str]:
+    """A store through so many kills; the promises that were broken."""
     history = History()
     settings = CONFIGURATION.format(weak=0.3, asynchronous=1.0)
     is_declared = False
@@ -53,6 +57,7 @@ async def _one_store(store: Path, lives: int, chance: random.Random, done: Calla
                 # A little later than now: everything that was told before counts.
                 failure = Failure(time.monotonic_ns() + SECOND, NOTHING_IS_LOST, ids_are_consecutive=True)
                 stored = await read_all(port)
+                outcome.count(stored)
                 broken = history.broken(stored, failure)
                 if broken or killed == lives:
                     return broken

@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 from recording import Entry, Kind, build, entries, recorded
 from server import Server
+from tally import Outcome
 
 from omq.client import Delivery, Persistent, Sync, connect
 
@@ -41,8 +42,8 @@ class Said:
     """Octets that a server sends, and the tokens of the messages that they confirm."""
 
 
-async def order(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
-    """So many messages; those that were too early. Raises NoCompiler."""
+async def order(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """So many messages. Raises NoCompiler."""
     said = Said()
     log = directory / "order.record"
     store = directory / "order"
@@ -53,10 +54,10 @@ async def order(directory: Path, count: int, chance: random.Random, done: Callab
         server.stop()
     finally:
         server.kill()
-    found = too_early(entries(log), said)
+    outcome = Outcome(too_early(entries(log), said), len(said.tokens))
     for _ in range(count):
         done()
-    return found
+    return outcome
 
 
 async def _talk(port: int, count: int, said: Said, chance: random.Random) -> None:

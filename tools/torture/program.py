@@ -16,9 +16,10 @@ from kills import kills
 from order import order
 from recording import NoCompiler
 from room import room
+from tally import Outcome
 from tqdm import tqdm
 
-Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[list[str]]]
+Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[Outcome]]
 
 TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
@@ -45,13 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chance = random.Random(f"{seed} {name}")
         with tqdm(total=count, desc=name, unit="", disable=None) as bar:
             try:
-                found = trio.run(torture, directory, count, chance, bar.update)
+                outcome = trio.run(torture, directory, count, chance, bar.update)
             except NoCompiler as problem:
-                found = [str(problem)]
-        print(f"{name}: {count} ({what}), {len(found)} promises broken", flush=True)
-        for sentence in found:
+                outcome = Outcome([str(problem)])
+        print(
+            f"{name}: {count} ({what}), {outcome.messages} messages looked at, "
+            f"{len(outcome.broken)} promises broken",
+            flush=True,
+        )
+        for sentence in outcome.broken:
             print(f"  {sentence}")
-        broken |= bool(found)
+        broken |= bool(outcome.broken)
     if broken:
         print(f"what was left is in {directory}")
     else:

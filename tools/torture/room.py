@@ -17,6 +17,7 @@ import trio
 from examiner import Examiner, Served
 from load import PERSISTENCES
 from server import Server
+from tally import Outcome
 
 from omq.client import (
     Client,
@@ -38,25 +39,26 @@ class Failed(Exception):
     """Something was not as it should be."""
 
 
-Scenario = Callable[[Path], Awaitable[None]]
+Scenario = Callable[[Path], Awaitable[int]]
+"""Tells how many messages were confirmed."""
 
 
-async def room(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> list[str]:
-    """Every scenario, so many times; what was not as it should be."""
-    broken = []
+async def room(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """Every scenario, so many times."""
+    outcome = Outcome()
     for number in range(count):
         for scenario in (file_limit, full_disk, full_map, no_descriptors, little_memory):
             place = directory / f"{scenario.__name__}-{number}"
             place.mkdir()
             try:
-                await scenario(place)
+                outcome.messages += await scenario(place)
             except* Failed as group:
-                broken += [f"{scenario.__name__}: {problem}" for problem in _leaves(group)]
+                outcome.blame(str(place), map(str, _leaves(group)))
         done()
-    return broken
+    return outcome
 
 
-async def file_limit(directory: Path) -> None:
+async def file_limit(directory: Path) -> int:
     """The operating system lets no file of the server grow, as with a quota."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
     try:
@@ -69,18 +71,19 @@ async def file_limit(directory: Path) -> None:
         def empty() -> None:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-        await _without_room(port, fill, empty, server, b"full")
+        confirmed = await _without_room(port, fill, empty, server, b"full")
     finally:
         server.kill()
     _all_is_there(directory)
+    return confirmed
 
 
-async def full_disk(directory: Path) -> None:
+async def full_disk(directory: Path) -> int:
     """A small file system of its own, which something else fills. Only where one may be mounted."""
     disk = directory / "disk"
     disk.mkdir()
     if not _mount(disk):
-        return
+        return 0
     server = Server(disk / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -90,7 +93,7 @@ async def full_disk(directory: Path) -> None:
             free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
             ballast.write_bytes(bytes(max(0, free - 4 * MIB)))
 
-        await _without_room(port, fill, ballast.unlink, server, b"full")
+        confirmed = await _without_room(port, fill, ballast.unlink, server, b"full")
         # A start, too, must do without room, and even after a power failure, when it has most to write.
         _fill_up(ballast)
         server.kill()
@@ -105,19 +108,21 @@ async def full_disk(directory: Path) -> None:
         server.kill()
         await trio.run_process(["umount", disk])
     _all_is_there(directory)
+    return confirmed
 
 
-async def full_map(directory: Path) -> None:
+async def full_map(directory: Path) -> int:
     """The store is as large as it is configured to become."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {})
     try:
         port = await server.ready()
-        await _without_room(port, lambda: None, None, server, b"full")
+        confirmed = await _without_room(port, lambda: None, None, server, b"full")
     finally:
         server.kill()
+    return confirmed
 
 
-async def no_descriptors(directory: Path) -> None:
+async def no_descriptors(directory: Path) -> int:
     """Clients have taken all descriptors that the server may have."""
     server = Server(
         directory / "store", "weak_flush_seconds = 0.1\nhandshake_seconds = 600\n", "this-boot", {}
@@ -153,9 +158,10 @@ async def no_descriptors(directory: Path) -> None:
         finding = examiner.examine(directory / "store", "another-boot")
         if not isinstance(finding, Served):
             raise Failed(f"it does not start again: {finding}")
+    return 50 * len(LEVELS)
 
 
-async def little_memory(directory: Path) -> None:
+async def little_memory(directory: Path) -> int:
     """Publishers send many times what the server may hold, and a subscriber reads nothing."""
     settings = "disk_reserve_bytes = 0\nmemory_bytes = 4_194_304\nmax_message_bytes = 4_194_304\n"
     server = Server(directory / "store", settings, "this-boot", {})
@@ -188,12 +194,16 @@ async def little_memory(directory: Path) -> None:
         _is_quiet(server)
     finally:
         server.kill()
+    return len(LEVELS) * 4 * 10 * 50
 
 
 async def _without_room(
     port: int, fill: Callable[[], object], empty: Callable[[], object] | None, server: Server, word: bytes
-) -> None:
-    """Publish until there is no room; then see that all that should goes on, and comes back."""
+) -> int:
+    """Publish until there is no room; then see that all that should goes on, and comes back.
+
+    Tells how many messages were confirmed.
+    """
     async with connect(f"omq://127.0.0.1:{port}") as client:
         confirmed: dict[str, int] = {}
         for level in LEVELS:
@@ -235,6 +245,7 @@ async def _without_room(
         for level in LEVELS:
             await _publish_again(client, level)
             await _read_back(client, level, confirmed[level] + 1, at_least=True)
+        return sum(confirmed.values())
 
 
 async def _publish_until_refused(client: Client, level: str, word: bytes) -> int:
