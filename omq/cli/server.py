@@ -13,6 +13,7 @@ import msgspec
 import trio
 from pythonjsonlogger.json import JsonFormatter
 
+from omq.cli.allocator import keep_freed_memory
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, open_server
@@ -87,6 +88,7 @@ def main() -> None:
     _set_up_logging(arguments.log_format, arguments.log_level)
     # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
     faulthandler.enable()
+    keep_freed_memory()
     logging.getLogger("omq.server").info("%s", describe())
     try:
         trio.run(run, config)
