@@ -110,6 +110,34 @@ async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
         assert news.text.startswith(b"Subscribe t: messages 2 to 2 are gone: the store is damaged there")
 
 
+async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_small = Environment.merge_small
+
+    def refuse(self: Environment, topic: int, start: int) -> int | None:
+        if topic == 0:
+            raise StoreError("It cannot be read.")
+        return merge_small(self, topic, start)
+
+    monkeypatch.setattr(Environment, "merge_small", refuse)
+    async with serving(store) as host:
+        client = await host.connect()
+        for topic in (b"bad", b"good"):
+            await client.ask(b"(Declare %s Broadcast (Persistent Strong))" % topic)
+        environment = host.server._catalogue.writers[Level.STRONG].environment
+        for n in range(20):
+            await client.send(publish(b"bad", [b"%d" % n]) + publish(b"good", [b"%d" % n]))
+            await client.confirm()
+        for _ in range(100):
+            if len(environment.blocks(1, 0)) < 5:
+                break
+            clock.jump(2)
+            await trio.sleep(0.002)
+        assert len(environment.blocks(1, 0)) < 5
+        assert len(environment.blocks(0, 0)) == 20
+
+
 async def test_repeated_problems_are_counted_and_not_printed(
     clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
