@@ -6,6 +6,12 @@ from enum import Enum
 
 SECOND = 1_000_000_000
 
+PRODUCER = b"producer"
+"""Publishes with numbers, and sends again with the same numbers what was not confirmed before a failure."""
+
+PRODUCED = frozenset(("strong", "weak"))
+"""The topics that it publishes to."""
+
 MARK = b"mark:"
 """Begins the messages that are published by those who look what is there."""
 
@@ -91,6 +97,8 @@ class History:
 
     def __init__(self) -> None:
         self.topics = {kind.name: Told() for kind in KINDS}
+        self.produced = dict.fromkeys(PRODUCED, 0)
+        """For topics with a producer, how many of its messages are known to be there."""
 
     def broken(self, stored: Mapping[str, Stored], failure: Failure) -> list[str]:
         """The promises that a start after a failure does not keep, a sentence each."""
@@ -115,6 +123,9 @@ class History:
             if name in stored:
                 new.seen = {id: (body, failure.when) for id, body in stored[name].messages}
         made.look(stored, failure.when)
+        for name in PRODUCED.intersection(stored):
+            bodies = [body for _, body in stored[name].messages if body.startswith(PRODUCER + b":")]
+            made.produced[name] = len(bodies)
         return made
 
     def look(self, stored: Mapping[str, Stored], when: int) -> None:

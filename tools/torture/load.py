@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
-from history import KINDS, History, Kind, Told
+from history import KINDS, PRODUCED, PRODUCER, History, Kind, Told
 
 from omq.client import Client, Delivery, OmqError, Persistence, Persistent, Sync, Transient, connect
 
@@ -55,6 +55,8 @@ async def load(port: int, history: History, chance: random.Random) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(PUBLISHERS):
             nursery.start_soon(_until_it_is_gone, port, partial(_publish, history, chance))
+        for name in PRODUCED:
+            nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
         for kind in KINDS:
             told = history.topics[kind.name]
             if kind.is_work:
@@ -94,6 +96,20 @@ async def _publish(history: History, chance: random.Random, client: Client) -> N
         for told, bodies in sent:
             told.confirmed.update(dict.fromkeys(bodies, now))
         await trio.sleep(chance.random() * 0.01)
+
+
+async def _produce(history: History, name: str, chance: random.Random, client: Client) -> None:
+    told = history.topics[name]
+    while True:
+        first = history.produced[name] + 1
+        bodies = [b"%b:%d" % (PRODUCER, number) for number in range(first, first + chance.randint(1, 30))]
+        told.published.update(bodies)
+        async with client.sink(name, producer=PRODUCER, first=first) as sink:
+            for body in bodies:
+                await sink.publish(body)
+        history.produced[name] += len(bodies)
+        told.confirmed.update(dict.fromkeys(bodies, time.monotonic_ns()))
+        await trio.sleep(chance.random() * 0.02)
 
 
 async def _listen(kind: Kind, told: Told, client: Client) -> None:
