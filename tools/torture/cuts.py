@@ -9,9 +9,9 @@ from pathlib import Path
 import trio
 from disk import Disk, Shape
 from examiner import Broken, Examiner, RefusedToStart, Served
-from history import SECOND, Failure, History, Safety
+from history import Failure, History, Safety
 from load import CONFIGURATION, declare_all, load
-from recording import Entry, build, entries, recorded
+from recording import Entry, Kind, build, entries, recorded
 from server import Server
 from tally import Outcome
 
@@ -20,17 +20,11 @@ IMAGES = 80
 
 WEAK_SECONDS = 0.25
 ASYNC_SECONDS = 0.6
-SLACK_SECONDS = 1.0
-"""How long a checkpoint may take on a busy machine."""
+"""Between checkpoints."""
 
 RUN_SECONDS = (1.5, 3.5)
 
-WINDOWS = {
-    Safety.TRANSIENT: 0,
-    Safety.STRONG: 0,
-    Safety.WEAK: int((WEAK_SECONDS + SLACK_SECONDS) * SECOND),
-    Safety.ASYNC: int((ASYNC_SECONDS + SLACK_SECONDS) * SECOND),
-}
+CHECKPOINTS = {Safety.WEAK: "weak/checkpoint", Safety.ASYNC: "async/checkpoint"}
 
 
 async def cuts(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
@@ -57,11 +51,10 @@ async def cuts(directory: Path, count: int, chance: random.Random, done: Callabl
             images = min(IMAGES, count)
             count -= images
             last: tuple[Served, Failure] | None = None
-            for image, moment in enumerate(_moments(disk, work / "log", images, chance)):
+            for image, failure in enumerate(_failures(disk, work / "log", images, chance)):
                 shape = next(shapes)
                 to = work / "image"
                 disk.write_image(to, shape, chance)
-                failure = Failure(moment, WINDOWS, ids_are_consecutive=False)
                 kept = work / f"broken-{image}"
                 shutil.copytree(to, kept)
                 finding = examiner.examine(to, f"boot-{number}-{image}")
@@ -105,13 +98,26 @@ async def _record(
         server.kill()
 
 
-def _moments(disk: Disk, log: Path, count: int, chance: random.Random) -> Iterator[int]:
-    """Feeds the disk up to so many random moments, and tells the time of each, the last one included."""
+def _failures(disk: Disk, log: Path, count: int, chance: random.Random) -> Iterator[Failure]:
+    """Feeds the disk up to so many random moments, and tells of each what a failure then may take.
+
+    Of Weak and Async that is what was told after the last checkpoint but one was complete: what was told
+    earlier is in the last one, however long the machine took for it.
+    """
     whole: list[Entry] = list(entries(log))
     places = sorted(chance.randrange(1, len(whole) + 1) for _ in range(count))
+    files: dict[int, Safety] = {}
+    complete = {safety: [whole[0].when] for safety in CHECKPOINTS}
     fed = 0
     for place in places:
         for entry in whole[fed:place]:
             disk.feed(entry)
+            for safety, path in CHECKPOINTS.items():
+                if entry.kind is Kind.OPENED and entry.path == path:
+                    files[entry.file] = safety
+            if entry.kind is Kind.SYNCED and entry.file in files:
+                complete[files[entry.file]].append(entry.when)
         fed = place
-        yield whole[place - 1].when
+        when = whole[place - 1].when
+        due = {safety: times[-2] if len(times) > 1 else times[0] for safety, times in complete.items()}
+        yield Failure(when, {**dict.fromkeys(Safety, when), **due}, ids_are_consecutive=False)

@@ -64,10 +64,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """When the failure was, and what it may take: for each level what was told in the last nanoseconds."""
+    """When the failure was, and what it may take."""
 
     when: int
-    windows: Mapping[Safety, int]
+    due: Mapping[Safety, int]
+    """For each level the time up to which all that was told must be there."""
     ids_are_consecutive: bool
 
 
@@ -160,7 +161,7 @@ def _broken(kind: Kind, told: Told, stored: Stored, failure: Failure) -> Iterabl
 
 
 def _lost(kind: Kind, told: Told, stored: Stored, here: set[bytes], failure: Failure) -> Iterable[str]:
-    due = failure.when - failure.windows[kind.safety]
+    due = failure.due[kind.safety]
     owed = {body for body, when in told.confirmed.items() if when <= due}
     owed |= {body for body, when in told.seen.values() if when <= due}
     if kind.is_work:

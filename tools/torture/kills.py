@@ -16,8 +16,6 @@ from tally import Outcome
 LIVES = 10
 """How many kills a store goes through before a new one is taken."""
 
-NOTHING_IS_LOST = dict.fromkeys(Safety, 0)
-
 
 async def kills(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
     """So many kills. `done` is called after each."""
@@ -55,7 +53,8 @@ async def _one_store(
                 return [f"it does not start any more: {problem}"]
             if is_declared:
                 # A little later than now: everything that was told before counts.
-                failure = Failure(time.monotonic_ns() + SECOND, NOTHING_IS_LOST, ids_are_consecutive=True)
+                now = time.monotonic_ns() + SECOND
+                failure = Failure(now, dict.fromkeys(Safety, now), ids_are_consecutive=True)
                 stored = await read_all(port)
                 outcome.count(stored)
                 broken = history.broken(stored, failure)
