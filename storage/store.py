@@ -97,7 +97,7 @@ class Store:
                 catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
-                    boot_id = this_boot()
+                    boot_id = current_boot()
                 environments = {}
                 recoveries = []
                 for level in Level:
@@ -146,8 +146,8 @@ class Store:
         self.close()
 
 
-def this_boot() -> str:
-    """Names this start of the machine: what OMQ_BOOT_ID in the environment says, or else the kernel."""
+def current_boot() -> str:
+    """Names this start of the machine: OMQ_BOOT_ID of the environment, or else the kernel's own."""
     return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
 
 
@@ -169,9 +169,15 @@ def _refuse_others(path: Path) -> None:
     # What an interrupted start may leave is no reason to refuse; files of somebody else are.
     others = sorted(names - {_LOCK_FILE, FORMAT_FILE + ".new"})
     if others and FORMAT_FILE not in names:
-        if names.issuperset((CATALOGUE, *(level.value for level in Level))):
+        if is_store(path):
             raise DamagedFile(f"The file {path / FORMAT_FILE} is missing; {ADVICE}.")
         raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
+
+
+def is_store(path: Path) -> bool:
+    """Whether a directory is a store, or what damage has left of one."""
+    names = (FORMAT_FILE, CATALOGUE, *(level.value for level in Level))
+    return sum((path / name).exists() for name in names) > 1
 
 
 class State(Enum):
@@ -221,7 +227,8 @@ def _begin(path: Path) -> None:
     """Makes the directories of a new store, without what an interrupted start has left of them."""
     write_format(path, State.BEGUN)
     for name in (CATALOGUE, *(level.value for level in Level)):
-        shutil.rmtree(path / name, ignore_errors=True)
+        if (path / name).exists():
+            shutil.rmtree(path / name)
         make_directory(path / name)
 
 

@@ -13,7 +13,7 @@ from storage.errors import StoreError
 from storage.inspection import inspect
 from storage.levels import Level
 from storage.repair import repair
-from storage.store import lock_store, this_boot
+from storage.store import current_boot, is_store, lock_store
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -47,9 +47,9 @@ def _sentence(problem: StoreError | OSError) -> str:
 
 def _check(options: argparse.Namespace) -> int:
     store: Path = options.store
-    _require_directory(store)
+    _require_store(store)
     with lock_store(store):
-        found = inspect(store, this_boot(), _step)
+        found = inspect(store, current_boot(), _step)
     for level in Level:
         whole = found.levels[level].found
         blocks = [info for topic in whole.blocks for info, _ in whole.in_order(topic)]
@@ -66,9 +66,9 @@ def _check(options: argparse.Namespace) -> int:
 
 def _repair(options: argparse.Namespace) -> int:
     store: Path = options.store
-    _require_directory(store)
+    _require_store(store)
     with lock_store(store):
-        told = repair(store, OurWords(), this_boot(), _step)
+        told = repair(store, OurWords(), current_boot(), _step)
     for sentence in told:
         print(sentence)
     print("The store can be used again." if told else "Everything is as it was written.")
@@ -76,13 +76,13 @@ def _repair(options: argparse.Namespace) -> int:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    octets = backup(options.store, options.to, this_boot(), _step)
+    octets = backup(options.store, options.to, current_boot(), _step)
     print(f"{options.to}: {octets} octets")
     return 0
 
 
-def _require_directory(store: Path) -> None:
-    if not store.is_dir():
+def _require_store(store: Path) -> None:
+    if not is_store(store):
         raise StoreError(f"There is no store in {store}.")
 
 

@@ -67,6 +67,12 @@ def test_what_is_no_store(tmp_path: Path) -> None:
         done = shell.omq("store", *command, "--store", str(tmp_path / "nothing"))
         assert done.returncode == 1
         assert b"There is no store in" in done.stderr
+    # A directory that is something else is left as it is.
+    other = tmp_path / "other"
+    (other / "strong").mkdir(parents=True)
+    for command in ("check", "repair"):
+        assert b"There is no store in" in shell.omq("store", command, "--store", str(other)).stderr
+    assert [entry.name for entry in other.iterdir()] == ["strong"]
     assert shell.omq("store").returncode == 2
     assert b"check" in shell.omq("store", "--help").stdout
     assert b"store" in shell.omq("--help").stdout

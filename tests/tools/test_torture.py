@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parent.parent.parent / "tools" / "torture.py"
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = ROOT / "tools" / "torture.py"
+DOCUMENT = ROOT / "docs" / "RELIABILITY.md"
 ALL = ("kills", "images", "order", "rooms", "flips")
 
 MEMORY = Path("/dev/shm")
@@ -46,3 +48,12 @@ def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None
     assert done.stdout.startswith("seed 1\n")
     assert done.returncode == 0
     directory.rmdir()  # it was left empty
+
+
+def test_the_document_tells_the_defaults() -> None:
+    said = subprocess.run(
+        [sys.executable, PROGRAM, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    defaults = dict(re.findall(r"--(\w+) N\s[^(]*\(default (\d+);", said))
+    assert set(defaults) == set(ALL)
+    assert dict(re.findall(r"^\| `--(\w+)` \| (\d+) \|", DOCUMENT.read_text(), re.MULTILINE)) == defaults

@@ -34,7 +34,7 @@ DEFAULT_SEED = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; its exit status."""
     options = _parser().parse_args(arguments)
-    seed: int = secrets.randbits(32) if options.seed == "random" else int(options.seed)
+    seed: int = options.seed
     print(f"seed {seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="omq-torture-", dir=options.directory))
     broken = False
@@ -64,6 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(broken)
 
 
+def seed_number(text: str) -> int:
+    return secrets.randbits(32) if text == "random" else int(text)
+
+
+def whole_number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/torture.py",
@@ -73,12 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seed",
-        default=str(DEFAULT_SEED),
+        type=seed_number,
+        default=DEFAULT_SEED,
         help=f"what all that is random is made from, a number or the word random (default {DEFAULT_SEED})",
     )
     for name, (_, count, what) in TORTURES.items():
         parser.add_argument(
-            f"--{name}", type=int, default=count, metavar="N", help=f"{what} (default {count}; 0 for none)"
+            f"--{name}",
+            type=whole_number,
+            default=count,
+            metavar="N",
+            help=f"{what} (default {count}; 0 for none)",
         )
     parser.add_argument("--directory", help="where to work (default: the system's temporary directory)")
     return parser
