@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from omq.drivers.channel import Channel, End, Refused, Subscriber
+from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -84,6 +85,7 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
+        self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
         self._reserving = trio.Lock()
         self._time = 0
 
@@ -153,7 +155,7 @@ class Driver(ABC):
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
-            log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
+            self._complaints.add(problem)
             raise Refused(for_clients(problem)) from problem
         finally:
             self._free(octets - kept)

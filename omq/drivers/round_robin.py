@@ -176,17 +176,19 @@ class RoundRobinDriver(Driver):
         return [channel for channel in self._channels if channel.room(1)]
 
     async def _deal_returned(self, message: int) -> None:
+        block: Block | None = None
+        damage: str | None = None
         try:
             block = await self._find(message)
         except DamagedBlock as damaged:
-            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
-            block = None
+            damage = f"the store is damaged there ({damaged.why})"
+            self._report(Gone(message, message, damage))
         able = self._able()
         if not able or not self._returned or self._returned[0] != message:
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
         self.moved = True
-        if block is not None and block.first > message:
+        if damage is None and (block is None or block.first > message):
             self._report(Gone(message, message, "it is no longer kept"))
         elif block is not None:
             able[0].deal(block, range(message, message + 1))
