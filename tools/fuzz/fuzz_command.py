@@ -24,6 +24,9 @@ SECONDS_FOR_ONE = 10
 
 MEMORY_MIB = 1024
 
+INTERRUPTED = 72
+"""libFuzzer's status when it was ended by a signal."""
+
 _EXECUTED = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
 _FOUND = re.compile(r"Test unit written to (\S+)")
 
@@ -44,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=1, metavar="S", help="of what is random (default %(default)s)"
     )
+    parser.add_argument("--seconds", type=int, default=0, metavar="T", help="end each target after that long")
+    parser.add_argument("--case", type=int, default=0, metavar="N", help="of the codec, begin with this case")
     parser.add_argument(
         "--corpus", type=Path, metavar="DIR", help="begin with the inputs in DIR/TARGET too, and add to them"
     )
@@ -70,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     statuses = []
     for name in names:
         if name == CODEC:
-            statuses.append(run_sanitized(options.inputs, options.seed))
+            statuses.append(run_sanitized(options.inputs, options.seed, options.case))
         else:
             statuses.append(_fuzz(TARGETS[name], options))
     return max(statuses)
@@ -102,14 +107,17 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
         words.write_text("".join(map(_dictionary_line, target.words)))
         started = time.monotonic()
         done = _guided(
-            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_len={target.longest}",
-            f"-dict={words}", f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
+            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_total_time={options.seconds}",
+            f"-max_len={target.longest}", f"-dict={words}", f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
         )  # fmt: skip
         seconds = time.monotonic() - started
         executed = _EXECUTED.search(done.stderr)
         count = int(executed[1]) if executed else 0
         rate = f"{count:,} inputs in {seconds:.0f} s (seed {options.seed})"
-        if done.returncode or count < options.inputs:
+        if done.returncode == INTERRUPTED:
+            print(f"{target.name}: ended by a signal after {rate}")
+            return 2
+        if done.returncode:
             print(f"{target.name}: FOUND after {rate}")
             print(done.stdout[-4000:] + done.stderr[-4000:])
             artefact = _FOUND.search(done.stderr)
