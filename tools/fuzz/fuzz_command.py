@@ -108,7 +108,8 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
         started = time.monotonic()
         done = _guided(
             target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_total_time={options.seconds}",
-            f"-max_len={target.longest}", f"-dict={words}", f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
+            f"-max_len={target.longest}", f"-dict={words}",
+            f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
         )  # fmt: skip
         seconds = time.monotonic() - started
         executed = _EXECUTED.search(done.stderr)

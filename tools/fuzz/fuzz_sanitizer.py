@@ -44,7 +44,7 @@ class CannotBuildError(Exception):
 
 
 def run_sanitized(cases: int, seed: int, first: int) -> int:
-    """So many cases from number `first` on, and the tests of the twins. Prints counts, and the report if there is one.
+    """So many cases from number `first` on, and with the very first the tests of the twins. Prints counts.
 
     0 when nothing was found, 1 when something was, 2 when the codec cannot be built so.
     """
@@ -126,9 +126,9 @@ def run_cases(extension: Path, cases: int, seed: int, first: int = 0) -> int:
         print(f"codec: ended by a signal in case {at}")
         return 2
     if done.returncode or _REPORT.search(done.stderr):
-        print(
-            f"codec: FOUND with seed {seed}, in case {at} (status {done.returncode})\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
-        )
+        print(f"codec: FOUND with seed {seed}, in case {at} (status {done.returncode})")
+        print(f"try it again: tools/fuzz.py codec --seed {seed} --case {at} --inputs 1")
+        print(done.stdout[-4000:] + done.stderr[-6000:])
         return 1
     counts = json.loads(done.stdout)
     growth = counts.pop("growth")
