@@ -41,13 +41,13 @@ class Intake:
             # There was much the last time: where there is much again, all of it is one read.
             octets = self._take_arrived()
             if octets:
-                return await self._transport.receive(octets)
+                return await self._transport.receive_arrived(octets)
         received = await self._transport.receive()
         self._is_streaming = len(received) == FIRST_OCTETS
         if self._is_streaming:
             octets = self._take_arrived()
             if octets:
-                received += await self._transport.receive(octets)
+                received += await self._transport.receive_arrived(octets)
         return received
 
     def _take_arrived(self) -> int:

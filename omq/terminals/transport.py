@@ -1,5 +1,6 @@
 """A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
 
+import os
 from array import array
 from collections.abc import Sequence
 from fcntl import ioctl
@@ -53,8 +54,27 @@ class Transport:
 
         Raises trio.BrokenResourceError when the connection broke.
         """
-        data: bytes = await self._stream.receive_some(octets)
-        return data
+        while True:
+            # Waiting first, rather than trying first: what has just arrived is acted on at once, not a round
+            # of the scheduler later.
+            await trio.lowlevel.wait_readable(self._stream.socket)
+            try:
+                return self._read(octets)
+            except BlockingIOError:
+                pass  # it was readable for somebody who looked too early
+
+    async def receive_arrived(self, octets: int) -> bytes:
+        """So many octets that have arrived, according to `arrived`. Raises as `receive` does."""
+        await trio.lowlevel.checkpoint()
+        return self._read(octets)
+
+    def _read(self, octets: int) -> bytes:
+        try:
+            return os.read(self._stream.socket.fileno(), octets)
+        except BlockingIOError:
+            raise
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
 
     def arrived(self) -> int:
         """How many octets a read would give at once, at most MOST_OCTETS."""
