@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fuzz_corpus
 from fuzz_checks import BUILT, Target
+from fuzz_cover import covering
 from fuzz_growth import GrowthError, check_growth
 from fuzz_sanitizer import run_sanitized
 from fuzz_targets import TARGETS
@@ -125,9 +126,9 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
             if artefact:
                 print(f"try it again: tools/fuzz.py {target.name} --input {artefact[1]}")
             return 1
-        if options.keep:
-            _keep(target, corpus, scratch)
         inputs = fuzz_corpus.read(corpus)
+    if options.keep:
+        fuzz_corpus.keep(target, covering(target, inputs))
     try:
         grown = check_growth(target, inputs)
     except GrowthError as error:
@@ -152,10 +153,3 @@ def _guided(target: Target, *options: str | Path) -> subprocess.CompletedProcess
         ],
         capture_output=True, text=True, errors="backslashreplace", check=False,
     )  # fmt: skip
-
-
-def _keep(target: Target, corpus: Path, scratch: Path) -> None:
-    merged = scratch / "merged"
-    merged.mkdir()
-    _guided(target, "-merge=1", f"-max_len={target.longest}", merged, corpus)
-    fuzz_corpus.keep(target, fuzz_corpus.read(merged))
