@@ -49,6 +49,8 @@ def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
             return ("deliveries" if figure.sweep is Sweep.SUBSCRIBERS else "messages") + " a second", 1
         case "octets":
             return "RssAnon in MiB", 2**20
+        case "microseconds":
+            return "microseconds a topic", 1
         case _:
             return "seconds", 1
 
