@@ -85,10 +85,22 @@ class BroadcastDriver(Driver):
             self.tail.clear()
             return
         if self.tail.octets >= TAKE_OCTETS or len(self.tail) >= TRIM_BLOCKS:
-            self.tail.forget_below(min(channel.position for channel in self._channels))
+            self._forget_taken()
         self.tail.append(block)
         for channel in self._channels:
             channel.subscriber.wake()
+
+    def taken(self) -> None:
+        """A channel has taken blocks. When the memory of all tails is half full, those that nobody wants any
+        more go at once: a little of it in each of many topics would push out what others still wait for.
+        """
+        tails = self.resources.memory.tails
+        if tails.used > tails.limit // 2:
+            self._forget_taken()
+        self.moved()
+
+    def _forget_taken(self) -> None:
+        self.tail.forget_below(min(channel.position for channel in self._channels))
 
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
@@ -167,7 +179,7 @@ class BroadcastChannel:
         cuts = [Cut(blocks[0], range(self.position, blocks[0].next))]
         cuts += [Cut(block, range(block.first, block.next)) for block in blocks[1:]]
         self.position = blocks[-1].next
-        self.driver.moved()
+        self.driver.taken()
         return Messages(tuple(cuts))
 
     def _skip(self, position: int, reason: str) -> Gone:
