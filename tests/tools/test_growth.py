@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -217,3 +218,21 @@ def test_wrong_options_are_named(options: tuple[str, ...], word: str) -> None:
     result = run_bench(*options)
     assert result.returncode == 2
     assert word in result.stderr
+
+
+DOCUMENT = (BENCH.parents[1] / "docs" / "PERFORMANCE.md").read_text()
+
+PARSED = """
+import sys
+from command import parse_arguments
+parse_arguments(sys.argv[1:])
+"""
+
+
+def test_the_commands_in_the_document_are_understood() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    commands = re.findall(r"^\.venv/bin/python tools/bench\.py( .*)?$", DOCUMENT, re.MULTILINE)
+    assert len(commands) >= 3
+    for command in commands:
+        result = run_script(PARSED, *command.split())
+        assert result.returncode == 0, result.stderr

@@ -90,7 +90,7 @@ def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volum
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: place_label(figure.sweep, at)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}" if volume else short(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
