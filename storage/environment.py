@@ -14,11 +14,12 @@ from pathlib import Path
 from threading import RLock
 from typing import TypeVar, assert_never
 
-from storage.blocks import Block, merge, pack, unpack
+from storage.blocks import Block, merge, pack
 from storage.checkpoint import Checkpoints, prepare
-from storage.database import Cursor, Database, Reading, Writing
+from storage.database import Database, Writing
 from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
+from storage.lookup import BLOCKS, EXTENTS, INDEX, StoredBlock, extent_of, infos_from, read_stored, verified
 from storage.merging import plan
 from storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from storage.records import (
@@ -33,17 +34,13 @@ from storage.records import (
     pack_position,
     topic_key,
     unpack_extent,
-    unpack_info,
     unpack_position,
 )
 
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
-_BLOCKS = b"blocks"
-_INDEX = b"index"
-_EXTENTS = b"extents"
 _POSITIONS = b"positions"
-_TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS, *PRODUCER_TABLES)
+_TABLES = (BLOCKS, INDEX, EXTENTS, _POSITIONS, *PRODUCER_TABLES)
 _DELETED_AT_ONCE = 256
 _FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
@@ -105,11 +102,11 @@ class Environment:
             return
         extents: dict[int, Extent] = {}
         with self._writing() as transaction:
-            newest = transaction.cursor(_INDEX)
+            newest = transaction.cursor(INDEX)
             highest = newest.key() if newest.last() else b""
             for block, value in zip(blocks, values, strict=True):
                 topic = block.topic
-                extent = extents[topic] if topic in extents else _extent(transaction, topic)
+                extent = extents[topic] if topic in extents else extent_of(transaction, topic)
                 if block.first < extent.next:
                     raise StoreError(
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
@@ -117,8 +114,8 @@ class Environment:
                 key = block_key(topic, block.first)
                 info = _info(block, value)
                 at_end = key > highest
-                transaction.put(_BLOCKS, key, value, at_end=at_end)
-                transaction.put(_INDEX, key, pack_info(info), at_end=at_end)
+                transaction.put(BLOCKS, key, value, at_end=at_end)
+                transaction.put(INDEX, key, pack_info(info), at_end=at_end)
                 highest = max(highest, key)
                 extents[topic] = Extent(
                     first=extent.first if extent.messages else block.first,
@@ -127,7 +124,7 @@ class Environment:
                     bytes=extent.bytes + len(value),
                 )
             for topic, extent in extents.items():
-                transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+                transaction.put(EXTENTS, topic_key(topic), pack_extent(extent))
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
 
@@ -151,41 +148,28 @@ class Environment:
         Raises DamagedBlock (with its ``last``; reading goes on at ``last + 1``) or NewerFormat for the first
         of them; a damaged one further on only ends the list before it.
         """
-        found: list[tuple[BlockInfo, bytes | None]] = []
-        size = 0
-        with self._database.reading() as transaction:
-            for info in _infos(transaction, topic, first):
-                size += info.bytes
-                if found and (size > max_bytes or len(found) >= max_blocks):
-                    break
-                found.append((info, transaction.get(_BLOCKS, block_key(topic, info.first))))
-        # Verified outside of the transaction, so that it does not hold room for longer than copying takes.
-        blocks: list[Block] = []
-        for info, value in found:
-            try:
-                blocks.append(_verified(topic, info, value))
-            except (DamagedBlock, NewerFormat):
-                if not blocks:
-                    raise
-                break  # the next call begins with this block, and raises
-        return blocks
+        return [stored.block for stored in self.read_stored(topic, first, max_bytes, max_blocks)]
+
+    def read_stored(
+        self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64
+    ) -> list[StoredBlock]:
+        """What ``read`` gives, each block with the stored value that it is a view of."""
+        return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks)
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
         """What ``read`` would find, as a list of up to ``limit``, without touching the messages."""
         with self._database.reading() as transaction:
-            return list(islice(_infos(transaction, topic, first), limit))
+            return list(islice(infos_from(transaction, topic, first), limit))
 
     def extent(self, topic: int) -> Extent:
         """What is stored of this topic."""
         with self._database.reading() as transaction:
-            return _extent(transaction, topic)
+            return extent_of(transaction, topic)
 
     def extents(self) -> dict[int, Extent]:
         """What is stored of every topic that has, or had, messages here."""
         with self._database.reading() as transaction:
-            return {
-                key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(_EXTENTS)
-            }
+            return {key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(EXTENTS)}
 
     def trim(self, topic: int, before: int) -> Extent:
         """Deletes the blocks that lie wholly below message ``before``, in bounded transactions."""
@@ -236,7 +220,7 @@ class Environment:
         id returned as the place to begin next time.
         """
         with self._database.reading() as transaction:
-            found = list(islice(_infos(transaction, topic, start), _SCANNED_AT_ONCE + 1))
+            found = list(islice(infos_from(transaction, topic, start), _SCANNED_AT_ONCE + 1))
             beyond = len(found) > _SCANNED_AT_ONCE
             scanned = found[:_SCANNED_AT_ONCE]
             if not scanned:
@@ -245,7 +229,7 @@ class Environment:
             runs = list(_within(planned.runs, _MERGED_AT_ONCE))
             # Everything is copied and merged before the write transaction, which others wait for.
             values = [
-                [(info, transaction.get(_BLOCKS, block_key(topic, info.first))) for info in run]
+                [(info, transaction.get(BLOCKS, block_key(topic, info.first))) for info in run]
                 for run in runs
             ]
         merged = []
@@ -359,51 +343,9 @@ class Environment:
             return attempt()
 
 
-def _extent(transaction: Reading, topic: int) -> Extent:
-    key = topic_key(topic)
-    sealed = transaction.get(_EXTENTS, key)
-    return Extent() if sealed is None else unpack_extent(key, sealed)
-
-
 def _info(block: Block, value: bytes) -> BlockInfo:
     """The record of a block that is stored as ``value``."""
     return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
-
-
-def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
-    """The records of the block that contains message ``first``, or else the next one, and of all after it."""
-    cursor = transaction.cursor(_INDEX)
-    if not _seek(cursor, topic, first):
-        return
-    for key, sealed in cursor:
-        if key_topic(key) != topic:
-            return
-        yield unpack_info(key, sealed)
-
-
-def _seek(cursor: Cursor, topic: int, first: int) -> bool:
-    """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
-    start = block_key(topic, first)
-    found = cursor.set_range(start)
-    if found and cursor.key() == start:
-        return True
-    before = cursor.prev() if found else cursor.last()
-    if before and key_topic(cursor.key()) == topic and unpack_info(*cursor.item()).next > first:
-        return True
-    return cursor.set_range(start)
-
-
-def _verified(topic: int, info: BlockInfo, value: bytes | None) -> Block:
-    """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
-    if value is None:
-        raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
-    try:
-        block = unpack(topic, info.first, value)
-    except DamagedBlock as damage:
-        raise DamagedBlock(topic, info.first, info.last, damage.why) from damage
-    if block.count != info.count:
-        raise DamagedBlock(topic, info.first, info.last, f"it has {block.count} messages")
-    return block
 
 
 def _delete(
@@ -415,10 +357,10 @@ def _delete(
     ``kept`` is asked with the record of the oldest block and the extent as it then is.  ``forget``: when
     nothing is left, the extent and the position go too.
     """
-    extent = _extent(transaction, topic)
+    extent = extent_of(transaction, topic)
     doomed: list[BlockInfo] = []
     following: BlockInfo | None = None
-    for info in _infos(transaction, topic, 0):
+    for info in infos_from(transaction, topic, 0):
         if len(doomed) == _DELETED_AT_ONCE or kept(info, extent):
             following = info
             break
@@ -426,18 +368,18 @@ def _delete(
         extent = Extent(info.next, extent.last, extent.messages - info.count, extent.bytes - info.bytes)
     for info in doomed:
         key = block_key(topic, info.first)
-        transaction.delete(_INDEX, key)
-        transaction.delete(_BLOCKS, key)
+        transaction.delete(INDEX, key)
+        transaction.delete(BLOCKS, key)
     if following is not None:
         extent = Extent(following.first, extent.last, extent.messages, extent.bytes)
     elif doomed:
         extent = Extent(extent.last + 1, extent.last, 0, 0)
     more = following is not None and len(doomed) == _DELETED_AT_ONCE
     if forget and following is None:
-        transaction.delete(_EXTENTS, topic_key(topic))
+        transaction.delete(EXTENTS, topic_key(topic))
         transaction.delete(_POSITIONS, topic_key(topic))
     elif doomed:
-        transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+        transaction.put(EXTENTS, topic_key(topic), pack_extent(extent))
     return extent, more
 
 
@@ -454,7 +396,7 @@ def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequenc
 def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
     """One block for a run; None when a part cannot be read, and stays as it is for ``read`` to report."""
     try:
-        return merge([_verified(topic, info, value) for info, value in run])
+        return merge([verified(topic, info, value).block for info, value in run])
     except (DamagedBlock, NewerFormat):
         return None
 
@@ -463,15 +405,15 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile."""
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
-    if any(transaction.get(_INDEX, key) != pack_info(info) for key, info in zip(keys, run, strict=True)):
+    if any(transaction.get(INDEX, key) != pack_info(info) for key, info in zip(keys, run, strict=True)):
         return
     for key in keys[1:]:
-        transaction.delete(_INDEX, key)
-        transaction.delete(_BLOCKS, key)
+        transaction.delete(INDEX, key)
+        transaction.delete(BLOCKS, key)
     info = _info(block, value)
-    transaction.put(_INDEX, keys[0], pack_info(info))
-    transaction.put(_BLOCKS, keys[0], value)
-    extent = _extent(transaction, topic)
+    transaction.put(INDEX, keys[0], pack_info(info))
+    transaction.put(BLOCKS, keys[0], value)
+    extent = extent_of(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
     extent = Extent(extent.first, extent.last, extent.messages, extent.bytes - saved)
-    transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+    transaction.put(EXTENTS, topic_key(topic), pack_extent(extent))

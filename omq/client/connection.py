@@ -35,6 +35,7 @@ from omq.protocol.sentences import sentence
 from omq.protocol.types import (
     VERSION_ONE,
     Ack,
+    BlockList,
     Confirm,
     Confirmed,
     Connect,
@@ -48,6 +49,7 @@ from omq.protocol.types import (
     Ping,
     Replay,
     Request,
+    StoredBlock,
     Subscribe,
     Subscribed,
     Topic,
@@ -360,9 +362,18 @@ class Connection:
                 if sink is not None:
                     sink.end()
             case (
-                Subscribed() | Unsubscribed() | Declared() | Confirmed() | TopicList() | Deleted() | Leased()
+                Subscribed()
+                | Unsubscribed()
+                | Declared()
+                | Confirmed()
+                | TopicList()
+                | Deleted()
+                | Leased()
+                | BlockList()
             ):
                 self._take_answer(item)
+            case StoredBlock():
+                raise ProtocolError("the server sent a block that nobody fetched")
             case _:
                 assert_never(item)
 
