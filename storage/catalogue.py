@@ -8,14 +8,14 @@ from threading import Lock
 
 import msgspec
 
-from storage.database import Database
+from storage.database import Database, Reading
 from storage.errors import NameTaken, StoreError, UnknownTopic
 from storage.records import key_topic, topic_key
 from storage.sealed import seal, unseal
 
-_TOPICS = b"topics"
+TOPICS = b"topics"
 _COUNTER = b"counter"
-_TABLES = (_TOPICS, _COUNTER)
+_TABLES = (TOPICS, _COUNTER)
 _NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
@@ -46,7 +46,7 @@ class Catalogue:
         self._database = Database(path, _TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
         with self._database.reading() as transaction:
-            records = [_decode(key, sealed) for key, sealed in transaction.cursor(_TOPICS)]
+            records = topic_records(transaction)
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
 
@@ -86,7 +86,7 @@ class Catalogue:
                     reserved=reserved,
                 )
                 transaction.put(_COUNTER, _NEXT, seal(_NUMBER.pack(topic + 1)))
-                transaction.put(_TOPICS, topic_key(topic), _encode(record))
+                transaction.put(TOPICS, topic_key(topic), _encode(record))
             self._keep(record)
             return record
 
@@ -136,7 +136,7 @@ class Catalogue:
             known = self._known(topic)
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                transaction.delete(_TOPICS, topic_key(topic))
+                transaction.delete(TOPICS, topic_key(topic))
             del self._records[topic]
             del self._ids[known.name]
 
@@ -157,7 +157,7 @@ class Catalogue:
         self._reopen_after_panic()
         with self._database.writing() as transaction:
             for record in records:
-                transaction.put(_TOPICS, topic_key(record.id), _encode(record))
+                transaction.put(TOPICS, topic_key(record.id), _encode(record))
         for record in records:
             self._keep(record)
 
@@ -172,6 +172,11 @@ class Catalogue:
     def _reopen_after_panic(self) -> None:
         if self._database.panicked():
             self._database.reopen()
+
+
+def topic_records(transaction: Reading) -> list[TopicRecord]:
+    """Every topic's record, by ascending id.  Raises StoreError when one is damaged."""
+    return [_decode(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
 
 
 def _encode(record: TopicRecord) -> bytes:

@@ -26,7 +26,7 @@ from storage.levels import Level
 _FORMAT = 1
 _FORMAT_FILE = "format"
 _LOCK_FILE = "lock"
-_CATALOGUE = "catalogue"
+CATALOGUE = "catalogue"
 _CATALOGUE_MAP_SIZE = 1 << 34
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -77,12 +77,12 @@ class Store:
                 make_directory(path)
                 _refuse_others(path)
                 lock = opened.enter_context(_lock(path))
-                _check_format(path)
-                make_directory(path / _CATALOGUE)
-                catalogue = Catalogue(path / _CATALOGUE, map_size=min(map_size, _CATALOGUE_MAP_SIZE))
+                _claim_format(path)
+                make_directory(path / CATALOGUE)
+                catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, _CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
-                    boot_id = os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+                    boot_id = current_boot()
                 environments = {}
                 recoveries = []
                 for level in Level:
@@ -141,14 +141,20 @@ def _refuse_others(path: Path) -> None:
         raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
 
 
-def _check_format(path: Path) -> None:
+def _claim_format(path: Path) -> None:
     """Writes the format file of a new store, or reads that of another.  Raises NewerFormat and StoreError."""
-    file = path / _FORMAT_FILE
     try:
-        content = file.read_bytes()
+        check_format(path)
     except FileNotFoundError:
-        write_durably(file, json.dumps({"format": _FORMAT}).encode())
-        return
+        write_durably(path / _FORMAT_FILE, json.dumps({"format": _FORMAT}).encode())
+
+
+def check_format(path: Path) -> None:
+    """Raises NewerFormat and StoreError unless the store in this directory has the format known here, and
+    OSError when its format file cannot be read: FileNotFoundError when there is none.
+    """
+    file = path / _FORMAT_FILE
+    content = file.read_bytes()
     try:
         number = json.loads(content)["format"]
     except (ValueError, TypeError, KeyError) as error:
@@ -159,6 +165,11 @@ def _check_format(path: Path) -> None:
         raise NewerFormat(
             f"The store {path} has format {number}, made by a later version; this one knows {_FORMAT}."
         )
+
+
+def current_boot() -> str:
+    """Names this start of the machine: OMQ_BOOT_ID of the environment, or else the kernel's own."""
+    return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
 
 
 def _recover(path: Path, level: Level, boot_id: str) -> Recovery:

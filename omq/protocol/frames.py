@@ -140,7 +140,7 @@ def encode(frame: Frame) -> bytes:
         case Leased(lease):
             return _framed(FrameType.LEASED, lease)
         case StoredBlock(value):
-            return _framed(FrameType.BLOCK, value)
+            return _framed(FrameType.BLOCK, bytes(value))
         case TopicList(topics):
             return _framed(FrameType.TOPICS, commands.topic_list_sexp(topics))
         case Deleted(named):

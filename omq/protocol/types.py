@@ -264,7 +264,7 @@ class StoredBlock:
     `Fetch`.
     """
 
-    value: bytes
+    value: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
