@@ -48,6 +48,9 @@ ANSWER_SECONDS = 60.0
 
 CONNECT_SECONDS = 10.0
 
+IDLE_SECONDS = 30.0
+"""A connection that was not used for so long is made anew."""
+
 _HEADER = Struct(">IB")
 _LONGEST = 1 << 31
 _GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
@@ -110,6 +113,7 @@ class Server:
         self._addresses = addresses
         self._patience = patience
         self._connection: Connection | None = None
+        self._used = 0.0
 
     def __enter__(self) -> "Server":
         return self
@@ -125,6 +129,11 @@ class Server:
 
     def connected(self) -> "Connection":
         """The connection, made where there is none. Raises ConnectionLost."""
+        now = time.monotonic()
+        if self._connection is not None and now - self._used > IDLE_SECONDS:
+            # Its pings were not answered meanwhile.
+            self.close()
+        self._used = now
         if self._connection is None:
             self._connection = connect(self._addresses)
         return self._connection
@@ -236,7 +245,11 @@ class Connection:
     def put(self, topic: bytes) -> bytes:
         """A lease for a sink."""
         self._say(Put(topic))
-        answer = self._answer()
+        while isinstance(answer := self._frame(), Error):
+            # News of an earlier sink, which was told itself, may stand before it.
+            if not answer.text.startswith(b"Sink "):
+                raise self._refusal(answer)
+            log.warning("%s said: %s", self.address, answer.text.decode("utf-8", "backslashreplace"))
         if not isinstance(answer, Leased):
             raise self._unexpected(answer)
         return answer.lease
