@@ -252,6 +252,8 @@ class Driver(ABC):
         Raises storage.errors.StoreError.
         """
         end = min(first + count, self.next_id)
+        if first >= end:
+            return []
         infos = await trio.to_thread.run_sync(
             partial(self.environment.blocks, self.topic.id, first, limit), limiter=self.resources.readers
         )
