@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import assert_never
 
 from storage import numbers
@@ -156,17 +157,20 @@ def _octets(part: Range) -> float:
 
 
 def _pieces(access: Access, part: Range, wanted: int) -> list[Range]:
+    """Exactly `wanted` parts, at most as many as there are messages."""
+    evenly = [part.start + len(part) * number // wanted for number in range(wanted + 1)]
     bounds = [part.start]
-    for number in range(1, wanted):
-        ideal = part.start + len(part) * number // wanted
-        block = access.block_at(part.topic, ideal, part.end)
-        if block is None or not part.start < block.first:
-            bound = ideal
-        elif ideal - block.first <= block.first + block.count - ideal:
-            bound = block.first
-        else:
-            bound = min(block.first + block.count, part.end)
-        # Where blocks are larger than the parts, they are cut themselves.
-        bounds.append(bound if bounds[-1] < bound < part.end else ideal)
-    bounds = sorted({bound for bound in bounds if part.start <= bound < part.end})
+    for ideal, following in pairwise(evenly[1:]):
+        bound = _nearest_edge(access, part, ideal)
+        # A block that is larger than a part is cut itself.
+        bounds.append(bound if bounds[-1] < bound < following else ideal)
     return [Range(part.topic, start, end) for start, end in zip(bounds, [*bounds[1:], part.end], strict=True)]
+
+
+def _nearest_edge(access: Access, part: Range, message: int) -> int:
+    """Where the block that holds a message begins or ends, whichever is nearer."""
+    block = access.block_at(part.topic, message, part.end)
+    if block is None or block.first > message:
+        return message  # it is in a gap
+    end = block.first + block.count
+    return block.first if message - block.first <= end - message else end

@@ -37,7 +37,6 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
