@@ -51,7 +51,7 @@ from storage.plain import ID_LIMIT as _ID_LIMIT
 
 __all__ = [
     "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
-    "Block", "Octets", "encode", "merge", "pack", "packed_size", "unpack",
+    "Block", "Octets", "encode", "end", "merge", "pack", "packed_size", "unpack", "unpack_sent",
 ]  # fmt: skip
 
 SPAN_LIMIT = 1 << 32
@@ -221,6 +221,11 @@ def pack(block: Block) -> bytes:
     return b"".join((start, _CHECKSUM.pack(checksum), rest, *arrays))
 
 
+def end(topic: int, message: int) -> bytes:
+    """What a reader is sent behind the last block: a value without messages, and the id to go on at."""
+    return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
+
+
 def packed_size(block: Block) -> int:
     """Octets of the value that ``pack`` makes of a block."""
     side = 0 if block.heads is None else len(block.heads.offsets) + len(block.heads.octets)
@@ -239,6 +244,24 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
     frames and the order of the deltas are left to the checksum: wrong ones lead to wrong numbers, never
     outside of the block.
     """
+    block = _unpack(topic, first, value)
+    if not block.count:
+        raise DamagedBlock(topic, first, None, "it claims 0 messages")
+    return block
+
+
+def unpack_sent(value: Octets) -> Block:
+    """The block that a server sent: as `unpack`, for whoever learns topic and first id from the value itself.
+
+    What `end` made comes as a block without messages.
+    """
+    if len(value) < _ARRAYS_AT:
+        raise DamagedBlock(0, 0, None, f"it has only {len(value)} octets")
+    topic, first, *_ = _REST.unpack_from(value, _REST_AT)
+    return _unpack(topic, first, value)
+
+
+def _unpack(topic: int, first: int, value: Octets) -> Block:
     if len(value) < _ARRAYS_AT:
         raise DamagedBlock(topic, first, None, f"it has only {len(value)} octets")
     view = memoryview(value)
@@ -255,7 +278,7 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
     own_topic, own_first, time, count, size, side = _REST.unpack_from(view, _REST_AT)
     if (own_topic, own_first) != (topic, first):
         raise DamagedBlock(topic, first, None, f"it is the one from message {own_first} of topic {own_topic}")
-    if not count or first + count > _ID_LIMIT:
+    if first + count > _ID_LIMIT:
         raise DamagedBlock(topic, first, None, f"it claims {count} messages")
     offsets_end = _ARRAYS_AT + numbers.SIZE * (count + 1)
     deltas_end = offsets_end + (numbers.SIZE * count if flags & _DELTAS else 0)

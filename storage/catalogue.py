@@ -50,7 +50,7 @@ class Catalogue:
         self._database = Database(path, _TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
         with self._database.reading() as transaction:
-            records = [decode_topic(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
+            records = topic_records(transaction)
             next_id = _next_id(transaction)
             if any(record.id >= next_id for record in records):
                 raise DamagedRecord("The next topic id was used before.")
@@ -222,6 +222,11 @@ class Catalogue:
     def _reopen_after_panic(self) -> None:
         if self._database.panicked():
             self._database.reopen()
+
+
+def topic_records(transaction: Reading) -> list[TopicRecord]:
+    """Every topic's record, by ascending id.  Raises DamagedRecord when one is damaged."""
+    return [decode_topic(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
 
 
 def _next_id(transaction: Reading) -> int:

@@ -103,6 +103,17 @@ def recover(path: Path, boot_id: str) -> Recovered:
     )
 
 
+def needs_recovery(path: Path, boot_id: str) -> bool:
+    """Whether ``recover`` would have to put the environment in this directory back before it may be opened.
+
+    OSError when the checkpoint file cannot be read.
+    """
+    slots = _read(path)
+    if slots is None or slots.newest is None:
+        return True
+    return not slots.newest.clean and slots.newest.boot_id != boot_id
+
+
 class Checkpoints:
     """Takes the checkpoints of one open environment.  The first is taken at once, before any write."""
 

@@ -14,44 +14,37 @@ from pathlib import Path
 from threading import RLock
 from typing import TypeVar, assert_never
 
-from storage.blocks import Block, merge, pack, unpack
+from storage.blocks import Block, merge, pack
 from storage.checkpoint import Checkpoints, prepare
-from storage.database import Cursor, Database, Reading, Writing
-from storage.errors import DamagedBlock, DamagedRecord, Limit, NewerFormat, StoreError, StoreFull
+from storage.database import Database, Writing
+from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
+from storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
 from storage.merging import plan
 from storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from storage.records import (
-    EXTENTS as _EXTENTS,
-)
-from storage.records import (
-    INDEX as _INDEX,
-)
-from storage.records import (
-    POSITIONS as _POSITIONS,
-)
-from storage.records import (
+    BLOCKS,
+    EXTENTS,
+    INDEX,
+    POSITIONS,
     BlockInfo,
     Extent,
     Position,
     Usage,
     block_info,
     block_key,
-    key_block,
     key_topic,
     pack_extent,
     pack_info,
     pack_position,
     topic_key,
     unpack_extent,
-    unpack_info,
     unpack_position,
 )
 
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
-_BLOCKS = b"blocks"
-_TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS, *PRODUCER_TABLES)
+_TABLES = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 _DELETED_AT_ONCE = 256
 _FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
@@ -113,11 +106,11 @@ class Environment:
             return
         extents: dict[int, Extent] = {}
         with self._writing() as transaction:
-            newest = transaction.cursor(_INDEX)
+            newest = transaction.cursor(INDEX)
             highest = newest.key() if newest.last() else b""
             for block, value in zip(blocks, values, strict=True):
                 topic = block.topic
-                extent = extents[topic] if topic in extents else _extent(transaction, topic)
+                extent = extents[topic] if topic in extents else extent_of(transaction, topic)
                 if block.first < extent.next:
                     raise StoreError(
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
@@ -125,8 +118,8 @@ class Environment:
                 key = block_key(topic, block.first)
                 info = block_info(block, value)
                 at_end = key > highest
-                transaction.put(_BLOCKS, key, value, at_end=at_end)
-                transaction.put(_INDEX, key, pack_info(key, info), at_end=at_end)
+                transaction.put(BLOCKS, key, value, at_end=at_end)
+                transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
                 highest = max(highest, key)
                 extents[topic] = Extent(
                     first=extent.first if extent.messages else block.first,
@@ -168,41 +161,28 @@ class Environment:
         Raises DamagedBlock (with its ``last``; reading goes on at ``last + 1``) or NewerFormat for the first
         of them; a damaged one further on only ends the list before it.
         """
-        found: list[tuple[BlockInfo, bytes | None]] = []
-        size = 0
-        with self._database.reading() as transaction:
-            for info in _infos(transaction, topic, first):
-                size += info.bytes
-                if found and (size > max_bytes or len(found) >= max_blocks):
-                    break
-                found.append((info, transaction.get(_BLOCKS, block_key(topic, info.first))))
-        # Verified outside of the transaction, so that it does not hold room for longer than copying takes.
-        blocks: list[Block] = []
-        for info, value in found:
-            try:
-                blocks.append(_verified(topic, info, value))
-            except (DamagedBlock, NewerFormat):
-                if not blocks:
-                    raise
-                break  # the next call begins with this block, and raises
-        return blocks
+        return [stored.block for stored in self.read_stored(topic, first, max_bytes, max_blocks)]
+
+    def read_stored(
+        self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64
+    ) -> list[StoredBlock]:
+        """What ``read`` gives, each block with the stored value that it is a view of."""
+        return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks)
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
         """What ``read`` would find, as a list of up to ``limit``, without touching the messages."""
         with self._database.reading() as transaction:
-            return list(islice(_infos(transaction, topic, first), limit))
+            return list(islice(infos_from(transaction, topic, first), limit))
 
     def extent(self, topic: int) -> Extent:
         """What is stored of this topic."""
         with self._database.reading() as transaction:
-            return _extent(transaction, topic)
+            return extent_of(transaction, topic)
 
     def extents(self) -> dict[int, Extent]:
         """What is stored of every topic that has, or had, messages here."""
         with self._database.reading() as transaction:
-            return {
-                key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(_EXTENTS)
-            }
+            return {key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(EXTENTS)}
 
     def trim(self, topic: int, before: int) -> Extent:
         """Deletes the blocks that lie wholly below message ``before``, in bounded transactions."""
@@ -253,7 +233,7 @@ class Environment:
         id returned as the place to begin next time.
         """
         with self._database.reading() as transaction:
-            found = list(islice(_infos(transaction, topic, start), _SCANNED_AT_ONCE + 1))
+            found = list(islice(infos_from(transaction, topic, start), _SCANNED_AT_ONCE + 1))
             beyond = len(found) > _SCANNED_AT_ONCE
             scanned = found[:_SCANNED_AT_ONCE]
             if not scanned:
@@ -262,7 +242,7 @@ class Environment:
             runs = list(_within(planned.runs, _MERGED_AT_ONCE))
             # Everything is copied and merged before the write transaction, which others wait for.
             values = [
-                [(info, transaction.get(_BLOCKS, block_key(topic, info.first))) for info in run]
+                [(info, transaction.get(BLOCKS, block_key(topic, info.first))) for info in run]
                 for run in runs
             ]
         merged = []
@@ -284,7 +264,7 @@ class Environment:
         """The position of every topic that has one."""
         with self._database.reading() as transaction:
             return {
-                key_topic(key): unpack_position(key, sealed) for key, sealed in transaction.cursor(_POSITIONS)
+                key_topic(key): unpack_position(key, sealed) for key, sealed in transaction.cursor(POSITIONS)
             }
 
     def set_positions(self, positions: Mapping[int, Position]) -> None:
@@ -294,7 +274,7 @@ class Environment:
         with self._writing() as transaction:
             for topic, position in positions.items():
                 key = topic_key(topic)
-                transaction.put(_POSITIONS, key, pack_position(key, position))
+                transaction.put(POSITIONS, key, pack_position(key, position))
 
     def checkpoint(self) -> None:
         """Makes everything stored until now survive a power failure; nothing to do for Level.STRONG.
@@ -377,86 +357,9 @@ class Environment:
             return attempt()
 
 
-def _extent(transaction: Reading, topic: int) -> Extent:
-    key = topic_key(topic)
-    sealed = transaction.get(_EXTENTS, key)
-    return Extent() if sealed is None else unpack_extent(key, sealed)
-
-
 def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
     key = topic_key(topic)
-    transaction.put(_EXTENTS, key, pack_extent(key, extent))
-
-
-def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
-    """The records of the block that contains message ``first``, or else the next one, and of all after it."""
-    cursor = transaction.cursor(_INDEX)
-    if not _seek(transaction, cursor, topic, first):
-        return
-    beginning = topic_key(topic)
-    for key, sealed in cursor:
-        if not key.startswith(beginning):
-            return
-        info = _info_at(transaction, key, sealed)
-        if info is not None:
-            yield info
-
-
-def _info_at(transaction: Reading, key: bytes, sealed: bytes) -> BlockInfo | None:
-    """The record of a block.  Where it is damaged, what the block itself says, or else the ids up to the next
-    block, which ``_verified`` then finds damaged.  None for a key that is none.
-    """
-    try:
-        return unpack_info(key, sealed)
-    except DamagedRecord:
-        pass
-    try:
-        topic, first = key_block(key)
-    except DamagedRecord:
-        return None
-    value = transaction.get(_BLOCKS, key)
-    if value is not None:
-        try:
-            return block_info(unpack(topic, first, value), value)
-        except (DamagedBlock, NewerFormat):
-            pass
-    cursor = transaction.cursor(_INDEX)
-    end = first + 1
-    if cursor.set_range(key + b"\0") and cursor.key().startswith(topic_key(topic)):
-        try:
-            end = key_block(cursor.key())[1]
-        except DamagedRecord:
-            pass
-    else:
-        end = max(end, _extent(transaction, topic).next)
-    return BlockInfo(first, end - first, 0, 0, 0)
-
-
-def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
-    """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
-    start = block_key(topic, first)
-    found = cursor.set_range(start)
-    if found and cursor.key() == start:
-        return True
-    before = cursor.prev() if found else cursor.last()
-    if before and cursor.key().startswith(topic_key(topic)):
-        info = _info_at(transaction, *cursor.item())
-        if info is not None and info.next > first:
-            return True
-    return cursor.set_range(start)
-
-
-def _verified(topic: int, info: BlockInfo, value: bytes | None) -> Block:
-    """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
-    if value is None:
-        raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
-    try:
-        block = unpack(topic, info.first, value)
-    except DamagedBlock as damage:
-        raise DamagedBlock(topic, info.first, info.last, damage.why) from damage
-    if block.count != info.count:
-        raise DamagedBlock(topic, info.first, info.last, f"it has {block.count} messages")
-    return block
+    transaction.put(EXTENTS, key, pack_extent(key, extent))
 
 
 def _delete(
@@ -468,10 +371,10 @@ def _delete(
     ``kept`` is asked with the record of the oldest block and the extent as it then is.  ``forget``: when
     nothing is left, the extent and the position go too.
     """
-    extent = _extent(transaction, topic)
+    extent = extent_of(transaction, topic)
     doomed: list[BlockInfo] = []
     following: BlockInfo | None = None
-    for info in _infos(transaction, topic, 0):
+    for info in infos_from(transaction, topic, 0):
         if len(doomed) == _DELETED_AT_ONCE or kept(info, extent):
             following = info
             break
@@ -481,16 +384,16 @@ def _delete(
         extent = Extent(info.next, extent.last, messages, octets)
     for info in doomed:
         key = block_key(topic, info.first)
-        transaction.delete(_INDEX, key)
-        transaction.delete(_BLOCKS, key)
+        transaction.delete(INDEX, key)
+        transaction.delete(BLOCKS, key)
     if following is not None:
         extent = Extent(following.first, extent.last, extent.messages, extent.bytes)
     elif doomed:
         extent = Extent(extent.last + 1, extent.last, 0, 0)
     more = following is not None and len(doomed) == _DELETED_AT_ONCE
     if forget and following is None:
-        transaction.delete(_EXTENTS, topic_key(topic))
-        transaction.delete(_POSITIONS, topic_key(topic))
+        transaction.delete(EXTENTS, topic_key(topic))
+        transaction.delete(POSITIONS, topic_key(topic))
     elif doomed:
         _put_extent(transaction, topic, extent)
     return extent, more
@@ -509,7 +412,7 @@ def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequenc
 def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
     """One block for a run; None when a part cannot be read, and stays as it is for ``read`` to report."""
     try:
-        return merge([_verified(topic, info, value) for info, value in run])
+        return merge([verified(topic, info, value).block for info, value in run])
     except (DamagedBlock, NewerFormat):
         return None
 
@@ -518,14 +421,14 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile."""
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
-    if any(transaction.get(_INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
+    if any(transaction.get(INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
         return
     for key in keys[1:]:
-        transaction.delete(_INDEX, key)
-        transaction.delete(_BLOCKS, key)
+        transaction.delete(INDEX, key)
+        transaction.delete(BLOCKS, key)
     info = block_info(block, value)
-    transaction.put(_INDEX, keys[0], pack_info(keys[0], info))
-    transaction.put(_BLOCKS, keys[0], value)
-    extent = _extent(transaction, topic)
+    transaction.put(INDEX, keys[0], pack_info(keys[0], info))
+    transaction.put(BLOCKS, keys[0], value)
+    extent = extent_of(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
     _put_extent(transaction, topic, Extent(extent.first, extent.last, extent.messages, extent.bytes - saved))

@@ -7,6 +7,7 @@ from storage.blocks import Block
 from storage.errors import DamagedRecord
 from storage.sealed import seal, unseal
 
+BLOCKS = b"blocks"
 INDEX = b"index"
 EXTENTS = b"extents"
 POSITIONS = b"positions"

@@ -21,11 +21,12 @@ FLOORS = {
     "omq.config": {"omq.protocol"},
     "omq.protocol": {"storage"},
     "omq": {"omq.client"},  # the package's own `__init__`
+    "storage.spark": {"omq.protocol", "storage"},
     "storage": set(),
 }
 """What each room may import of ours, besides itself."""
 
-WITHOUT_TRIO = {"omq.protocol", "omq.config", "storage"}
+WITHOUT_TRIO = {"omq.protocol", "omq.config", "storage", "storage.spark"}
 
 
 def modules() -> dict[str, Path]:

@@ -27,7 +27,9 @@ from omq.protocol.frames import FrameDecoder, FrameType, MessageRun, encode
 from omq.protocol.handshake import DMP_HEADER, hello
 from omq.server import open_server
 from storage.blocks import encode as block_of
+from storage.blocks import unpack_sent
 from storage.levels import Level
+from storage.numbers import unpack
 from storage.records import block_key
 from storage.store import Store
 
@@ -249,7 +251,8 @@ NAMES = {
     FrameType.ERROR: "Error", FrameType.PING: "Ping", FrameType.MESSAGE: "Message",
     FrameType.SUBSCRIBED: "Subscribed", FrameType.UNSUBSCRIBED: "Unsubscribed",
     FrameType.DECLARED: "Declared", FrameType.CONFIRMED: "Confirmed", FrameType.TOPICS: "Topics",
-    FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased",
+    FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased", FrameType.BLOCK: "Block",
+    FrameType.BLOCKS: "Blocks",
 }  # fmt: skip
 LENGTH = Struct(">I")
 
@@ -275,10 +278,43 @@ def frame_rows(octets: tuple[Octet, ...]) -> list[str]:
             case FrameType.CONFIRMED:
                 rows.append(row(payload, f"n {number(payload)}"))
                 payload = ()
+            case FrameType.BLOCK:
+                rows += block_rows(payload)
+                payload = ()
             case _:
                 pass
         rows += text_rows(payload)
     return rows
+
+
+BLOCK_FIELDS = (
+    (8, "magic, format {0}, flags {1}"), (4, "checksum"), (4, "topic {n}"), (8, "first id {n}"),
+    (8, "time {n}"), (4, "{n} messages"), (4, "{n} octets of frames"), (8, "{n} octets of heads"),
+)  # fmt: skip
+
+
+def block_rows(octets: tuple[Octet, ...]) -> list[str]:
+    """A stored block: its header field by field, its arrays, and its frames and heads."""
+    value = known(octets)
+    block = unpack_sent(value)
+    rows: list[str] = []
+    at = 0
+    for size, meaning in BLOCK_FIELDS:
+        field = octets[at : at + size]
+        at += size
+        rows.append(row(field, meaning.format(value[4], value[5], n=number(field))))
+    arrays = [("offsets", block.offsets), ("time deltas", block.deltas)]
+    if block.heads is not None:
+        arrays.append(("offsets of heads", block.heads.offsets))
+    for meaning, array in arrays:
+        if array is not None:
+            rows.append(row(octets[at : at + len(array)], f"{meaning} {', '.join(map(str, unpack(array)))}"))
+            at += len(array)
+    for message in range(block.first, block.next):
+        size = len(block.frame(message))
+        rows += text_rows(octets[at : at + size])
+        at += size
+    return rows + text_rows(octets[at:])
 
 
 def text_rows(octets: tuple[Octet, ...]) -> list[str]:

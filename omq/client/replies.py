@@ -9,6 +9,8 @@ import trio
 from omq.client.errors import Gap, OmqError
 from omq.protocol.sentences import sentence
 from omq.protocol.types import (
+    BlockList,
+    Blocks,
     Confirm,
     Confirmed,
     Declare,
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 _GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
 
-AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Put | Get
-Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | Leased
+AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Blocks | Put | Get
+Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased
 
 
 @dataclass(slots=True)
@@ -85,7 +87,7 @@ def answers(command: AnsweredCommand | None, frame: Answer) -> bool:
             return name == topic.topic
         case Confirm(n), Confirmed(answered):
             return n == answered
-        case (Topics(), TopicList()) | (Put() | Get(), Leased()):
+        case (Topics(), TopicList()) | (Blocks(), BlockList()) | (Put() | Get(), Leased()):
             return True
         case _:
             return False

@@ -10,7 +10,6 @@ from omq.drivers.channel import Cut, Gone, Messages, Refused, Subscriber, Taken
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import FRAME_HEADER, Block, encode
-from storage.errors import DamagedBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
@@ -48,14 +47,17 @@ class BroadcastDriver(Driver):
                 self._refuse_transient()
                 return self.extent.first if self.extent.messages else self.next_id
             case FromMessage(first):
-                self._refuse_transient()
-                if first < 1:
-                    raise Refused("message ids begin with 1")
-                if first > self.next_id:
-                    raise Refused(f"there is no message {first} yet, the next one is {self.next_id}")
+                self.check_replay(first)
                 return first
             case _:
                 assert_never(replay)
+
+    def check_replay(self, first: int) -> None:
+        self._refuse_transient()
+        if first < 1:
+            raise Refused("message ids begin with 1")
+        if first > self.next_id:
+            raise Refused(f"there is no message {first} yet, the next one is {self.next_id}")
 
     def _refuse_transient(self) -> None:
         if not self.is_persistent:
@@ -164,18 +166,10 @@ class BroadcastChannel:
             return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
         if not self._replayed and driver.resources.memory.replayed.try_take(READ_OCTETS):
             self._replayed = READ_OCTETS
-        # What is below this id now is either stored or lost: the store is written before the id moves on.
-        known = driver.next_id
-        try:
-            blocks = await driver.read(self.position, self._replayed or 1)
-        except DamagedBlock as damaged:
-            last = damaged.first if damaged.last is None else damaged.last
-            return self._skip(min(last + 1, known), f"the store is damaged there ({damaged.why})")
-        if not blocks or blocks[0].first > self.position:
-            kept = blocks[0].first if blocks else known
-            if driver.extent.messages and self.position >= driver.extent.first:
-                return self._skip(kept, "they were lost before they were durable")
-            return self._skip(kept, "they are no longer kept")
+        found = await driver.replay(self.position, self._replayed or 1)
+        if isinstance(found, Gone):
+            return self._skip(found.last + 1, found.reason)
+        blocks = [stored.block for stored in found]
         if not self._replayed:
             # Memory is short: send a little, and keep nothing of the rest meanwhile.
             return self._forward([_beginning(blocks[0], self.position)])

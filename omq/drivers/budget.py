@@ -21,6 +21,11 @@ class Budget:
         # One taker may exceed the limit when nobody holds anything: else it could never go on.
         return self.used == 0 or self.used + octets <= self.limit
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it."""
+        return bool(self._waiting)
+
     def try_take(self, octets: int) -> bool:
         """Hold `octets` if they are free now and nobody waits for them."""
         if self._waiting or not self._fits(octets):

@@ -109,7 +109,8 @@ class Catalogue:
                             record.reserved - 1,
                         )
                         next_id = burnt[record.id] = record.reserved
-                    self._add(record, extent, positions[level].get(record.id), next_id)
+                    newest = self._newest_time(level, record.id, extent)
+                    self._add(record, extent, positions[level].get(record.id), next_id, newest)
                 case _:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
@@ -131,7 +132,18 @@ class Catalogue:
         for topic in self._config.topics:
             await self.declare(topic.name.encode(), *topic.types())
 
-    def _add(self, record: TopicRecord, extent: Extent, position: Position | None, next_id: int) -> Driver:
+    def _newest_time(self, level: Level, topic: int, extent: Extent) -> int:
+        """When the last stored message came, so that times go up even if the clock was set back meanwhile."""
+        try:
+            newest = self._store.level(level).blocks(topic, extent.last, 1) if extent.messages else []
+        except StoreError as problem:
+            log.error("topic %d: the time of its last message cannot be told: %s", topic, problem)
+            return 0
+        return newest[0].time + newest[0].span if newest else 0
+
+    def _add(
+        self, record: TopicRecord, extent: Extent, position: Position | None, next_id: int, time: int = 0
+    ) -> Driver:
         persistence = persistence_from_text(record.persistence)
         opening = Opening(
             topic=Topic(record.id, record.name),
@@ -143,6 +155,7 @@ class Catalogue:
             extent=extent,
             position=position,
             retention=self._config.retention(record.name),
+            time=time,
         )
         driver: Driver
         match Delivery(record.delivery):

@@ -9,7 +9,7 @@ from functools import partial
 
 import trio
 
-from omq.drivers.channel import Channel, End, Refused, Subscriber
+from omq.drivers.channel import Channel, End, Gone, Refused, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
@@ -20,8 +20,9 @@ from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
 from storage.batches import Batch
 from storage.blocks import FRAMES_LIMIT, Block, packed_size
-from storage.environment import Environment, Extent, Position
-from storage.errors import StoreError
+from storage.environment import BlockInfo, Environment, Extent, Position
+from storage.errors import DamagedBlock, StoreError
+from storage.lookup import StoredBlock
 
 log = logging.getLogger("omq.driver")
 
@@ -61,6 +62,8 @@ class Opening:
     position: Position | None
     retention: tuple[int | None, float | None]
     """The octets and the seconds that are kept; None for no bound."""
+    time: int = 0
+    """Microseconds since the epoch of the last stored message."""
 
 
 class Driver(ABC):
@@ -87,7 +90,7 @@ class Driver(ABC):
         self._used = False
         self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
         self._reserving = trio.Lock()
-        self._time = 0
+        self._time = opening.time
 
     @property
     def is_persistent(self) -> bool:
@@ -218,16 +221,56 @@ class Driver(ABC):
     def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
         """The channels that are open."""
 
-    async def read(self, position: int, octets: int) -> list[Block]:
+    @abstractmethod
+    def check_replay(self, first: int) -> None:
+        """Raises Refused unless stored messages can be read from this id on."""
+
+    async def read(self, position: int, octets: int) -> list[StoredBlock]:
         """Stored blocks from `position` on, whole, none that subscribers may not see yet.
 
         Raises storage.errors.DamagedBlock when the first of them is damaged.
         """
         environment = self.environment
         blocks = await trio.to_thread.run_sync(
-            partial(environment.read, self.topic.id, position, octets), limiter=self.resources.readers
+            partial(environment.read_stored, self.topic.id, position, octets), limiter=self.resources.readers
         )
-        return [block for block in blocks if block.first < self.next_id]
+        return [stored for stored in blocks if stored.block.first < self.next_id]
+
+    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
+        """Stored blocks from `position` on, as `read`, where the first of them has that message; or else
+        which messages cannot be had there, and why.
+
+        `position` is below `next_id`. Raises storage.errors.StoreError.
+        """
+        # What is below this id now is either stored or lost: the store is written before the id moves on.
+        known = self.next_id
+        try:
+            blocks = await self.read(position, octets)
+            kept = blocks[0].block.first if blocks else known
+        except DamagedBlock as damaged:
+            if damaged.first <= position:
+                last = damaged.first if damaged.last is None else damaged.last
+                return Gone(position, min(last, known - 1), f"the store is damaged there ({damaged.why})")
+            blocks = []
+            kept = damaged.first
+        if kept <= position:
+            return blocks
+        lost = self.extent.messages and position >= self.extent.first
+        why = "they were lost before they were durable" if lost else "they are no longer kept"
+        return Gone(position, kept - 1, why)
+
+    async def stored_blocks(self, first: int, count: int, limit: int) -> list[BlockInfo]:
+        """The blocks that hold any of `count` messages from `first` on, the first `limit` of them.
+
+        Raises storage.errors.StoreError.
+        """
+        end = min(first + count, self.next_id)
+        if first >= end:
+            return []
+        infos = await trio.to_thread.run_sync(
+            partial(self.environment.blocks, self.topic.id, first, limit), limiter=self.resources.readers
+        )
+        return [info for info in infos if info.first < end]
 
     @property
     def environment(self) -> Environment:

@@ -32,8 +32,10 @@ class Memory:
         """Messages on their way into a store."""
         self.reading = Budget(limit // 8)
         """What connections have read and not yet acted on, beyond a little for each."""
-        self.replayed = Budget(limit // 8)
+        self.replayed = Budget(limit // 16)
         """What was read from a store for subscribers that are far behind, and is not sent yet."""
+        self.fetched = Budget(limit // 16)
+        """What was read from a store for Fetch commands, and is not sent yet."""
         self.lines = Budget(limit // 8)
         """Long lines that are not complete yet."""
         self.one_line = trio.Lock()

@@ -29,6 +29,8 @@ RETRY_SECONDS = 1.0
 FREE_OCTETS = 16 << 10
 """What a transient topic without waiting messages takes in even when the memory for those is spent."""
 
+_NO_REPLAY = "a round-robin topic cannot be replayed"
+
 log = logging.getLogger("omq.round_robin")
 
 
@@ -63,7 +65,7 @@ class RoundRobinDriver(Driver):
         """Raises Refused for any replay: a message that is done is gone."""
         match replay:
             case FromBeginning() | FromMessage():
-                raise Refused("a round-robin topic cannot be replayed")
+                raise Refused(_NO_REPLAY)
             case FromCurrent():
                 channel = RoundRobinChannel(self, subscriber)
             case _:
@@ -72,6 +74,9 @@ class RoundRobinDriver(Driver):
         self._signal.set()
         self._room_made.unpark_all()
         return channel
+
+    def check_replay(self, first: int) -> None:
+        raise Refused(_NO_REPLAY)
 
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
@@ -244,7 +249,8 @@ class RoundRobinDriver(Driver):
         while self._read_ahead and self._read_ahead[0].next <= message:
             self._read_ahead.popleft()
         if not self._read_ahead or self._read_ahead[0].first > message:
-            self._read_ahead = deque(await self.read(message, READ_OCTETS))
+            stored = await self.read(message, READ_OCTETS)
+            self._read_ahead = deque(found.block for found in stored)
         return self._read_ahead[0] if self._read_ahead else None
 
     def _report(self, gone: Gone) -> None:

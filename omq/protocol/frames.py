@@ -15,8 +15,9 @@ from itertools import repeat
 from struct import Struct
 from typing import assert_never
 
-from omq.protocol import commands
+from omq.protocol import block_lists, commands
 from omq.protocol.types import (
+    BlockList,
     Confirmed,
     Declared,
     Deleted,
@@ -25,6 +26,7 @@ from omq.protocol.types import (
     Leased,
     Message,
     Ping,
+    StoredBlock,
     Subscribed,
     Topic,
     TopicList,
@@ -137,12 +139,21 @@ def encode(frame: Frame) -> bytes:
             return _framed(FrameType.CONFIRMED, _I64.pack(n))
         case Leased(lease):
             return _framed(FrameType.LEASED, lease)
+        case StoredBlock(value):
+            return _framed(FrameType.BLOCK, bytes(value))
         case TopicList(topics):
             return _framed(FrameType.TOPICS, commands.topic_list_sexp(topics))
         case Deleted(named):
             return _framed(FrameType.DELETED, commands.topic_sexp(named))
+        case BlockList(blocks):
+            return _framed(FrameType.BLOCKS, block_lists.write(blocks))
         case _:
             assert_never(frame)
+
+
+def block_header(octets: int) -> bytes:
+    """What stands before a stored block of so many octets: together they are its Block frame."""
+    return _HEADER.pack(1 + octets, FrameType.BLOCK)
 
 
 def whole_frames(octets: bytes | memoryview) -> int:
@@ -284,8 +295,15 @@ def _control(kind: int, payload: bytes) -> Frame:
                 return TopicList(commands.topic_list_of_sexp(payload))
             except ValueError as error:
                 raise FrameError(f"Topics carries no list of topics: {error}") from error
+        case FrameType.BLOCK:
+            return StoredBlock(payload)
         case FrameType.DELETED:
             return Deleted(_topic("Deleted", payload))
+        case FrameType.BLOCKS:
+            try:
+                return BlockList(block_lists.read(payload))
+            except ValueError as error:
+                raise FrameError(f"Blocks carries no list of blocks: {error}") from error
         case _:
             raise FrameError(f"a frame of type {kind} is not known here")
 

@@ -164,6 +164,8 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
+    """The stored blocks that hold any of `count` messages from `first` on."""
+
     topic: bytes
     first: int
     count: int
@@ -171,6 +173,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
+    """What `Fetch` would send, as a list."""
+
     topic: bytes
     first: int
     count: int
@@ -254,7 +258,35 @@ class Deleted:
     topic: Topic
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """Frame 8: a stored block, as `storage.blocks` has it. One without messages ends the answer to a
+    `Fetch`.
+    """
+
+    value: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """One record of the Blocks frame."""
+
+    first: int
+    count: int
+    time: int
+    """Microseconds since the epoch, of the first message."""
+    bytes: int
+    """Octets of the stored value: the payload of its Block frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """The answer to `Blocks`: frame 11."""
+
+    blocks: tuple[BlockInfo, ...]
+
+
 Frame = (
     Error | Ping | Message | Subscribed | Unsubscribed
-    | Declared | Confirmed | Leased | TopicList | Deleted
+    | Declared | Confirmed | Leased | StoredBlock | TopicList | Deleted | BlockList
 )  # fmt: skip

@@ -6,6 +6,7 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -24,6 +25,7 @@ from omq.protocol.frames import encode, whole_frames
 from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
+from omq.terminals.fetches import Fetches, stored_topic
 from omq.terminals.intake import Intake
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
@@ -33,6 +35,9 @@ from storage.errors import StoreError
 
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""
+
+MOST_BLOCKS = 4096
+"""How many blocks the answer to one Blocks lists: some 300 KiB."""
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
@@ -98,8 +103,9 @@ class OmqTerminal:
         self._signal = Signal()
         self._replies = Replies(self._signal.set)
         self._replied = trio.lowlevel.ParkingLot()
+        self._fetches = Fetches(catalogue, memory, self._fetched)
         self._subscriptions: dict[bytes, Subscription] = {}
-        self._ready: dict[Subscription, None] = {}
+        self._ready: dict[Subscription | Fetches, None] = {}
         self._sending: Subscription | None = None
         self._credits: dict[bytes, tuple[int, int]] = {}  # by name: the topic's id, and the credit
         self._connected = False
@@ -119,6 +125,7 @@ class OmqTerminal:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write)
+                    nursery.start_soon(self._fetches.run)
                     await self._read()
                 if not self._ended_by_peer:
                     await self._transport.finish()
@@ -141,6 +148,9 @@ class OmqTerminal:
         if self._intake.hinders(now):
             self.fail(b"Line: it took too long to complete while others wait for its memory")
             return
+        if self._fetches.hinders(now):
+            self.fail(self._fetches.complaint())
+            return
         match self._liveness.tick(now):
             case Tick.NOTHING:
                 pass
@@ -161,6 +171,7 @@ class OmqTerminal:
         """End the connection: no more commands, and no more messages, but the answers that are due."""
         for subscription in list(self._subscriptions.values()):
             self._close(subscription)
+        self._fetches.stop()
         self._reading.cancel()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
@@ -183,6 +194,11 @@ class OmqTerminal:
         self._ready[subscription] = None
         self._signal.set()
 
+    def _fetched(self) -> None:
+        """A Fetch has something to send, or is answered."""
+        self._ready[self._fetches] = None
+        self._signal.set()
+
     async def _write(self) -> None:
         try:
             while True:
@@ -193,11 +209,15 @@ class OmqTerminal:
                 if octets:
                     await self._transport.send(octets)
                 elif self._ready:
-                    subscription = next(iter(self._ready))
-                    del self._ready[subscription]
-                    await self._forward(subscription)
-                elif self._finished and not self._replies:
+                    turn = next(iter(self._ready))
+                    del self._ready[turn]
+                    if isinstance(turn, Fetches):
+                        await self._send_fetched()
+                    else:
+                        await self._forward(turn)
+                elif self._finished and not self._replies and not self._fetches:
                     if self._finishing:
+                        self._fetches.stop()
                         return
                     self._finish_channels()
                 else:
@@ -206,6 +226,16 @@ class OmqTerminal:
             # The client is gone. That is its right, and no news to anybody else.
             self._ended_by_peer = True
             self._scope.cancel()
+
+    async def _send_fetched(self) -> None:
+        """Give the Fetch commands their turn: one block."""
+        if not self._fetches.ready:
+            return
+        for part in self._fetches.take():
+            await self._transport.send(part)
+        self._fetches.sent()
+        if self._fetches.ready:
+            self._ready[self._fetches] = None
 
     async def _forward(self, subscription: Subscription) -> None:
         """Give one subscription its turn: what its channel has at once, then the next one's."""
@@ -350,7 +380,7 @@ class OmqTerminal:
         return False
 
     async def _room_for_replies(self) -> None:
-        while len(self._replies) >= MOST_REPLIES and not self._over:
+        while len(self._replies) + len(self._fetches) >= MOST_REPLIES and not self._over:
             await self._replied.park()
 
     async def _report(self, text: bytes) -> None:
@@ -431,10 +461,24 @@ class OmqTerminal:
                 self._leases.check_room()
                 driver = await self._catalogue.lookup_or_declare(feed)
                 self._lease(Feed.open(driver, replay))
-            case types.Fetch() | types.Blocks():
-                raise Refused("this server does not serve stored blocks yet")
+            case types.Fetch():
+                # It reads what was published before it; and nothing behind it waits for it.
+                self._replies.after(partial(self._fetches.add, command))
+            case types.Blocks(topic, first, count):
+                self._replies.add(await self._list_blocks(topic, first, count))
             case _:
                 assert_never(command)
+
+    async def _list_blocks(self, topic: bytes, first: int, count: int) -> types.BlockList:
+        driver = stored_topic(self._catalogue, topic, first, count)
+        try:
+            found = await driver.stored_blocks(first, count, MOST_BLOCKS)
+        except StoreError as problem:
+            log.error("%r cannot be listed: %s", topic, problem)
+            raise Refused(for_clients(problem)) from problem
+        return types.BlockList(
+            tuple(types.BlockInfo(info.first, info.count, info.time, info.bytes) for info in found)
+        )
 
     def _lease(self, leased: Sink | Feed) -> None:
         self._replies.add(types.Leased(self._leases.grant(leased, self._principal)))

@@ -69,6 +69,11 @@ class Replies:
         self._queue.append(_Answer(encode(frame), then))
         self._wake()
 
+    def after(self, then: Callable[[], None]) -> None:
+        """Call `then` when everything before it is answered; it has no answer here."""
+        self._queue.append(_Answer(b"", then))
+        self._wake()
+
     def look(self, frame: Callable[[], Frame]) -> None:
         """Answer with a frame that is made when it is about to be sent."""
         self._queue.append(_Look(frame))

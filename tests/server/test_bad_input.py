@@ -321,11 +321,24 @@ async def test_declaring_with_other_types(store: Path) -> None:
         await still_good(client)
 
 
-@pytest.mark.parametrize("command", [b"(Fetch t 1 1)", b"(Blocks t 1 1)"])
-async def test_commands_of_later_versions(store: Path, command: bytes) -> None:
+@pytest.mark.parametrize("command", [b"Fetch", b"Blocks"])
+async def test_bulk_reading_of_what_cannot_be_read(store: Path, command: bytes) -> None:
     async with undisturbed(store) as host:
         client = await host.connect()
-        assert (await client.refusal(command)).startswith(command[1:].partition(b" ")[0] + b" t: ")
+        await client.ask(b"(Declare fleeting Broadcast Transient)")
+        await client.ask(b"(Declare shared Round_robin (Persistent Weak))")
+        await client.ask(b"(Declare kept Broadcast (Persistent Weak))")
+        for topic, range_ in (
+            (b"fleeting", b"1 1"),
+            (b"shared", b"1 1"),
+            (b"unknown", b"1 1"),
+            (b"kept", b"0 1"),
+            (b"kept", b"-9223372036854775808 9223372036854775807"),
+            (b"kept", b"2 1"),
+            (b"kept", b"1 -1"),
+        ):
+            text = await client.refusal(b"(%s %s %s)" % (command, topic, range_))
+            assert text.startswith(b"%s %s: " % (command, topic))
         await still_good(client)
 
 

@@ -1,0 +1,134 @@
+"""How blocks are found in an environment: for the server that writes it, and for readers beside it."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from storage.blocks import Block, unpack
+from storage.database import Cursor, Reading
+from storage.errors import DamagedBlock, DamagedRecord, NewerFormat
+from storage.records import (
+    BLOCKS,
+    EXTENTS,
+    INDEX,
+    BlockInfo,
+    Extent,
+    block_info,
+    block_key,
+    key_block,
+    topic_key,
+    unpack_extent,
+    unpack_info,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A verified block, and the stored value that it is a view of."""
+
+    block: Block
+    value: bytes
+
+
+def extent_of(transaction: Reading, topic: int) -> Extent:
+    """What is stored of a topic.  Raises StoreError when the record of it is damaged."""
+    key = topic_key(topic)
+    sealed = transaction.get(EXTENTS, key)
+    return Extent() if sealed is None else unpack_extent(key, sealed)
+
+
+def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
+    """The records of the block that contains message ``first``, or else the next one, and of all after it."""
+    cursor = transaction.cursor(INDEX)
+    if not _seek(transaction, cursor, topic, first):
+        return
+    beginning = topic_key(topic)
+    for key, sealed in cursor:
+        if not key.startswith(beginning):
+            return
+        info = _info_at(transaction, key, sealed)
+        if info is not None:
+            yield info
+
+
+def read_stored(
+    reading: AbstractContextManager[Reading], topic: int, first: int, max_bytes: int, max_blocks: int
+) -> list[StoredBlock]:
+    """The block that contains message ``first``, or else the next after it, and those that follow; see
+    ``Environment.read``.  Leaves the transaction as soon as everything is copied.
+    """
+    found: list[tuple[BlockInfo, bytes | None]] = []
+    size = 0
+    with reading as transaction:
+        for info in infos_from(transaction, topic, first):
+            size += info.bytes
+            if found and (size > max_bytes or len(found) >= max_blocks):
+                break
+            found.append((info, transaction.get(BLOCKS, block_key(topic, info.first))))
+    # Verified outside of the transaction, so that it does not hold room for longer than copying takes.
+    blocks: list[StoredBlock] = []
+    for info, value in found:
+        try:
+            blocks.append(verified(topic, info, value))
+        except (DamagedBlock, NewerFormat):
+            if not blocks:
+                raise
+            break  # the next call begins with this block, and raises
+    return blocks
+
+
+def verified(topic: int, info: BlockInfo, value: bytes | None) -> StoredBlock:
+    """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
+    if value is None:
+        raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
+    try:
+        block = unpack(topic, info.first, value)
+    except DamagedBlock as damage:
+        raise DamagedBlock(topic, info.first, info.last, damage.why) from damage
+    if block.count != info.count:
+        raise DamagedBlock(topic, info.first, info.last, f"it has {block.count} messages")
+    return StoredBlock(block, value)
+
+
+def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
+    """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
+    start = block_key(topic, first)
+    found = cursor.set_range(start)
+    if found and cursor.key() == start:
+        return True
+    before = cursor.prev() if found else cursor.last()
+    if before and cursor.key().startswith(topic_key(topic)):
+        info = _info_at(transaction, *cursor.item())
+        if info is not None and info.next > first:
+            return True
+    return cursor.set_range(start)
+
+
+def _info_at(transaction: Reading, key: bytes, sealed: bytes) -> BlockInfo | None:
+    """The record of a block.  Where it is damaged, what the block itself says, or else the ids up to the next
+    block, which ``verified`` then finds damaged.  None for a key that is none.
+    """
+    try:
+        return unpack_info(key, sealed)
+    except DamagedRecord:
+        pass
+    try:
+        topic, first = key_block(key)
+    except DamagedRecord:
+        return None
+    value = transaction.get(BLOCKS, key)
+    if value is not None:
+        try:
+            return block_info(unpack(topic, first, value), value)
+        except (DamagedBlock, NewerFormat):
+            pass
+    cursor = transaction.cursor(INDEX)
+    end = first + 1
+    if cursor.set_range(key + b"\0") and cursor.key().startswith(topic_key(topic)):
+        try:
+            end = key_block(cursor.key())[1]
+        except DamagedRecord:
+            pass
+    else:
+        end = max(end, extent_of(transaction, topic).next)
+    return BlockInfo(first, end - first, 0, 0, 0)

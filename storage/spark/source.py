@@ -1,0 +1,53 @@
+"""The data source itself: what Spark calls `omq`."""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from storage.spark.batch import BatchReader
+from storage.spark.errors import BadOptions
+from storage.spark.options import read_options, write_options
+from storage.spark.reading import usual_schema
+from storage.spark.stream import StreamReader
+from storage.spark.writing import BatchWriter, StreamWriter
+
+
+class OmqDataSource(DataSource):
+    """Topics of omq for Spark, in the manner of its Kafka source: `spark.dataSource.register(OmqDataSource)`.
+
+    Errors of `storage.spark.errors` come out of Spark as its own, with their sentences in them.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "omq"
+
+    def schema(self) -> StructType:
+        # A stream asks for it too, and its options are looked at again by its reader.
+        return usual_schema(read_options(self._given, stream=None))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(read_options(self._given, stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_options(self._given, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise BadOptions("A topic can only be appended to: use mode('append').")
+        return BatchWriter(write_options(self._given), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        # The complete mode appends all of its result each time, as it does to Kafka.
+        return StreamWriter(write_options(self._given), schema)

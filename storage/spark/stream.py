@@ -1,0 +1,160 @@
+"""Reading what comes: `spark.readStream.format("omq")`.
+
+An offset is the next message id of each topic, `{"prices": 101}`. Spark keeps them in the query's checkpoint,
+plans each micro-batch from two of them, and asks for the same messages again when a batch did not complete.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from storage.spark import reading
+from storage.spark.access import Access, StoredTopic
+from storage.spark.errors import DataLoss
+from storage.spark.options import Edge, Pattern, ReadOptions
+from storage.spark.ranges import Range, choose, cut, offsets
+from storage.spark.reading import TopicPartition, check_schema
+
+log = logging.getLogger("omq.spark")
+
+Offsets = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as the query runs; `read` alone is called in the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises BadOptions for a schema that cannot be read."""
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._access: Access | None = None
+        self._initial: Offsets | None = None
+        self._target: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tasks get a copy: what is open stays on the driver.
+        return self.__dict__ | {"_access": None}
+
+    # -- on the driver -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offsets:
+        access = self._opened()
+        topics = choose(access.topics(), self._options.choice)
+        found = offsets(access, topics, self._options.start, begins=True)
+        if self._options.start is Edge.LATEST:
+            self._initial = found
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {name: topic.next for name, topic in self._topics().items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        if start == self._initial:
+            # So the first batch is empty. Spark does not keep where a query began: were the first batch cut
+            # off, its end would be known and its beginning, `latest`, would be another one.
+            self._initial = None
+            return start
+        topics = self._topics()
+        for name in start.keys() - topics.keys():
+            self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+        ends = {name: topic.next for name, topic in topics.items()}
+        if self._target is not None:
+            ends = {name: min(ends[name], until) for name, until in self._target.items() if name in ends}
+        begins = {name: _begin(topics[name], start) for name in ends}
+        for name, end in ends.items():
+            if topics[name].next < begins[name]:
+                self._lost(
+                    f"Topic {name!r}: message {begins[name]} was to be read next, but it has only got to "
+                    f"{end}; it was deleted and made anew"
+                )
+                begins[name] = topics[name].first
+            ends[name] = max(end, begins[name])
+        match limit:
+            case ReadMaxRows(most):
+                return share(begins, ends, most)
+            case _:
+                return ends
+
+    def reportLatestOffset(self) -> Offsets:
+        return {name: topic.next for name, topic in self._topics().items()}
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        access = self._opened()
+        topics = self._topics()
+        ranges = []
+        for name, until in end.items():
+            if name not in topics:
+                self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+                continue
+            begin = _begin(topics[name], start)
+            if begin > until:
+                # The empty first batch of a query that began with `latest`, again: see `latestOffset`.
+                if self._options.start is not Edge.LATEST:
+                    self._lost(f"Topic {name!r}: all messages before {until} are gone")
+                continue
+            ranges.append(Range(topics[name], begin, until))
+        return [TopicPartition(part) for part in cut(access, ranges, self._options.min_partitions)]
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing is deleted for a query: other readers may want it, and this comes late or never."""
+
+    def stop(self) -> None:
+        if self._access is not None:
+            self._access.__exit__(None, None, None)
+            self._access = None
+
+    def _opened(self) -> Access:
+        if self._access is None:
+            self._access = self._options.place.open()
+        return self._access
+
+    def _topics(self) -> dict[str, StoredTopic]:
+        found = self._opened().topics()
+        if not self._options.fail_on_data_loss and not isinstance(self._options.choice, Pattern):
+            # One that was deleted is skipped, as its messages are.
+            found = {name: topic for name, topic in found.items() if topic.problem is None}
+            return {name: found[name] for name in self._options.choice.names if name in found}
+        return choose(found, self._options.choice)
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{what}. With failOnDataLoss=false the stream goes on with what there is.")
+        log.warning("%s; the stream goes on with what there is", what)
+
+    # -- in the tasks --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return reading.read(self._options, self._schema, partition)
+
+
+def _begin(topic: StoredTopic, start: Mapping[str, int]) -> int:
+    """Where reading goes on; a topic that is new to a pattern is read from its beginning."""
+    return start.get(topic.name, topic.first)
+
+
+def share(begins: Mapping[str, int], ends: Mapping[str, int], most: int) -> Offsets:
+    """Ends that leave `most` messages altogether, of each topic in proportion to what waits there."""
+    waiting = {name: end - begins[name] for name, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(ends)
+    shares = {name: count * most // total for name, count in waiting.items()}
+    left = most - sum(shares.values())
+    # What rounding left over goes to those that it took most from.
+    for name in sorted(waiting, key=lambda name: waiting[name] * most % total, reverse=True)[:left]:
+        shares[name] += 1
+    return {name: begins[name] + count for name, count in shares.items()}

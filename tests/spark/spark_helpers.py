@@ -1,0 +1,139 @@
+"""Stores made by hand, servers on them, and how the tests read them with Spark."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from pyspark.sql import DataFrame, SparkSession
+
+from storage.blocks import encode, merge
+from storage.checkpoint import _decode, _encode
+from storage.levels import Level
+from storage.records import block_key
+from storage.store import Store
+
+NOON = 1_700_000_000_000_000
+"""Microseconds since the epoch: 14 November 2023, 22:13:20 UTC."""
+
+SECOND = 1_000_000
+
+
+class Log:
+    """What the processes of Spark have written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+
+    def mark(self) -> None:
+        """Forget what was written until now."""
+        self._read = self.path.stat().st_size
+
+    def text(self) -> str:
+        """What was written since the mark."""
+        return self.path.read_bytes()[self._read :].decode("utf-8", "replace")
+
+
+def body(message: int, size: int = 0) -> bytes:
+    return b"%d" % message if not size else (b"%d " % message).ljust(size, b".")
+
+
+@dataclass
+class Topic:
+    """A topic to store: blocks with these counts of messages, one message a second from `NOON` on."""
+
+    counts: Sequence[int]
+    size: int = 0
+    first: int = 1
+    deleted: int = 0
+    """The messages below this id are deleted again."""
+    heads: Mapping[int, bytes] = field(default_factory=dict)
+    delivery: str = "Broadcast"
+    persistence: str = "Weak"
+
+
+def make_store(path: Path, **topics: Topic) -> Path:
+    """A store with these topics, as a server leaves it."""
+    with Store.open(path) as store:
+        for name, topic in topics.items():
+            add_topic(store, name, topic)
+    return path
+
+
+def add_topic(store: Store, name: str, topic: Topic) -> None:
+    record = store.catalogue.create(
+        name.encode(), topic.delivery, topic.persistence, declared=True, reserved=1
+    )
+    if topic.persistence == "Transient":
+        return
+    environment = store.level(Level(topic.persistence.lower()))
+    first = topic.first
+    for count in topic.counts:
+        if count > 0:
+            parts = [
+                encode(
+                    record.id,
+                    message,
+                    [body(message, topic.size)],
+                    NOON + message * SECOND,
+                    [topic.heads[message]] if message in topic.heads else (),
+                )
+                for message in range(first, first + count)
+            ]
+            environment.append([merge(parts)])
+        first += abs(count)  # a negative count is a gap
+    if topic.deleted:
+        environment.trim(record.id, topic.deleted)
+
+
+def damage(store: Path, topic: int, first: int, level: Level = Level.WEAK) -> None:
+    """Change the last octet of a stored block, as a bad disk would."""
+    with lmdb.open(str(store / level.value), max_dbs=16, map_size=1 << 30) as opened:
+        table = opened.open_db(b"blocks")
+        with opened.begin(db=table, write=True) as transaction:
+            stored = transaction.get(block_key(topic, first))
+            assert stored is not None
+            value = bytearray(stored)
+            value[-1] ^= 1
+            transaction.put(block_key(topic, first), bytes(value))
+
+
+def set_boot_id(environment: Path, boot_id: str) -> None:
+    """Let the checkpoints of an environment be of another start of the machine."""
+    file = environment / "checkpoint"
+    half = len(file.read_bytes()) // 2
+    written = b""
+    for begin in (0, half):
+        slot = _decode(file.read_bytes()[begin : begin + half])
+        octets = b"" if slot is None else _encode(replace(slot, boot_id=boot_id, clean=False))
+        written += octets.ljust(half, b"\0")
+    file.write_bytes(written)
+
+
+def reading(spark: SparkSession, **options: object) -> DataFrame:
+    """A batch read; `omq_servers` and the like stand for `omq.servers`."""
+    return spark.read.format("omq").options(**spelled(options)).load()
+
+
+def spelled(options: Mapping[str, object]) -> dict[str, Any]:
+    names = {
+        "servers": "omq.servers",
+        "numRetries": "fetchOffset.numRetries",
+        "retryIntervalMs": "fetchOffset.retryIntervalMs",
+    }
+    return {names.get(name, name): value for name, value in options.items()}
+
+
+def rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    """Some columns of all rows, sorted."""
+    return sorted(tuple(_plain(value) for value in row) for row in frame.select(*names).collect())
+
+
+def _plain(value: object) -> object:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def offsets(frame: DataFrame) -> list[int]:
+    return [row[0] for row in rows(frame, "offset")]

@@ -1,0 +1,79 @@
+"""A real server, in a process of its own, for Spark to talk to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+from server_command import RunningServer, running_server
+
+from omq.client import connect
+
+PATIENCE = 90
+"""Seconds after which something that was promised is taken for missing: Java may have to start first."""
+
+
+@dataclass
+class Serving:
+    """A running server and its store."""
+
+    running: RunningServer
+    store: Path
+
+    @property
+    def address(self) -> str:
+        return self.running.address
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, sink: bool = False) -> None:
+        """Publish and confirm."""
+        trio.run(self._publish, topic, bodies, sink)
+
+    async def _publish(self, topic: str, bodies: Sequence[bytes], sink: bool) -> None:
+        async with connect(f"omq://{self.address}") as client:
+            if sink:
+                async with client.sink(topic) as opened:
+                    await opened.publish_many(bodies)
+            else:
+                await client.publish_many(topic, bodies)
+                await client.confirm()
+
+    def messages(self, topic: str) -> int:
+        """How many messages a topic has; 0 where there is none."""
+        return trio.run(self._messages, topic)
+
+    async def _messages(self, topic: str) -> int:
+        async with connect(f"omq://{self.address}") as client:
+            return sum(info.messages for info in await client.topics() if info.topic == topic.encode())
+
+    def wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
+        """Wait until a topic has so many messages."""
+        trio.run(self._wait_for, topic, enough)
+
+    async def _wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
+        with trio.fail_after(PATIENCE):
+            while not enough(await self._messages(topic)):  # noqa: ASYNC110 (the server is elsewhere)
+                await trio.sleep(0.01)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        trio.run(self._delete, topic)
+
+    async def _delete(self, topic: str) -> None:
+        async with connect(f"omq://{self.address}") as client:
+            await client.delete(topic)
+
+    def kill(self) -> None:
+        """The process is gone at once."""
+        self.running.process.kill()
+        self.running.process.wait()
+
+
+@contextmanager
+def serving(store: Path, settings: str = "", port: int = 0) -> Iterator[Serving]:
+    """A server on this store until the block is left."""
+    configuration = store.with_name(store.name + ".toml")
+    configuration.write_text(settings)
+    options = ("--store", str(store), "--config", str(configuration), "--listen", f"127.0.0.1:{port}")
+    with running_server(*options, "--log-level", "error") as running:
+        yield Serving(running, store)

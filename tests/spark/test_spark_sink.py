@@ -1,0 +1,241 @@
+"""Rows to topics, each exactly once (design, sections 5 and 7)."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from spark_helpers import offsets, reading, rows, spelled
+from spark_server import Serving, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with serving(tmp_path_factory.mktemp("sink") / "store") as server:
+        yield server
+
+
+def write(frame: DataFrame, **options: object) -> None:
+    frame.write.format("omq").options(**spelled(options)).mode("append").save()
+
+
+# -- batches ------------------------------------------------------------------------------------------------
+
+
+def test_rows_become_messages(spark: SparkSession, served: Serving) -> None:
+    frame = spark.createDataFrame(
+        [
+            (
+                "first",
+                b"1",
+                "k1",
+                [("lots", bytearray(b"7")), ("dmp.content-type", bytearray(b"text/plain"))],
+                1,
+            ),
+            ("second", b"2", None, None, 2),
+            ("first", b"3", "k3", [], 3),
+            ("first", b"", None, [("empty", None)], 4),
+        ],
+        "topic string, value binary, key string, headers array<struct<key:string,value:binary>>, more int",
+    ).coalesce(1)
+    write(frame, servers=served.address)
+    found = reading(spark, servers=served.address, subscribe="first,second", includeHeaders="true")
+    assert rows(found, "topic", "offset", "key", "value") == [
+        ("first", 1, b"k1", b"1"),
+        ("first", 2, b"k3", b"3"),
+        ("first", 3, None, b""),
+        ("second", 1, None, b"2"),
+    ]
+    headers = {row.offset: _named(row.headers) for row in found.where("topic = 'first'").collect()}
+    assert headers[1].pop("dmp.app-id") == headers[2].pop("dmp.app-id") == headers[3].pop("dmp.app-id")
+    assert headers == {
+        1: {"lots": b"7", "dmp.content-type": b"text/plain", "dmp.message-id": b"1"},
+        2: {"dmp.message-id": b"3"},
+        3: {"empty": None, "dmp.message-id": b"4"},
+    }
+
+
+def _named(headers: Any) -> dict[str, bytes | None]:
+    return {one.key: None if one.value is None else bytes(one.value) for one in headers}
+
+
+def test_what_was_read_can_be_written(spark: SparkSession, served: Serving) -> None:
+    served.publish("origin", [b"%d" % number for number in range(5000)], sink=True)
+    frame = reading(spark, servers=served.address, subscribe="origin", includeHeaders="true")
+    write(frame, servers=served.address, topic="copy")
+    copied = reading(spark, servers=served.address, subscribe="copy")
+    assert rows(copied, "offset", "value") == rows(frame, "offset", "value")
+
+
+def test_a_batch_with_a_producer_can_be_repeated(spark: SparkSession, served: Serving) -> None:
+    frame = spark.range(0, 1000, 1, 3).selectExpr("cast(id as string) as value")
+    for _ in range(2):
+        write(frame, servers=served.address, topic="once", producer="night-7")
+    assert reading(spark, servers=served.address, subscribe="once").count() == 1000
+    for _ in range(2):
+        write(frame, servers=served.address, topic="twice")
+    assert reading(spark, servers=served.address, subscribe="twice").count() == 2000
+
+
+WRONG = [
+    ("id", {"topic": "t"}, "A sink needs a column 'value'; there are id"),
+    ("id as value", {"topic": "t"}, "The column 'value' must be binary or string, not bigint"),
+    ("'a' as value", {}, "A sink needs a column 'topic', or the option topic"),
+    ("'a' as value, 'b' as headers", {"topic": "t"}, "The column 'headers' must be array<struct<key:string"),
+    ("'a' as value", {"topic": "x" * 256}, "The option topic cannot be"),
+    ("'a' as value", {"topic": "t", "path": "/tmp"}, "give omq.servers, and no path"),
+    ("'a' as value", {"topic": "t", "subscribe": "t"}, "There is no option 'subscribe'"),
+    ("cast(null as string) as value", {"topic": "t"}, "The value of row 1 is null"),
+    ("'a' as value, cast(null as string) as topic", {}, "The topic of row 1 is null"),
+    ("'a' as value, '' as topic", {}, "A row has the topic ''"),
+    ("'a' as value, repeat('k', 256) as key", {"topic": "t"}, "a key of 256 octets is longer than 255"),
+    (
+        "'a' as value, array(struct('dmp.colour' as key, cast('b' as binary) as value)) as headers",
+        {"topic": "t"},
+        "no header is called 'dmp.colour'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "sentence"), WRONG)
+def test_what_cannot_be_written(
+    spark: SparkSession, served: Serving, columns: str, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        write(spark.sql(f"select {columns} from range(1)"), servers=served.address, **options)
+    assert sentence in str(caught.value)
+
+
+def test_a_topic_is_only_appended_to(spark: SparkSession, served: Serving) -> None:
+    frame = spark.range(1).selectExpr("'a' as value")
+    with pytest.raises(PySparkException, match="A topic can only be appended to"):
+        frame.write.format("omq").options(**spelled({"servers": served.address, "topic": "t"})).mode(
+            "overwrite"
+        ).save()
+
+
+def test_a_server_that_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        serving(tmp_path / "store", "allow_undeclared = false") as server,
+        pytest.raises(
+            PySparkException, match="there is no such topic, and this server wants topics declared"
+        ),
+    ):
+        write(spark.range(1).selectExpr("'a' as value"), servers=server.address, topic="t")
+
+
+def test_a_server_that_is_restarted_while_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever was in doubt is sent again, and nothing of it is stored twice."""
+    store = tmp_path / "store"
+    stop = threading.Event()
+    with serving(store) as server:
+        port = server.running.port
+    errors: list[BaseException] = []
+
+    def keep_restarting() -> None:
+        try:
+            while not stop.is_set():
+                with serving(store, port=port) as server:
+                    stop.wait(0.5)
+                    if not stop.is_set():
+                        server.kill()
+        except BaseException as error:  # noqa: BLE001 (it is raised again below)
+            errors.append(error)
+
+    keeper = threading.Thread(target=keep_restarting)
+    keeper.start()
+    try:
+        frame = spark.range(0, 200_000, 1, 2).selectExpr("lpad(cast(id as string), 100, '.') as value")
+        write(frame, servers=f"127.0.0.1:{port}", topic="t", numRetries="1000", retryIntervalMs="50")
+    finally:
+        stop.set()
+        keeper.join()
+    assert errors == []
+    with serving(store) as server:
+        found = reading(spark, servers=server.address, subscribe="t")
+        assert found.count() == 200_000
+        assert found.select("value").distinct().count() == 200_000
+
+
+# -- streams ------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_into_a_topic(spark: SparkSession, served: Serving, tmp_path: Path) -> None:
+    def run() -> None:
+        source = spark.readStream.format("omq").options(
+            **spelled({"servers": served.address, "subscribe": "in", "startingOffsets": "earliest"})
+        )
+        target = source.load().select("value").writeStream.format("omq")
+        target.options(**spelled({"servers": served.address, "topic": "out"})).option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        ).trigger(availableNow=True).start().awaitTermination()
+
+    served.publish("in", [b"%d" % number for number in range(1000)])
+    run()
+    # The micro-batch is done again, as when Spark ended before it could note that it was done.
+    for name in ("0", ".0.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    served.publish("in", [b"%d" % number for number in range(1000, 1500)])
+    run()
+    found = reading(spark, servers=served.address, subscribe="out")
+    assert [int(value) for _, value in rows(found, "offset", "value")] == list(range(1500))
+    assert offsets(found) == list(range(1, 1501))
+
+
+DRIVER = """
+import sys
+from storage.spark import local_session
+
+files, address, checkpoint = sys.argv[1:]
+spark = local_session("driver", cores=2)
+rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text(files)
+query = (
+    rows.writeStream.format("omq")
+    .option("omq.servers", address)
+    .option("topic", "lines")
+    .option("checkpointLocation", checkpoint)
+    .trigger(availableNow=True)
+    .start()
+)
+print("started", flush=True)
+query.awaitTermination()
+print("done", flush=True)
+"""
+
+
+def test_every_row_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """File to omq to Parquet: the driver of the first half is killed in the middle of a micro-batch."""
+    files = tmp_path / "files"
+    files.mkdir()
+    expected = set()
+    for number in range(3):
+        lines = [f"{number}:{line}".ljust(100, ".") for line in range(40_000)]
+        (files / f"{number}.txt").write_text("\n".join(lines))
+        expected.update(lines)
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    with serving(tmp_path / "store") as server:
+        command = [sys.executable, str(script), str(files), server.address, str(tmp_path / "checkpoint")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as driver:
+            server.wait_for("lines", lambda messages: messages > 0)
+            os.killpg(driver.pid, signal.SIGKILL)
+        stored = server.messages("lines")
+        assert 0 < stored < len(expected)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+        assert "done" in done.stdout
+        reading(spark, servers=server.address, subscribe="lines").select("value").write.parquet(
+            str(tmp_path / "parquet")
+        )
+        found = [bytes(row.value).decode() for row in spark.read.parquet(str(tmp_path / "parquet")).collect()]
+        assert len(found) == len(expected)
+        assert set(found) == expected

@@ -1,0 +1,228 @@
+"""Streams out of topics: exact offsets, whatever happens in between (design, section 7)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from spark_helpers import Log, Topic, make_store, rows, spelled
+from spark_server import Serving, serving
+
+from storage.blocks import encode
+from storage.levels import Level
+from storage.spark.errors import DataLoss
+from storage.spark.options import read_options
+from storage.spark.reading import usual_schema
+from storage.spark.stream import StreamReader, share
+from storage.store import Store
+
+
+def streaming(spark: SparkSession, **options: object) -> DataFrame:
+    return spark.readStream.format("omq").options(**spelled(options)).load()
+
+
+class Query:
+    """A query to Parquet files, which can be run again and again."""
+
+    def __init__(self, place: Path) -> None:
+        self.output = place / "output"
+        self.checkpoint = place / "checkpoint"
+
+    def writer(self, frame: DataFrame) -> Any:
+        selected = frame.select("topic", "offset", "value")
+        options = {"path": str(self.output), "checkpointLocation": str(self.checkpoint)}
+        return selected.writeStream.format("parquet").options(**options)
+
+    def run(self, frame: DataFrame) -> list[int]:
+        """Everything there is now; the rows of each micro-batch."""
+        query = self.writer(frame).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress]
+
+    def found(self, spark: SparkSession) -> list[tuple[Any, ...]]:
+        return rows(spark.read.parquet(str(self.output)), "topic", "offset")
+
+    def offsets(self, batch: int) -> Any:
+        """What Spark has kept of a micro-batch's end."""
+        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+
+
+def numbered(first: int, last: int, topic: str = "prices") -> list[tuple[str, int]]:
+    return [(topic, message) for message in range(first, last + 1)]
+
+
+def test_all_that_is_there_in_micro_batches_and_on_from_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", prices=Topic([10, 20]), news=Topic([10]))) as server:
+        options = {
+            "servers": server.address,
+            "subscribe": "prices,news",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": 16,
+        }
+        assert query.run(streaming(spark, **options)) == [16, 16, 8]
+        assert query.found(spark) == numbered(1, 10, "news") + numbered(1, 30)
+        assert query.offsets(0) == {"news": 5, "prices": 13}  # in proportion to what waits
+        server.publish("prices", [b"x"] * 5)
+        assert query.run(streaming(spark, **options)) == [5]
+        assert sum(query.run(streaming(spark, **options))) == 0
+        assert query.found(spark) == numbered(1, 10, "news") + numbered(1, 35)
+
+
+def test_what_comes_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", **{"prices-1": Topic([10])})) as server:
+        frame = streaming(
+            spark, servers=server.address, subscribePattern="prices-.*", startingOffsets="earliest"
+        )
+        running = query.writer(frame).start()
+        try:
+            running.processAllAvailable()
+            assert query.found(spark) == numbered(1, 10, "prices-1")
+            server.publish("prices-1", [b"x"] * 3)
+            server.publish("prices-2", [b"x"] * 4)  # a topic that is new to the pattern
+            running.processAllAvailable()
+            assert query.found(spark) == numbered(1, 13, "prices-1") + numbered(1, 4, "prices-2")
+        finally:
+            running.stop()
+        # Stopped between two micro-batches, it goes on behind the last.
+        server.publish("prices-2", [b"x"])
+        assert query.run(frame) == [1]
+        assert query.found(spark) == numbered(1, 13, "prices-1") + numbered(1, 5, "prices-2")
+
+
+def test_a_micro_batch_that_did_not_complete_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", prices=Topic([30]))) as server:
+        options = {"path": str(server.store), "subscribe": "prices", "startingOffsets": "earliest"}
+        assert query.run(streaming(spark, **options, maxOffsetsPerTrigger=10)) == [10, 10, 10]
+        # As if Spark had ended before the last one was done.
+        for kept in ("commits", "sources"):
+            for name in ("2", ".2.crc"):
+                (query.checkpoint / kept / name).unlink(missing_ok=True)
+        server.publish("prices", [b"x"] * 4)
+        # The same end as before, then the rest; the file sink knows that it has the former.
+        query.run(streaming(spark, **options))
+        assert query.offsets(2) == {"prices": 31}
+        assert query.found(spark) == numbered(1, 34)
+
+
+def test_retention_that_overtakes_a_stream(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    store = make_store(tmp_path / "store", prices=Topic([10, 10, 10]))
+    options = {"subscribe": "prices", "startingOffsets": "earliest"}
+    with serving(store) as server:
+        assert query.run(streaming(spark, servers=server.address, **options)) == [30]
+    add_and_trim(store, 31, 15, before=36)
+    with serving(store) as server:
+        with pytest.raises(PySparkException, match="messages 31 to 35 are gone: they are no longer kept"):
+            query.run(streaming(spark, servers=server.address, **options))
+        log.mark()
+        query.run(streaming(spark, servers=server.address, **options, failOnDataLoss="false"))
+        assert query.found(spark) == numbered(1, 30) + numbered(36, 45)
+        assert "Topic 'prices': 5 messages skipped in all" in log.text()
+
+
+def add_and_trim(store: Path, first: int, count: int, before: int) -> None:
+    """More messages in blocks of five; and the oldest are deleted."""
+    with Store.open(store) as opened:
+        environment = opened.level(Level.WEAK)
+        (record,) = opened.catalogue.topics()
+        for message in range(first, first + count, 5):
+            environment.append([encode(record.id, message, [b"x"] * 5, 1_800_000_000_000_000)])
+        environment.trim(record.id, before)
+
+
+# -- the reader by itself: what Spark asks, in any order ----------------------------------------------------
+
+
+def reader(server: Serving, **options: object) -> StreamReader:
+    given = {"omq.servers": server.address, "subscribe": "prices"} | spelled(options)
+    parsed = read_options({name: str(value) for name, value in given.items()}, stream=True)
+    return StreamReader(parsed, usual_schema(parsed))
+
+
+def test_the_first_batch_of_a_stream_from_the_latest_is_empty(tmp_path: Path) -> None:
+    """Were it cut off, nobody would know any more where it began."""
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        stream = reader(server)
+        start = stream.initialOffset()
+        assert start == {"prices": 11}
+        server.publish("prices", [b"x"] * 5)
+        assert stream.latestOffset(start, ReadAllAvailable()) == {"prices": 11}
+        assert stream.latestOffset(start, ReadAllAvailable()) == {"prices": 16}
+        # Started again before the first batch was done, Spark asks for a beginning anew, behind the kept end.
+        again = reader(server)
+        assert again.initialOffset() == {"prices": 16}
+        assert again.partitions({"prices": 16}, {"prices": 11}) == []
+        (partition,) = again.partitions({"prices": 11}, {"prices": 16})
+        assert sum(batch.num_rows for batch in again.read(partition)) == 5
+        for one in (stream, again):
+            one.stop()
+
+
+def test_available_now_has_an_end_that_does_not_move(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        stream = reader(server, startingOffsets="earliest", maxOffsetsPerTrigger=7)
+        limit = stream.getDefaultReadLimit()
+        assert limit == ReadMaxRows(7)
+        stream.prepareForTriggerAvailableNow()
+        server.publish("prices", [b"x"] * 100)
+        offsets = [stream.initialOffset()]
+        for _ in range(3):
+            offsets.append(stream.latestOffset(offsets[-1], limit))
+        assert offsets == [{"prices": 1}, {"prices": 8}, {"prices": 11}, {"prices": 11}]
+        assert stream.reportLatestOffset() == {"prices": 111}
+        stream.stop()
+
+
+def test_a_topic_that_goes_away(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]), news=Topic([3]))) as server:
+        strict = reader(server)
+        loose = reader(server, failOnDataLoss="false")
+        everything = ReadAllAvailable()
+        server.delete("prices")
+        server.publish("prices", [b"x"] * 4)
+        with pytest.raises(DataLoss, match="message 11 was to be read next, but it has only got to 5"):
+            strict.latestOffset({"prices": 11}, everything)
+        assert loose.latestOffset({"prices": 11}, everything) == {"prices": 5}
+        server.delete("prices")
+        with pytest.raises(Exception, match="There is no topic 'prices'"):
+            strict.latestOffset({"prices": 5}, everything)
+        assert loose.latestOffset({"prices": 5}, everything) == {}
+        assert loose.partitions({"prices": 1}, {"prices": 5}) == []
+        for one in (strict, loose):
+            one.stop()
+
+
+def test_the_options_of_a_stream(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        with pytest.raises(ValueError, match="endingOffsets makes no sense here: a stream has no end"):
+            reader(server, endingOffsets="latest")
+        one = reader(server, startingOffsets='{"prices": 4}')
+        assert one.initialOffset() == {"prices": 4}
+        one.stop()
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "most", "expected"),
+    [
+        ({"a": 1, "b": 1}, {"a": 5, "b": 5}, 100, {"a": 5, "b": 5}),
+        ({"a": 1, "b": 1}, {"a": 91, "b": 11}, 10, {"a": 10, "b": 2}),
+        ({"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2, "c": 2}, 2, {"a": 2, "b": 2, "c": 1}),
+        ({"a": 7}, {"a": 7}, 1, {"a": 7}),
+        ({}, {}, 1, {}),
+    ],
+)
+def test_sharing_out(
+    begins: dict[str, int], ends: dict[str, int], most: int, expected: dict[str, int]
+) -> None:
+    assert share(begins, ends, most) == expected
