@@ -108,10 +108,8 @@ def needs_recovery(path: Path, boot_id: str) -> bool:
 
     OSError when the checkpoint file cannot be read.
     """
-    slots = _read(path)
-    if slots is None or slots.newest is None:
-        return True
-    return not slots.newest.clean and slots.newest.boot_id != boot_id
+    newest = _read(path)
+    return newest is None or (not newest.clean and newest.boot_id != boot_id)
 
 
 class Checkpoints:
