@@ -12,6 +12,7 @@ import msgspec
 import trio
 from pythonjsonlogger.json import JsonFormatter
 
+from omq.cli.allocator import keep_freed_memory
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, open_server
@@ -84,6 +85,7 @@ def main() -> None:
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     _set_up_logging(arguments.log_format, arguments.log_level)
+    keep_freed_memory()
     logging.getLogger("omq.server").info("%s", describe())
     try:
         trio.run(run, config)

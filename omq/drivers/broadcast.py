@@ -6,7 +6,7 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, Taken
+from omq.drivers.channel import Cut, Gone, Messages, Refused, Subscriber, Taken
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import FRAME_HEADER, Block, encode
@@ -157,14 +157,12 @@ class BroadcastChannel:
             return self._forward([_beginning(blocks[0], self.position)])
         return self._forward(_unbroken(blocks))
 
-    def _forward(self, blocks: list[Block]) -> Frames:
-        parts: list[Octets] = [blocks[0].after(self.position)]
-        parts += [block.frames for block in blocks[1:]]
+    def _forward(self, blocks: list[Block]) -> Messages:
         cuts = [Cut(blocks[0], range(self.position, blocks[0].next))]
         cuts += [Cut(block, range(block.first, block.next)) for block in blocks[1:]]
         self.position = blocks[-1].next
         self.driver.moved()
-        return Frames(tuple(parts), tuple(cuts))
+        return Messages(tuple(cuts))
 
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
@@ -172,7 +170,7 @@ class BroadcastChannel:
         self.driver.moved()
         return gone
 
-    def written(self, octets: int) -> None:
+    def written(self, count: int) -> None:
         """The cursor moved when the blocks were taken; now their memory is free."""
         self._give_back()
 

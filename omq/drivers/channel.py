@@ -3,7 +3,6 @@
 A terminal opens a channel on a driver, takes what the driver forwards, and says how much of it was written.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -19,29 +18,22 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Some messages of a block, in order."""
+    """Some messages of a block, in order: at least one."""
 
     block: Block
     ids: range
-    dealt: Sequence[memoryview] | None = None
-    """Their frames, where somebody has taken them apart already."""
 
-    def frames(self) -> Sequence[memoryview]:
-        """The frame of each message."""
-        if self.dealt is not None:
-            return self.dealt
-        slices = self.block.slices(self.ids.start)
-        return slices[: self.ids.stop - self.ids.start : self.ids.step]
+    def frames(self) -> Octets:
+        """Their frames, one after another: the block's own octets where they lie together."""
+        if self.ids.step == 1 and self.ids.stop == self.block.next:
+            return self.block.after(self.ids.start)
+        return self.block.gather(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
-    """Message frames to write, in order, as they go out on the wire.
+class Messages:
+    """Messages to write, in order, in whatever form the terminal writes them."""
 
-    `cuts` are the same messages, for terminals that write them in another form.
-    """
-
-    parts: tuple[Octets, ...]
     cuts: tuple[Cut, ...]
 
 
@@ -54,7 +46,7 @@ class Gone:
     reason: str
 
 
-Taken = Frames | Gone
+Taken = Messages | Gone
 
 
 class End(Enum):
@@ -85,11 +77,8 @@ class Channel(Protocol):
     async def take(self) -> Taken | None:
         """The next thing to write, None when there was nothing after all."""
 
-    def written(self, octets: int) -> None:
-        """How many octets of the last Frames taken went to the socket: all, or fewer when it broke.
-
-        A terminal that writes messages in another form counts the frames of those it wrote.
-        """
+    def written(self, count: int) -> None:
+        """How many of the last Messages taken went whole to the socket: all, or fewer when it broke."""
 
     def hold(self) -> None:
         """Nobody takes yet: keep the place, and leave to others what can be left to them."""

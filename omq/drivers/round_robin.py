@@ -16,7 +16,7 @@ import trio
 from omq.drivers.channel import Gone, Refused, Subscriber
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.holdings import Holdings
-from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import Block
@@ -56,7 +56,7 @@ class RoundRobinDriver(Driver):
         self._holdings = Holdings()
         self._held = 0
         self._room_made = trio.lowlevel.ParkingLot()
-        self._frames: tuple[Block, list[memoryview]] | None = None
+        self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
 
     # -- channels ------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class RoundRobinDriver(Driver):
         if block is not None and block.first > message:
             self._report(Gone(message, message, "it is no longer kept"))
         elif block is not None:
-            able[0].deal(block, range(message, message + 1), [block.frame(message)])
+            able[0].deal(block, range(message, message + 1))
             self._turn_after(able[0])
 
     async def _deal_next(self) -> None:
@@ -197,26 +197,22 @@ class RoundRobinDriver(Driver):
             return
         if block.first > self._cursor:
             self._cursor = block.first
-        if self._frames is None or self._frames[0] is not block:
-            self._frames = block, block.slices(block.first)
-        self._deal_block(*self._frames)
+        self._dealing = block
+        self._deal_block(block)
         if self._cursor == block.next:
-            self._frames = None
+            self._dealing = None
             self.tail.forget_below(self._cursor)
 
-    def _deal_block(self, block: Block, frames: list[memoryview]) -> None:
+    def _deal_block(self, block: Block) -> None:
         """Deal from the cursor on, in rounds in which every subscriber that can take gets equally many."""
         index = self._cursor - block.first
-        frame_octets = len(block.frames) // block.count
+        octets = mean_octets(block)
         while index < block.count and (able := self._able()):
-            share = min(channel.room(frame_octets) for channel in able)
+            share = min(channel.room(octets) for channel in able)
             count = min(block.count - index, share * len(able))
             for turn, channel in enumerate(able[:count]):
-                channel.deal(
-                    block,
-                    range(block.first + index + turn, block.first + index + count, len(able)),
-                    frames[index + turn : index + count : len(able)],
-                )
+                first = block.first + index
+                channel.deal(block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
         self._cursor = block.first + index
@@ -229,8 +225,8 @@ class RoundRobinDriver(Driver):
         """The block with a message, or the next one after it; None when the store has neither."""
         if not self.is_persistent:
             return self._holdings.find(message)
-        if self._frames is not None and self._frames[0].first <= message < self._frames[0].next:
-            return self._frames[0]
+        if self._dealing is not None and self._dealing.first <= message < self._dealing.next:
+            return self._dealing
         if self.tail.covers(message):
             return self.tail.from_position(message, 1)[0]
         while self._read_ahead and self._read_ahead[0].next <= message:

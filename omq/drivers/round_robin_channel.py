@@ -4,17 +4,17 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from omq.drivers.channel import Cut, Frames, Gone, Octets, Refused, Subscriber, Taken
+from omq.drivers.channel import Cut, Gone, Messages, Refused, Subscriber, Taken
 from storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
 """How much waits to be written to one subscriber: it has room while less does."""
 
 TAKE_OCTETS = 256 << 10
+"""How much one take gives at once: then the connection's other subscriptions have their turn."""
 
-
-Hand = tuple[Block, range, list[memoryview]]
-"""What was dealt at once: some messages of a block, their ids with a common step, and their frames."""
+MOST_CUTS = 512
+"""How many cuts one take gives at the most: single messages, where few have room at a time."""
 
 
 class Dealer(Protocol):
@@ -36,10 +36,10 @@ class RoundRobinChannel:
         self.subscriber = subscriber
         self._dealer = dealer
         self._credit: int | None = None
-        self._outbox: deque[Hand] = deque()
-        self._taken: list[Hand] = []
+        self._outbox: deque[Cut] = deque()
+        self._taken: list[Cut] = []
         self._held = False
-        self._queued = 0
+        self._queued = 0  # octets in the outbox and taken, by the mean of each block
         self._unconfirmed: dict[int, None] = {}
         self._news: deque[Gone] = deque()
 
@@ -57,9 +57,10 @@ class RoundRobinChannel:
         left = OUTBOX_OCTETS - self._queued
         return 0 if left <= 0 else max(1, left // frame_octets)
 
-    def deal(self, block: Block, ids: range, frames: list[memoryview]) -> None:
-        self._outbox.append((block, ids, frames))
-        self._queued += sum(map(len, frames))
+    def deal(self, block: Block, ids: range) -> None:
+        """Messages of a block, with a common step."""
+        self._outbox.append(Cut(block, ids))
+        self._queued += len(ids) * mean_octets(block)
         if self._credit is not None:
             self._unconfirmed.update(dict.fromkeys(ids))
         self.subscriber.wake()
@@ -73,8 +74,8 @@ class RoundRobinChannel:
         if self._credit is not None:
             yield from self._unconfirmed
             return
-        for _, ids, _ in (*self._taken, *self._outbox):
-            yield from ids
+        for cut in (*self._taken, *self._outbox):
+            yield from cut.ids
 
     # -- the terminal's side -------------------------------------------------------------------------------
 
@@ -84,38 +85,34 @@ class RoundRobinChannel:
     async def take(self) -> Taken | None:
         if self._news:
             return self._news.popleft()
-        parts: list[Octets] = []
         octets = 0
-        while self._outbox and octets < TAKE_OCTETS:
-            hand = self._outbox.popleft()
-            self._taken.append(hand)
-            frames = hand[2]
-            part = frames[0] if len(frames) == 1 else b"".join(frames)
-            parts.append(part)
-            octets += len(part)
-        return Frames(tuple(parts), tuple(Cut(*hand) for hand in self._taken)) if parts else None
+        while self._outbox and octets < TAKE_OCTETS and len(self._taken) < MOST_CUTS:
+            cut = self._outbox.popleft()
+            self._taken.append(cut)
+            octets += len(cut.ids) * mean_octets(cut.block)
+        return Messages(tuple(self._taken)) if self._taken else None
 
-    def written(self, octets: int) -> None:
-        """`octets` of the last take are on the socket: those are done, unless they need a Received."""
+    def written(self, count: int) -> None:
+        """`count` messages of the last take are on the socket: they are done, unless they need a Received."""
         taken, self._taken = self._taken, []
-        back: list[Hand] = []
-        for block, ids, frames in taken:
-            size = sum(map(len, frames))
-            complete = len(frames) if octets >= size else _whole_frames(frames, octets)
-            octets = max(0, octets - size)
-            self._queued -= sum(map(len, frames[:complete]))
-            if complete and self._credit is None:
-                self._dealer.done(ids[0], complete)
-            if complete < len(frames):
-                back.append((block, ids[complete:], frames[complete:]))
+        back: list[Cut] = []
+        for cut in taken:
+            whole = min(count, len(cut.ids))
+            count -= whole
+            if whole:
+                self._queued -= whole * mean_octets(cut.block)
+                if self._credit is None:
+                    self._dealer.done(cut.ids[0], whole)
+            if whole < len(cut.ids):
+                back.append(Cut(cut.block, cut.ids[whole:]))
         self._outbox.extendleft(reversed(back))
         self._dealer.can_take()
 
     def request(self, credit: int) -> None:
         """From now on at most `credit` messages at a time, each to be confirmed with `received`."""
         if self._credit is None:
-            for _, ids, _ in (*self._taken, *self._outbox):
-                self._unconfirmed.update(dict.fromkeys(ids))
+            for cut in (*self._taken, *self._outbox):
+                self._unconfirmed.update(dict.fromkeys(cut.ids))
         self._credit = credit
         self._dealer.can_take()
 
@@ -146,10 +143,6 @@ class RoundRobinChannel:
         self._unconfirmed.clear()
 
 
-def _whole_frames(frames: Sequence[memoryview], octets: int) -> int:
-    """How many of the frames fit in full into the octets."""
-    for index, frame in enumerate(frames):
-        octets -= len(frame)
-        if octets < 0:
-            return index
-    return len(frames)
+def mean_octets(block: Block) -> int:
+    """What a message of the block takes on the wire, on average: near enough to share out room by."""
+    return block.size // block.count

@@ -29,8 +29,8 @@ BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
 """Where a block is full: large enough that a scan costs little, small enough to cut and to send at once."""
 
-GROUP_OCTETS = 8 << 20
-"""How much one commit takes at the most."""
+GROUP_OCTETS = 4 << 20
+"""How much one commit takes at the most: less than may be posted, so that more comes in meanwhile."""
 
 COMPLAIN_SECONDS = 5.0
 """How often commits that fail are logged at the most."""

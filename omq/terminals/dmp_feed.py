@@ -5,11 +5,12 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 """
 
 import logging
+from collections.abc import Sequence
 from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Channel, Cut, Frames, Gone
+from omq.drivers.channel import Channel, Cut, Gone, Messages
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Principal
 from omq.drivers.problems import for_clients
@@ -121,8 +122,8 @@ class FeedService:
         if self._feed.has_ended:
             return True
         match taken:
-            case Frames():
-                await self._send(channel, taken)
+            case Messages(cuts):
+                await self._send(channel, cuts)
             case Gone(first, last, reason):
                 await self._report(f"messages {first} to {last} are gone: {reason}")
             case None:
@@ -131,25 +132,25 @@ class FeedService:
                 assert_never(taken)
         return True
 
-    async def _send(self, channel: Channel, taken: Frames) -> None:
-        envelopes = b"".join(map(self._envelopes, taken.cuts))
+    async def _send(self, channel: Channel, cuts: Sequence[Cut]) -> None:
+        envelopes = b"".join(map(self._envelopes, cuts))
         before = self._transport.sent
         try:
             await self._transport.send(envelopes)
         finally:
             sent = self._transport.sent - before
-            if sent == len(envelopes):
-                channel.written(sum(map(len, taken.parts)))
-            else:
-                frames = [frame for cut in taken.cuts for frame in cut.frames()]
-                channel.written(sum(map(len, frames[: _whole_envelopes(envelopes, sent)])))
+            everything = sent == len(envelopes)
+            channel.written(
+                sum(len(cut.ids) for cut in cuts) if everything else _whole_envelopes(envelopes, sent)
+            )
 
     def _envelopes(self, cut: Cut) -> bytes:
         """Each message with its own head, or with the one for messages without."""
         if not cut.block.has_heads:
             return dmp_writer.of_block(cut.block, cut.ids, self._head)
-        heads = cut.block.heads_from(cut.ids.start)[: cut.ids.stop - cut.ids.start : cut.ids.step]
-        bodies = [frame[FRAME_HEADER:] for frame in cut.frames()]
+        ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
+        heads = cut.block.heads_from(cut.ids.start)[ids]
+        bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
         return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
 
     async def _report(self, what: str) -> None:

@@ -125,8 +125,14 @@ class SinkService:
             await self._report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
 
     def fail(self, problem: Problem) -> None:
-        """Read no more, and answer with this problem, unless there was one before."""
-        if self._problem is None:
+        """Read no more, and answer with this problem, unless there was one before.
+
+        That a message could not be stored outweighs what merely ended the reading: the messages that are
+        stored may then not be the first ones that came.
+        """
+        before = self._problem
+        lost = problem.code is ResponseCode.INTERNAL_ERROR
+        if before is None or (lost and before.code in (ResponseCode.SYNTAX_ERROR, ResponseCode.NOT_ALLOWED)):
             self._problem = problem
         self._reading.cancel()
 

@@ -27,6 +27,7 @@ class Intake:
         self._transport = transport
         self._memory = memory
         self._reading = 0
+        self._is_streaming = False
         self._held = 0
         self._has_one = False
         self._since: float | None = None
@@ -36,13 +37,26 @@ class Intake:
 
         Nothing when the other side has finished sending. Raises trio.BrokenResourceError when it broke.
         """
+        if self._is_streaming:
+            # There was much the last time: where there is much again, all of it is one read.
+            octets = self._take_arrived()
+            if octets:
+                return await self._transport.receive_arrived(octets)
         received = await self._transport.receive()
-        if len(received) == FIRST_OCTETS:
-            more = self._transport.more()
-            if more and self._memory.reading.try_take(more):
-                self._reading = more
-                received += await self._transport.receive_more(more)
+        self._is_streaming = len(received) == FIRST_OCTETS
+        if self._is_streaming:
+            octets = self._take_arrived()
+            if octets:
+                received += await self._transport.receive_arrived(octets)
         return received
+
+    def _take_arrived(self) -> int:
+        """How much more can be read at once, as far as the memory for it goes; it is held then."""
+        arrived = self._transport.arrived()
+        if not self._memory.reading.try_take(arrived):
+            return 0
+        self._reading = arrived
+        return arrived
 
     def done(self) -> None:
         """What was received is acted on, and kept no longer."""

@@ -13,7 +13,7 @@ import trio
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Frames, Gone, Refused
+from omq.drivers.channel import Channel, Cut, End, Gone, Messages, Octets, Refused
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
 from omq.drivers.memory import Memory
@@ -21,7 +21,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.protocol import types
-from omq.protocol.frames import encode
+from omq.protocol.frames import encode, whole_frames
 from omq.protocol.lines import LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
@@ -252,15 +252,15 @@ class OmqTerminal:
         if subscription.is_closed():
             return
         match taken:
-            case Frames(parts, _):
+            case Messages(cuts):
                 self._sending = subscription
+                parts = [cut.frames() for cut in cuts]
                 before = self._transport.sent
                 try:
-                    for part in parts:
-                        await self._transport.send(part)
+                    await self._transport.send_together(parts)
                 finally:
                     self._sending = None
-                    channel.written(self._transport.sent - before)
+                    channel.written(_whole_messages(cuts, parts, self._transport.sent - before))
                     if subscription.is_closed():
                         channel.close()
             case Gone(first, last, reason):
@@ -512,6 +512,17 @@ class OmqTerminal:
         if not isinstance(subscription.channel, RoundRobinChannel):
             raise Refused("only messages of a round-robin topic are confirmed")
         return subscription.channel
+
+
+def _whole_messages(cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> int:
+    """How many messages lie whole within the first so many octets of the parts."""
+    count = 0
+    for cut, part in zip(cuts, parts, strict=True):
+        if octets < len(part):
+            return count + whole_frames(memoryview(part)[:octets])
+        octets -= len(part)
+        count += len(cut.ids)
+    return count
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:

@@ -1,6 +1,8 @@
 """A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
 
+import os
 from array import array
+from collections.abc import Sequence
 from fcntl import ioctl
 from termios import FIONREAD
 
@@ -9,8 +11,8 @@ import trio
 FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""
 
-MORE_OCTETS = 240 << 10
-"""What it takes beyond that, when there is more and the server's memory allows it (design, section 1)."""
+MOST_OCTETS = 512 << 10
+"""What it takes when there is more and the server's memory allows it (design, section 1)."""
 
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
@@ -47,24 +49,38 @@ class Transport:
         """Have the kernel see now and then whether the other side is there, when it is sent nothing."""
         self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
 
-    async def receive(self) -> bytes:
-        """A little of what has arrived, at least an octet; nothing when the other side has finished sending.
+    async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
+        """What has arrived, at most so many octets; none of them when the other side has finished sending.
 
         Raises trio.BrokenResourceError when the connection broke.
         """
-        data: bytes = await self._stream.receive_some(FIRST_OCTETS)
-        return data
+        while True:
+            # Waiting first, rather than trying first: what has just arrived is acted on at once, not a round
+            # of the scheduler later.
+            await trio.lowlevel.wait_readable(self._stream.socket)
+            try:
+                return self._read(octets)
+            except BlockingIOError:
+                pass  # it was readable for somebody who looked too early
 
-    def more(self) -> int:
-        """How many octets a second read would give at once, at most MORE_OCTETS."""
-        arrived = array("i", [0])
-        ioctl(self._stream.socket.fileno(), FIONREAD, arrived)
-        return min(arrived[0], MORE_OCTETS)
+    async def receive_arrived(self, octets: int) -> bytes:
+        """So many octets that have arrived, according to `arrived`. Raises as `receive` does."""
+        await trio.lowlevel.checkpoint()
+        return self._read(octets)
 
-    async def receive_more(self, octets: int) -> bytes:
-        """So many octets that have arrived, according to `more`."""
-        data: bytes = await self._stream.receive_some(octets)
-        return data
+    def _read(self, octets: int) -> bytes:
+        try:
+            return os.read(self._stream.socket.fileno(), octets)
+        except BlockingIOError:
+            raise
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
+    def arrived(self) -> int:
+        """How many octets a read would give at once, at most MOST_OCTETS."""
+        count = array("i", [0])
+        ioctl(self._stream.socket.fileno(), FIONREAD, count)
+        return min(count[0], MOST_OCTETS)
 
     async def send(self, data: bytes | memoryview) -> None:
         """Send all of it. Raises trio.BrokenResourceError when the connection broke."""
@@ -81,6 +97,21 @@ class Transport:
                         count += sent
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
+    async def send_together(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send all of the parts, at most 1,024 of them. Raises trio.BrokenResourceError when it broke."""
+        if len(parts) == 1:
+            await self.send(parts[0])
+            return
+        try:
+            count = await self._stream.socket.sendmsg(parts)
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+        self.sent += count
+        for part in parts:
+            if count < len(part):
+                await self.send(memoryview(part)[count:] if count else part)
+            count = max(0, count - len(part))
 
     async def finish(self) -> None:
         """Say that nothing more comes, and read on a little.

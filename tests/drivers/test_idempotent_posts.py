@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from omq.config import Config
 from omq.drivers.catalogue import LEVELS, Catalogue
-from omq.drivers.channel import Channel, End, Frames
+from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
@@ -264,9 +264,9 @@ async def test_a_transient_topic_remembers_while_it_runs(drivers: Drivers, deliv
     frames = b""
     while channel.ready():
         taken = await channel.take()
-        assert isinstance(taken, Frames)
-        frames += b"".join(taken.parts)
-        channel.written(sum(map(len, taken.parts)))
+        assert isinstance(taken, Messages)
+        frames += b"".join(cut.frames() for cut in taken.cuts)
+        channel.written(sum(len(cut.ids) for cut in taken.cuts))
     bodies = [b"a 1", b"a 2", b"b 1", b"a 3", b"-"]
     assert len(frames) == sum(map(len, bodies)) + FRAME_HEADER * len(bodies)
     assert all(body in frames for body in bodies)
@@ -283,8 +283,8 @@ async def test_heads_of_a_transient_topic_are_held_and_given_back(drivers: Drive
     channel = driver.open(Listener(), FromCurrent())
     await trio.testing.wait_all_tasks_blocked()
     taken = await channel.take()
-    assert isinstance(taken, Frames)
-    channel.written(sum(map(len, taken.parts)))
+    assert isinstance(taken, Messages)
+    channel.written(sum(len(cut.ids) for cut in taken.cuts))
     assert drivers.memory.waiting.used == 0
 
 

@@ -282,6 +282,16 @@ async def test_a_store_that_is_full(store: Path, persistence: bytes) -> None:
         assert (await host.topics())[b"t"].messages == int(answer.split()[2]) > 0
 
 
+async def test_a_message_that_is_not_stored_outweighs_a_malformed_one_after_it(store: Path) -> None:
+    async with serving(store, map_bytes=MIB) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        connection = await sink(host, client)
+        await connection.send(envelopes([b"x" * 2 * MIB]) + b"\0\0\0\1")
+        (answer,) = await said(connection)
+        assert answer == b"541 INTERNAL-ERROR 0 messages stored; the store is full"
+
+
 @pytest.mark.parametrize(
     ("options", "persistence", "taken", "expected"),
     [

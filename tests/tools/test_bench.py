@@ -14,6 +14,7 @@ CASES = (
     "live-1-1",
     "live-1-8",
     "round-robin-1-4",
+    "round-robin-weak-1-4",
     "ingest-weak",
     "ingest-strong",
     "replay-warm",
@@ -23,6 +24,7 @@ CASES = (
     "memory-stored",
     "memory-stored-4x",
     "memory-stalled",
+    "connections",
 )
 
 
@@ -36,6 +38,7 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
     stores.mkdir()
     figures = tmp_path / "figures.json"
     tiny = ["--runs=1", "--seconds=0.05", "--sizes=100", "--stored-mib=0.5", "--weak-flush-seconds=0.05"]
+    tiny += ["--connections=100"]
     result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(figures.read_text())
@@ -45,12 +48,13 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
         assert row["failure"] is None, case
         assert row["median"] > 0, case
         assert row["samples"][0]["counted"], case
-    for case in ("live-1-1", "live-1-8", "round-robin-1-4"):
+    for case in ("live-1-1", "live-1-8", "round-robin-1-4", "round-robin-weak-1-4"):
         sample = rows[case]["samples"][0]
         subscribers = sorted(sample["detail"].values())
         whole = sum(subscribers) if case.startswith("round-robin") else subscribers[0]
         assert whole == sample["messages"] > 0
-    assert len(report["contents compared"]) == 4
+    assert {row["system"] for row in report["rows"]} == {"omq", "omq-lines", "omq-plain", "none"}
+    assert len(report["contents compared"]) == 3 * 5
     assert not any("FAILED" in text for text in report["contents compared"])
     assert not list(stores.iterdir()), "the bench left something behind"
 

@@ -53,6 +53,9 @@ class NoServer(System):
     def publisher(self, kind: Kind, topic: bytes) -> Publisher:
         return Publisher(self.connect_socket())
 
+    def idle(self) -> socket.socket:
+        raise BenchFailure("there is no server to connect to")
+
     def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
         assert self._listener is not None
         connected, _ = self._listener.accept()

@@ -16,6 +16,7 @@ from measure import (
     WINDOW_OCTETS,
     Sample,
     Settings,
+    connections,
     ingest,
     latency,
     live,
@@ -23,9 +24,9 @@ from measure import (
     replay,
 )
 from nats_load import NatsSystem
-from omq_load import OmqSystem
+from omq_load import OmqLines, OmqPlain, OmqSystem
 from redis_load import RedisSystem
-from report import MICROSECONDS, OCTETS, RATE, Row, amount, document, filesystem, machine, table
+from report import EACH, MICROSECONDS, OCTETS, RATE, Row, amount, document, filesystem, machine, table
 from systems import Kind, System, split_command
 from workers import BenchFailure
 
@@ -33,30 +34,44 @@ KINDS = {
     "live-1-1": Kind.LIVE,
     "live-1-8": Kind.LIVE,
     "round-robin-1-4": Kind.ROUND_ROBIN,
+    "round-robin-weak-1-4": Kind.ROUND_ROBIN_WEAK,
     "ingest-weak": Kind.WEAK,
     "ingest-strong": Kind.STRONG,
     "replay-warm": Kind.WEAK,
     "replay-cold": Kind.WEAK,
     "latency": Kind.LIVE,
     "memory": Kind.WEAK,
+    "connections": Kind.LIVE,
 }
 """The cases in the order in which they are measured, and the kind of topic of each."""
 
 MEMORY_ROWS = ("memory-idle", "memory-stored", "memory-stored-4x", "memory-stalled")
 """The rows that the memory case makes."""
 
-UNITS = {"latency": MICROSECONDS, "memory": OCTETS}
+UNITS = {"latency": MICROSECONDS, "memory": OCTETS, "connections": EACH}
+
+ONCE = ("memory", "connections")
+"""The cases that are not timed: one run says it."""
 
 EPILOG = """\
 cases:
   live-1-1, live-1-8   one publisher; until each of 1 or 8 subscribers has every message
   round-robin-1-4      one publisher, four subscribers, every message to one of them
+  round-robin-weak-1-4 the same with messages stored until they are done (of the peers, as above)
   ingest-weak          published until confirmed, over at least five flush intervals
   ingest-strong        published until confirmed, every confirmation after an fsync
   replay-warm          a stored topic from its beginning, files in the page cache
   replay-cold          the same after a restart with the page cache dropped (best effort)
   latency              one way at a low rate: median and 99th percentile
   memory               idle, with stored messages, and with a subscriber that stops reading
+  connections          memory of each of many idle connections
+
+systems:
+  omq                  the server as it is built here, published to through DMP sinks
+  omq-lines            the same, published to with Publish lines: what is said once a message and system
+  omq-plain            the same as omq with the plain Python codec
+  nats, redis          nats-server and redis-server
+  none                 the generators by themselves
 """
 
 
@@ -83,7 +98,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--systems",
         default="",
         metavar="NAME,...",
-        help="of omq, nats, redis, none (default: as --peers says)",
+        help="of omq, omq-lines, omq-plain, nats, redis, none (default: as --peers says)",
     )
     parser.add_argument(
         "--stored-mib",
@@ -91,6 +106,9 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         default=200.0,
         metavar="N",
         help="bodies stored for a replay (default 200 MiB)",
+    )
+    parser.add_argument(
+        "--connections", type=int, default=5000, metavar="N", help="idle connections (default 5000)"
     )
     parser.add_argument(
         "--weak-flush-seconds", type=float, default=2.0, metavar="S", help="omq's flush interval (default 2)"
@@ -115,6 +133,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         arguments.seconds = min(arguments.seconds, 0.5)
         arguments.weak_flush_seconds = min(arguments.weak_flush_seconds, 0.2)
         arguments.stored_mib = min(arguments.stored_mib, 20.0)
+        arguments.connections = min(arguments.connections, 500)
     try:
         arguments.sizes = [int(word) for word in arguments.sizes.split(",")]
     except ValueError:
@@ -128,18 +147,19 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         if not any(case.startswith(word) for case in KINDS):
             parser.error(f"no case begins with {word!r}; there are {', '.join(KINDS)}")
     arguments.cases = [case for case in KINDS if not wanted or any(case.startswith(word) for word in wanted)]
-    default = "omq,none,nats,redis" if arguments.peers else "omq,none"
+    own = "omq,omq-lines,omq-plain,none"
+    default = own + ",nats,redis" if arguments.peers else own
     arguments.systems = [word for word in (arguments.systems or default).split(",") if word]
     for word in arguments.systems:
-        if word not in ("omq", "nats", "redis", "none"):
+        if word not in ("omq", "omq-lines", "omq-plain", "nats", "redis", "none"):
             parser.error(f"there is no system {word!r}")
     if arguments.directory is not None and not arguments.directory.is_dir():
         parser.error(f"there is no directory {arguments.directory}")
     return arguments
 
 
-def take(case: str, system: System, settings: Settings, size: int) -> dict[str, Sample]:
-    """One run of one case; the figures by the name of their row."""
+def take(case: str, system: System, settings: Settings, size: int, count: int) -> dict[str, Sample]:
+    """One run of one case; the figures by the name of their row. `count` is the number of connections."""
     match case:
         case "live-1-1":
             return {case: live(system, settings, size, Kind.LIVE, 1)}
@@ -147,12 +167,16 @@ def take(case: str, system: System, settings: Settings, size: int) -> dict[str, 
             return {case: live(system, settings, size, Kind.LIVE, 8)}
         case "round-robin-1-4":
             return {case: live(system, settings, size, Kind.ROUND_ROBIN, 4)}
+        case "round-robin-weak-1-4":
+            return {case: live(system, settings, size, Kind.ROUND_ROBIN_WEAK, 4)}
         case "ingest-weak" | "ingest-strong":
             return {case: ingest(system, settings, size, KINDS[case])}
         case "replay-warm" | "replay-cold":
             return {case: replay(system, settings, size, cold=case == "replay-cold")}
         case "latency":
             return {case: latency(system, settings, size)}
+        case "connections":
+            return {case: connections(system, count, settings)}
         case _:
             return memory(system, settings, size)
 
@@ -165,10 +189,13 @@ def say(text: str) -> None:
 class Bench:
     """The rows that come together over the runs."""
 
-    def __init__(self, systems: Sequence[System], settings: Settings, cases: Sequence[str]) -> None:
+    def __init__(
+        self, systems: Sequence[System], settings: Settings, cases: Sequence[str], connections: int
+    ) -> None:
         self.systems = systems
         self.settings = settings
         self.cases = cases
+        self.connections = connections
         self.rows: list[Row] = []
         self.checks: list[str] = []
         self.failed = False
@@ -200,20 +227,20 @@ class Bench:
         """All runs. The systems take turns, so that whatever else the machine does meets them alike."""
         for turn in range(runs):
             for case in self.cases:
-                if case == "memory" and turn > 0:
+                if case in ONCE and turn > 0:
                     continue
-                for size in sizes:
+                for size in sizes[:1] if case == "connections" else sizes:
                     for system in self.systems:
                         self.run_one(case, size, system, f"run {turn + 1} of {runs}")
 
     def run_one(self, case: str, size: int, system: System, turn: str) -> None:
         absent = system.lacks(case)
         if absent is not None:
-            if not isinstance(system, NoServer):
+            if system.name in ("omq", "nats", "redis"):
                 self.row(case, size, system).absent = absent
             return
         try:
-            found = take(case, system, self.settings, size)
+            found = take(case, system, self.settings, size, self.connections)
         except (BenchFailure, OSError) as failure:
             self.failed = True
             self.row(case, size, system).failure = str(failure) or repr(failure)
@@ -235,10 +262,12 @@ Figures are medians of {runs} runs of {settings.seconds:g} s: messages/s where n
 and the generators used: a server well below one core (omq is one thread) was not what limited the figure.
 The system "none" is the generators connected to each other: what they can do without a server.
 
-All systems get the same load: one connection that sends prepared commands, one a message, 256 KiB at a
-time, and receivers that read and count octets. In live and round-robin cases the publisher stays within
-{window} MiB of bodies of the slowest subscriber (round-robin: of all together), for all systems alike, so
-that none has a reason to drop; a missing message, a cut connection or a message too many fails the figure.
+All systems get the same load: one connection that sends prepared messages, 256 KiB at a time (envelopes to a
+DMP sink for omq; for omq-lines, NATS and Redis one command each), and receivers that read and count octets.
+In live and round-robin cases the publisher stays within {window} MiB of bodies of the slowest subscriber
+(round-robin: of all together), for all systems alike, so that none has a reason to drop; a missing message,
+a cut connection or a message too many fails the figure. Of the peers, messages to one of several workers are
+never stored: their figures stand beside both of omq's.
 How many messages are stored is asked from the server.
 
 Ingest into Weak: omq flushes every {settings.weak_flush_seconds:g} s and \
@@ -282,6 +311,8 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     available: dict[str, System] = {
         "omq": OmqSystem(command, settings.weak_flush_seconds),
+        "omq-lines": OmqLines(command, settings.weak_flush_seconds),
+        "omq-plain": OmqPlain(command, settings.weak_flush_seconds),
         "nats": NatsSystem(),
         "redis": RedisSystem(),
         "none": NoServer(),
@@ -293,7 +324,7 @@ def main(words: Sequence[str] | None = None) -> int:
             systems.append(available[name])
         else:
             say(f"{name} is left out: {reason}")
-    bench = Bench(systems, settings, arguments.cases)
+    bench = Bench(systems, settings, arguments.cases, arguments.connections)
     try:
         bench.check()
         if not arguments.check:
@@ -306,7 +337,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def report(bench: Bench, arguments: argparse.Namespace) -> None:
-    order = [*KINDS, *MEMORY_ROWS]
+    order = [row for case in KINDS for row in (MEMORY_ROWS if case == "memory" else (case,))]
     rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
     stores = filesystem(bench.settings.directory)
     for name, text in machine().items():

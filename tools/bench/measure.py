@@ -1,6 +1,7 @@
 """The measurements: each starts a server with an empty directory, lets it do one kind of work, and counts."""
 
 import os
+import resource
 import select
 import shutil
 import socket
@@ -8,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -109,7 +110,7 @@ def wait_for_room(board: Board, kind: Kind, subscribers: int, needed: int) -> No
     best, since = -1, time.monotonic()
     while True:
         received = board.received(subscribers)
-        slowest = sum(received) if kind is Kind.ROUND_ROBIN else min(received)
+        slowest = sum(received) if kind.shared else min(received)
         if slowest >= needed:
             return
         if slowest > best:
@@ -150,7 +151,7 @@ def receive_live(
     begin()
     cpu = cpu_seconds()
     start = time.perf_counter_ns()
-    pulled = system.pull_loop(sockets, TOPIC, chunk.size, board) if kind is Kind.ROUND_ROBIN else None
+    pulled = system.pull_loop(sockets, TOPIC, chunk.size, board) if kind.shared else None
     if pulled is None:
         end, shares = count_frames(system, kind, chunk, board, sockets)
     else:
@@ -210,7 +211,7 @@ def count_frames(
         target = board.target
         if target and not finished_at:
             counts = [each // size for each in octets]
-            if (sum(counts) if kind is Kind.ROUND_ROBIN else min(counts)) >= target:
+            if (sum(counts) if kind.shared else min(counts)) >= target:
                 end = time.perf_counter_ns()
                 finished_at = now
         if now - last_progress > SOCKET_SECONDS:
@@ -227,7 +228,7 @@ def count_frames(
             raise BenchFailure(
                 f"subscriber {place + 1} got {each} octets, which are no whole messages of {size}"
             )
-    if kind is Kind.ROUND_ROBIN:
+    if kind.shared:
         if sum(counts) != board.target:
             raise BenchFailure(f"{sum(counts)} messages arrived, {board.target} were published")
         return end, counts
@@ -404,6 +405,26 @@ def latency(system: System, settings: Settings, size: int) -> Sample:
     detail = {"p99": p99, "longest": ordered[-1] / 1000}
     counted = f"{len(taken)} stamped, {len(taken)} arrived"
     return Sample(median, len(taken), seconds, counted, cores(used, seconds), detail=detail)
+
+
+def connections(system: System, count: int, settings: Settings) -> Sample:
+    """What each of many connections costs the server that have introduced themselves and do nothing more."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))  # the server inherits it
+    if allowed < count + 100:
+        raise BenchFailure(f"this process may open {allowed} files, too few for {count} connections")
+    with server(system, Kind.LIVE, settings), ExitStack() as opened:
+        for _ in range(10):
+            opened.enter_context(system.idle())
+        time.sleep(0.5)
+        before = system.memory()[1]
+        for _ in range(count):
+            opened.enter_context(system.idle())
+        time.sleep(0.5)
+        resident, anonymous = system.memory()
+    each = (anonymous - before) / count
+    detail = {"RSS": float(resident), "RssAnon": float(anonymous)}
+    return Sample(each, 0, 0.0, f"{count} connections, RssAnon {anonymous / 2**20:.0f} MiB", detail=detail)
 
 
 def memory(system: System, settings: Settings, size: int) -> dict[str, Sample]:

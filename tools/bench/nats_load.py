@@ -113,7 +113,7 @@ class NatsSystem(System):
         match kind:
             case Kind.LIVE:
                 return "core publish/subscribe, at most once"
-            case Kind.ROUND_ROBIN:
+            case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return "core queue group (a random member each), at most once"
             case Kind.WEAK | Kind.STRONG:
                 return "JetStream file store: written, fsync every 2 minutes only"
@@ -186,9 +186,12 @@ class NatsSystem(System):
         connected = self.connect()
         return JetStreamPublisher(connected, self) if kind.stored else CorePublisher(connected)
 
+    def idle(self) -> socket.socket:
+        return self.connect()
+
     def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
         connected = self.connect()
-        group = b" workers" if kind is Kind.ROUND_ROBIN else b""
+        group = b" workers" if kind.shared else b""
         connected.sendall(b"SUB %s%s 1\r\nPING\r\n" % (topic, group))
         receive_until(connected, b"PONG\r\n")
         return connected

@@ -12,12 +12,14 @@ from pathlib import Path
 from systems import Kind, Publisher, Sink, System, receive_exactly, receive_stream
 from workers import BenchFailure
 
+_DMP = b"AMQP\x0a\x01\x00\x01"
 _VERSION_ONE = struct.pack(">q", 1)
-_ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _TOPICS = 0, 1, 2, 3, 5, 6, 9
+_ERROR, _PING, _MESSAGE, _SUBSCRIBED, _DECLARED, _CONFIRMED, _LEASED, _TOPICS = 0, 1, 2, 3, 5, 6, 7, 9
 _MESSAGE_HEAD = struct.Struct(">IBQI")
 _DECLARATIONS = {
     Kind.LIVE: b"Broadcast Transient",
     Kind.ROUND_ROBIN: b"Round_robin Transient",
+    Kind.ROUND_ROBIN_WEAK: b"Round_robin (Persistent Weak)",
     Kind.WEAK: b"Broadcast (Persistent Weak)",
     Kind.STRONG: b"Broadcast (Persistent Strong)",
 }
@@ -42,7 +44,41 @@ def expect_frame(connected: socket.socket, kind: int) -> bytes:
     return payload
 
 
-class OmqPublisher(Publisher):
+def check_held(connected: socket.socket, held: int) -> None:
+    """See that the only topic holds so many messages."""
+    connected.sendall(b"Topics\n")
+    listed = expect_frame(connected, _TOPICS)
+    counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
+    if counts != [held]:
+        raise BenchFailure(f"omq-server holds {counts} messages, {held} were published")
+
+
+def read_response(connected: socket.socket) -> bytes:
+    """The next response of a DMP connection, which must be a good one."""
+    response = receive_exactly(connected, receive_exactly(connected, 1)[0])
+    if not response.startswith(b"200 OK "):
+        raise BenchFailure(f"omq-server answered: {response.decode(errors='replace')}")
+    return response
+
+
+class SinkPublisher(Publisher):
+    """A DMP sink; its end is answered with the number of messages that are as safe as the topic promises."""
+
+    def __init__(self, connected: socket.socket, principal: socket.socket, kind: Kind) -> None:
+        super().__init__(connected)
+        self._principal = principal
+        self._kind = kind
+
+    def confirm(self, sent: int, held: int) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+        response = read_response(self.socket)
+        if response != b"200 OK %d messages stored" % sent:
+            raise BenchFailure(f"omq-server answered {response!r} to {sent} messages")
+        if self._kind.stored:
+            check_held(self._principal, held)
+
+
+class LinePublisher(Publisher):
     """Publish commands have no reply; one Confirm at the end answers for all of them."""
 
     def __init__(self, connected: socket.socket, kind: Kind) -> None:
@@ -55,15 +91,11 @@ class OmqPublisher(Publisher):
         if number != sent:
             raise BenchFailure(f"omq-server confirmed {number}, not {sent}")
         if self._kind.stored:
-            self.socket.sendall(b"Topics\n")
-            listed = expect_frame(self.socket, _TOPICS)
-            counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
-            if counts != [held]:
-                raise BenchFailure(f"omq-server holds {counts} messages, {held} were published")
+            check_held(self.socket, held)
 
 
 class OmqSystem(System):
-    """The server under development."""
+    """The server as it is built here, published to through DMP."""
 
     name = "omq"
     stray_octets = 9
@@ -95,6 +127,8 @@ class OmqSystem(System):
                 return "Broadcast Transient, at most once"
             case Kind.ROUND_ROBIN:
                 return "Round_robin Transient, plain subscribers, at most once"
+            case Kind.ROUND_ROBIN_WEAK:
+                return f"Round_robin (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
             case Kind.WEAK:
                 return f"Broadcast (Persistent Weak), fsync every {self.weak_flush_seconds:g} s"
             case Kind.STRONG:
@@ -128,11 +162,25 @@ class OmqSystem(System):
             connected.sendall(b"(Declare %s %s)\n" % (topic, _DECLARATIONS[kind]))
             expect_frame(connected, _DECLARED)
 
+    def idle(self) -> socket.socket:
+        connected = self.connect()
+        connected.sendall(b"(Confirm 0)\n")
+        expect_frame(connected, _CONFIRMED)
+        return connected
+
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
-        return b"(Publish %s %s)\n" % (topic, body)
+        # Size, no names, no properties, no options and the length of the body.
+        return struct.pack(">III", 8 + len(body), 0, len(body)) + body
 
     def publisher(self, kind: Kind, topic: bytes) -> Publisher:
-        return OmqPublisher(self.connect(), kind)
+        principal = self.connect()
+        principal.sendall(b"(Put %s)\n" % topic)
+        lease = expect_frame(principal, _LEASED)
+        connected = self.connect_socket()
+        connected.sendall(_DMP + bytes([len(lease)]) + lease)
+        read_response(connected)
+        read_response(connected)
+        return SinkPublisher(connected, principal, kind)
 
     def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
         connected = self.connect()
@@ -177,3 +225,30 @@ class OmqSystem(System):
                 raise BenchFailure(f"omq-server sent {data[at : at + 4 + min(length, 200)]!r}")
             at += 4 + length
         return bodies, at
+
+
+class OmqLines(OmqSystem):
+    """Published to with Publish lines: compared where these make the difference."""
+
+    name = "omq-lines"
+
+    def lacks(self, case: str) -> str | None:
+        return None if case in ("live-1-1", "latency") else "measured with messages through DMP"
+
+    def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
+        return b"(Publish %s %s)\n" % (topic, body)
+
+    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+        return LinePublisher(self.connect(), kind)
+
+
+class OmqPlain(OmqSystem):
+    """With the plain Python codec, as where there was no C compiler when it was installed."""
+
+    name = "omq-plain"
+
+    def lacks(self, case: str) -> str | None:
+        return None if case.startswith(("live", "round-robin")) else "measured with the compiled codec"
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "OMQ_PLAIN": "1"}

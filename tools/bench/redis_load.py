@@ -115,7 +115,7 @@ class RedisSystem(System):
         match kind:
             case Kind.LIVE:
                 return "PUBLISH, at most once"
-            case Kind.ROUND_ROBIN:
+            case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return f"list: RPUSH, and BLMPOP of up to {POP_COUNT}, at most once"
             case Kind.WEAK:
                 return "stream in memory, append-only file with fsync every second"
@@ -151,7 +151,7 @@ class RedisSystem(System):
         match kind:
             case Kind.LIVE:
                 return command(b"PUBLISH", topic, body)
-            case Kind.ROUND_ROBIN:
+            case Kind.ROUND_ROBIN | Kind.ROUND_ROBIN_WEAK:
                 return command(b"RPUSH", topic, body)
             case Kind.WEAK | Kind.STRONG:
                 return command(b"XADD", topic, b"*", b"b", body)
@@ -159,9 +159,15 @@ class RedisSystem(System):
     def publisher(self, kind: Kind, topic: bytes) -> Publisher:
         return RedisPublisher(self.connect_socket(), kind, topic)
 
+    def idle(self) -> socket.socket:
+        connected = self.connect_socket()
+        connected.sendall(command(b"PING"))
+        receive_until(connected, b"+PONG\r\n")
+        return connected
+
     def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
         connected = self.connect_socket()
-        if kind is Kind.ROUND_ROBIN:
+        if kind.shared:
             connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
         else:
             connected.sendall(command(b"SUBSCRIBE", topic))
@@ -171,12 +177,12 @@ class RedisSystem(System):
         return connected
 
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        if kind is Kind.ROUND_ROBIN:
+        if kind.shared:
             return b"$%d\r\n%s\r\n" % (len(body), body)
         return b"*3\r\n$7\r\nmessage\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n" % (len(topic), topic, len(body), body)
 
     def ask(self, kind: Kind, topic: bytes) -> bytes:
-        if kind is not Kind.ROUND_ROBIN:
+        if not kind.shared:
             return b""
         return command(b"BLMPOP", b"0", b"1", topic, b"LEFT", b"COUNT", b"%d" % POP_COUNT)
 
@@ -277,7 +283,7 @@ class RedisSystem(System):
             match reply:
                 case [b"message", _, bytes(body)]:
                     bodies.append(body)
-                case [bytes(), [*several]] if kind is Kind.ROUND_ROBIN:
+                case [bytes(), [*several]] if kind.shared:
                     bodies += [body for body in several if isinstance(body, bytes)]
                 case [*entries] if kind.stored:
                     for entry in entries:

@@ -11,7 +11,7 @@ from typing import Any
 from measure import Sample
 from systems import Kind, System
 
-RATE, MICROSECONDS, OCTETS = "messages/s", "microseconds", "octets"
+RATE, MICROSECONDS, OCTETS, EACH = "messages/s", "microseconds", "octets", "octets each"
 
 
 @dataclass
@@ -67,7 +67,7 @@ def filesystem(directory: Path) -> str:
 
 def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:
     """How many times better than the better peer, above 1 for omq's favour whatever the unit."""
-    if row.system != "omq" or not row.usable:
+    if not row.system.startswith("omq") or not row.usable:
         return None
     peers = [
         each
@@ -87,6 +87,8 @@ def amount(value: float, unit: str) -> str:
     match unit:
         case "octets":
             return f"{value / 2**20:,.1f} MiB"
+        case "octets each":
+            return f"{value / 2**10:,.1f} KiB"
         case "microseconds":
             return f"{value:,.0f} µs"
         case _:
@@ -119,6 +121,8 @@ def cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
         p99 = statistics.median(sample.detail["p99"] for sample in row.samples)
         longest = max(sample.detail["longest"] for sample in row.samples)
         remark = f"99th percentile {amount(p99, row.unit)}, longest {amount(longest, row.unit)}"
+    elif row.unit == EACH:
+        remark = row.samples[-1].counted
     else:
         sample = row.samples[-1]
         resident = amount(sample.detail["RSS"], OCTETS)

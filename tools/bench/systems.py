@@ -29,12 +29,19 @@ class Kind(Enum):
 
     LIVE = "every message to every subscriber, in memory"
     ROUND_ROBIN = "every message to one subscriber, in memory"
+    ROUND_ROBIN_WEAK = "every message to one subscriber, stored until it is done"
     WEAK = "stored, made durable every few seconds"
     STRONG = "stored and durable before it is confirmed"
 
     @property
     def stored(self) -> bool:
+        """Whether every message is still there at the end, to be counted and replayed."""
         return self in (Kind.WEAK, Kind.STRONG)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the subscribers share the messages, rather than each getting all of them."""
+        return self in (Kind.ROUND_ROBIN, Kind.ROUND_ROBIN_WEAK)
 
 
 @dataclass(frozen=True)
@@ -226,6 +233,10 @@ class System(ABC):
     ) -> tuple[int, list[int]] | None:
         """Receive round-robin messages where subscribers must ask for them; None: they come by themselves."""
         return None
+
+    @abstractmethod
+    def idle(self) -> socket.socket:
+        """A connection that has introduced itself and does nothing, with the server's answer to that read."""
 
     def stall(self, topic: bytes) -> socket.socket | None:
         """Subscribe to a stored topic on a connection that nobody reads; None: not measured here."""
