@@ -1,6 +1,7 @@
 # Sourced by tools/demo and tools/test (bash): makes .venv in the checkout and installs into it what they need.
 #
-#   prepare_environment [test] [demo]    the package itself, editable, and what those two extras stand for
+#   prepare_environment [test] [demo] [spark]    the package itself, editable, and what those extras stand for
+#   prepare_java                                 Java for Spark, where it is missing and may be installed
 #
 # Nothing is installed, and no network is needed, when pyproject.toml is as it was the last time. $PYTHON names
 # another interpreter than python3. Afterwards $root is the checkout and $python the environment's interpreter.
@@ -35,6 +36,22 @@ install_packages() {
         "${as_root[@]}" apt-get install -y "$@" 2>&1 </dev/null) && return
     say "$output"
     return 1
+}
+
+# Spark runs on Java 17 or later. False where there is none and none can be installed; then it says what is missing.
+prepare_java() {
+    has_java && return
+    # Debian 12 has the first, later ones and Ubuntu the second.
+    install_packages openjdk-17-jre-headless && has_java && return
+    install_packages default-jre-headless && has_java && return
+    say "Spark needs Java 17 or later: install openjdk-17-jre-headless, or set JAVA_HOME."
+    return 1
+}
+
+has_java() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${version:-0}" -ge 17 ]
 }
 
 make_venv() {

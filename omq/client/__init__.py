@@ -1,5 +1,6 @@
 """The Trio client library: `async with omq.client.connect("omq://host:port") as client: ...`."""
 
+from omq.client.bulk import Blocks
 from omq.client.client import Client, Connecting, connect, warn_of_gap
 from omq.client.errors import (
     ConnectionFailed,
@@ -17,12 +18,14 @@ from omq.client.errors import (
 from omq.client.feed import Feed, FeedRuns
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
+from omq.protocol.blocks import Block
 from omq.protocol.dmp_envelopes import Envelope, EnvelopeRun
 from omq.protocol.dmp_head import Head
 from omq.protocol.dmp_responses import Response
 from omq.protocol.frames import MessageRun
 from omq.protocol.properties import Properties
 from omq.protocol.types import (
+    BlockInfo,
     Delivery,
     FromBeginning,
     FromCurrent,
@@ -38,6 +41,9 @@ from omq.protocol.types import (
 )
 
 __all__ = [
+    "Block",
+    "BlockInfo",
+    "Blocks",
     "Client",
     "Connecting",
     "ConnectionFailed",

@@ -12,6 +12,7 @@ from types import TracebackType
 import trio
 from trio.lowlevel import current_task
 
+from omq.client import bulk
 from omq.client.address import parse_url
 from omq.client.connection import Connection
 from omq.client.errors import (
@@ -34,12 +35,16 @@ from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
+    BlockInfo,
+    BlockList,
+    Blocks,
     Confirm,
     Declare,
     Declared,
     Delete,
     Deleted,
     Delivery,
+    Fetch,
     FromCurrent,
     Persistence,
     Persistent,
@@ -67,6 +72,9 @@ BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
 
 MOST_STARTS = 1024
+
+EVERYTHING = 2**63 - 1
+"""A count of messages that reaches to the newest one."""
 
 Name = bytes | str
 
@@ -309,6 +317,40 @@ class Client:
             subscription.close()
             if asked and current is not None and not subscription.finished_by_server:
                 current.leave(subscription.name)
+
+    # -- bulk reading ---------------------------------------------------------------------------------------
+
+    async def blocks(self, topic: Name, first: int = 1, count: int = EVERYTHING) -> tuple[BlockInfo, ...]:
+        """The stored blocks that hold any of `count` messages from `first` on: at most 4,096, ask again from
+        behind the last. Raises ServerError, also for a topic that cannot be replayed.
+        """
+        match await self._call(Blocks(_name(topic), first, count)):
+            case BlockList(blocks):
+                return blocks
+            case other:
+                raise _unexpected(other)
+
+    def fetch(
+        self, topic: Name, first: int = 1, count: int = EVERYTHING
+    ) -> AbstractAsyncContextManager[bulk.Blocks]:
+        """`async with client.fetch(topic) as blocks:` gives an iterator over whole stored blocks that hold any
+        of `count` messages from `first` on: the fastest way to read what is stored. It has a connection of its
+        own, which is read only as fast as blocks are taken.
+
+        The first block may begin before `first`, and the last may end behind the range. Blocks are merged in
+        the background, so they are not always the same ones. Gaps are told to the `on_gap` of `connect`.
+
+        Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.bulk.Blocks`.
+        """
+        settings = self._settings
+        return bulk.fetching(
+            settings.host,
+            settings.port,
+            settings.id,
+            settings.connect_seconds,
+            Fetch(_name(topic), first, count),
+            settings.on_gap,
+        )
 
     # -- the fast door -------------------------------------------------------------------------------------
 

@@ -15,10 +15,8 @@ import trio
 
 from omq.client.errors import (
     MOST_REFUSALS,
-    ConnectionFailed,
     ConnectionLost,
     Gap,
-    HandshakeRefused,
     OmqError,
     ProtocolError,
     ReplyBlocked,
@@ -28,7 +26,7 @@ from omq.client.ledger import Ledger
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
-from omq.protocol import handshake
+from omq.client.stream import open_stream
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
 from omq.protocol.sentences import sentence
@@ -132,31 +130,7 @@ class Connection:
 
         Raises ConnectionFailed and HandshakeRefused.
         """
-        where = f"{host}:{port}"
-        try:
-            with trio.fail_after(seconds):
-                stream = await trio.open_tcp_stream(host, port)
-                try:
-                    await stream.send_all(handshake.hello())
-                    answer = b""
-                    while len(answer) < handshake.LENGTH:
-                        data = await stream.receive_some(handshake.LENGTH - len(answer))
-                        if not data:
-                            raise ConnectionFailed(f"{where} closed the connection during the handshake")
-                        answer += data
-                    if answer == handshake.REFUSED:
-                        raise HandshakeRefused(f"{where} does not speak version {VERSION_ONE} of omq")
-                    if answer != handshake.ACCEPTED:
-                        raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
-                except BaseException:
-                    await trio.aclose_forcefully(stream)
-                    raise
-        except trio.TooSlowError as error:
-            raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
-        except UnicodeError as error:
-            raise ConnectionFailed(f"cannot connect to {where!r}: no host can have this name") from error
-        except (OSError, trio.BrokenResourceError) as error:
-            raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
+        stream = await open_stream(host, port, seconds)
         connection = cls(stream, ledger, news)
         connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection

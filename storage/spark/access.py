@@ -25,6 +25,10 @@ class StoredTopic:
     """Why it cannot be read in bulk, None where it can."""
 
 
+HOLE = "they were lost before they were durable"
+"""The reason of a gap between messages: a power failure took them, or the ids were never used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Messages `first` to `last` that cannot be had, and why."""
@@ -32,6 +36,11 @@ class Gap:
     first: int
     last: int
     reason: str
+
+    @property
+    def is_hole(self) -> bool:
+        """Whether nobody has ever been able to read them from the store, and nobody ever will."""
+        return self.reason == HOLE
 
     def __len__(self) -> int:
         return self.last + 1 - self.first

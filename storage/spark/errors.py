@@ -22,7 +22,12 @@ class UnknownTopic(OmqError):
 
 
 class DataLoss(OmqError):
-    """Messages that were asked for cannot be had any more. With `failOnDataLoss` false they are skipped."""
+    """Messages that were there cannot be had any more. With `failOnDataLoss` false they are skipped, and the
+    log says which and how many.
+
+    Ids that a power failure left unused, or whose messages it took, are no such loss: no reader can ever have
+    them, so they are only logged.
+    """
 
 
 class BadRow(OmqError, ValueError):

@@ -10,7 +10,7 @@ from storage.errors import DamagedBlock
 from storage.levels import Level
 from storage.reader import opened
 from storage.records import Extent
-from storage.spark.access import Gap, StoredTopic, why_unreadable
+from storage.spark.access import HOLE, Gap, StoredTopic, why_unreadable
 from storage.spark.errors import UnknownTopic
 
 READ_OCTETS = 1 << 20
@@ -85,7 +85,7 @@ class LocalStore:
     def _why_gone(self, level: Level, topic: StoredTopic, message: int) -> str:
         extent = self._reader.extent(level, topic.id)
         if extent.messages and message >= extent.first:
-            return "they were lost before they were durable"
+            return HOLE
         return "they are no longer kept"
 
     def _level_of(self, topic: StoredTopic) -> Level:

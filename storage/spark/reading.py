@@ -85,9 +85,10 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
                 continue
             span = f"messages {found.first} to {found.last}"
             lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"
-            if options.fail_on_data_loss:
+            if options.fail_on_data_loss and not found.is_hole:
                 raise DataLoss(f"{lost}. With failOnDataLoss=false they would be skipped.")
-            skipped += len(found)
-            log.warning("%s; %d messages skipped", lost, len(found))
+            log.warning("%s", lost)
+            if not found.is_hole:
+                skipped += len(found)
     if skipped:
         log.warning("Topic %r: %d messages skipped in all", part.topic.name, skipped)

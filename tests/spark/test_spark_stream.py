@@ -62,7 +62,6 @@ def test_all_that_is_there_in_micro_batches_and_on_from_the_checkpoint(
 ) -> None:
     query = Query(tmp_path)
     with serving(make_store(tmp_path / "store", prices=Topic([10, 20]), news=Topic([10]))) as server:
-        place = {"servers": server.address} if way == "server" else {"path": str(server.store)}
         options = {
             "servers": server.address,
             "subscribe": "prices,news",
