@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,8 +172,12 @@ def _spark(plan: Plan, meter: "Meter") -> None:
         raise OmqError(
             f"This needs Spark, and {error.name} is not installed: pip install 'omq[spark]'."
         ) from error
-    with job.session() as spark:
-        job.run(spark, plan, meter)
+    with tempfile.TemporaryDirectory(prefix="omq-replay-") as directory:
+        log = Path(directory, "spark.log")
+        log.touch()
+        with job.session(log) as spark:
+            job.run(spark, plan, meter)
+        job.read_log(log, meter)
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,7 @@
 """What Spark does of a replay: filter rows, and write files or topics."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -38,6 +39,9 @@ MOST_PARTS = 16
 
 POLL_SECONDS = 0.2
 
+_SKIPPED = re.compile(r"^.*are gone: .*$", re.MULTILINE)
+_COUNTED = re.compile(r"^Topic .*: (\d+) messages skipped in all$", re.MULTILINE)
+
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 OWN = ("topic", "offset", "timestamp", "key", "value", "headers")
@@ -49,18 +53,36 @@ class JobFailed(OmqError):
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
-    """That of `spark-submit` where it started us, or else one on this machine. Raises JavaMissing."""
+def session(log: Path) -> Iterator[SparkSession]:
+    """That of `spark-submit` where it started us, or else one on this machine, whose processes write to `log`
+    what they would write to standard error. Raises JavaMissing.
+    """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = SparkSession.builder.appName("omq replay").getOrCreate()
         spark.dataSource.register(OmqDataSource)
         spark.conf.set(PUSHDOWN, "true")
     else:
-        spark = local_session("omq replay", settings={PUSHDOWN: "true"})
+        with _into(log):
+            spark = local_session("omq replay", settings={PUSHDOWN: "true"})
+        # What Spark refuses is said in a sentence of ours.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _into(log: Path) -> Iterator[None]:
+    """Let a process that is started in the block write its standard error to a file."""
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
@@ -130,6 +152,14 @@ def _decoded(frame: DataFrame, request: Request) -> DataFrame:
         if name.lower() in (*OWN, TEXT):
             raise BadOptions(f"--decode: a column cannot be called {name!r}, as one of the message's own is.")
     return found
+
+
+def read_log(log: Path, meter: Meter) -> None:
+    """Tell what tasks on this machine have left out."""
+    text = log.read_text(errors="replace")
+    for line in _SKIPPED.findall(text):
+        meter.say(line)
+    meter.skipped += sum(map(int, _COUNTED.findall(text)))
 
 
 # -- writing ------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ demo = load_tool()
 def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, TOOL, "--rows", "20000", "--persistence", persistence],
+        [sys.executable, TOOL, "--rows", "20000", "--persistence", persistence, "--no-spark"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -69,7 +69,7 @@ def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest
 def test_the_store_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, TOOL, "--rows", "100", "--keep"],
+        [sys.executable, TOOL, "--rows", "100", "--keep", "--no-spark"],
         capture_output=True,
         text=True,
         check=True,
