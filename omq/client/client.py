@@ -333,9 +333,9 @@ class Client:
     def fetch(
         self, topic: Name, first: int = 1, count: int = EVERYTHING
     ) -> AbstractAsyncContextManager[bulk.Blocks]:
-        """`async with client.fetch(topic) as blocks:` gives an iterator over whole stored blocks that hold any
-        of `count` messages from `first` on: the fastest way to read what is stored. It has a connection of its
-        own, which is read only as fast as blocks are taken.
+        """`async with client.fetch(topic) as blocks:` gives an iterator over whole stored blocks, those that
+        hold any of `count` messages from `first` on: the fastest way to read what is stored. It has a
+        connection of its own, which is read only as fast as blocks are taken.
 
         The first block may begin before `first`, and the last may end behind the range. Blocks are merged in
         the background, so they are not always the same ones. Gaps are told to the `on_gap` of `connect`.

@@ -26,9 +26,15 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
     (flags,) = _FLAGS.unpack_from(head, flags_at)
     if flags & _BOTH != _BOTH:
         return None
-    properties = dmp_head.decode(head).properties
-    digits = properties.message_id or b""
-    if not properties.app_id or not digits.isdigit() or len(digits) > _MOST_DIGITS:
+    if flags == _BOTH:
+        # Nothing else to step over: producers in bulk send these two alone, and are not held up.
+        digits_at = flags_at + _FLAGS.size
+        name_at = digits_at + 1 + head[digits_at]
+        digits, name = head[digits_at + 1 : name_at], head[name_at + 1 :]
+    else:
+        properties = dmp_head.decode(head).properties
+        digits, name = properties.message_id or b"", properties.app_id or b""
+    if not name or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return None
     sequence = int(digits)
-    return (properties.app_id, sequence) if sequence < _SEQUENCES else None
+    return (name, sequence) if sequence < _SEQUENCES else None

@@ -399,7 +399,8 @@ async def test_a_gap_is_told_to_the_subscription_that_has_it(open_omq: OpenServe
             assert gaps[0].last == message.id - 1
             assert (await anext(whole)).body == b"whole"
             assert len(gaps) == 1
-            assert (whole.last, rest.last) == (1, message.id)
+            assert whole.last == 1
+            assert rest.last >= message.id  # one that came while the server was deleting may be kept too
 
 
 @pytest.mark.parametrize("by_hand", [True, False])

@@ -231,7 +231,7 @@ def test_every_row_once_though_the_driver_is_killed(spark: SparkSession, tmp_pat
             os.killpg(driver.pid, signal.SIGKILL)
         stored = server.messages("lines")
         assert 0 < stored < len(expected)
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
         assert "done" in done.stdout
         reading(spark, servers=server.address, subscribe="lines").select("value").write.parquet(
             str(tmp_path / "parquet")
