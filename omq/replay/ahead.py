@@ -2,8 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -16,9 +16,9 @@ END_SECONDS = 5.0
 
 
 class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
-    """The items of an iterable, which is run through in a thread. Leaving the block ends that."""
+    """The items of a generator, which runs in a thread and is closed there. Leaving the block ends that."""
 
-    def __init__(self, items: Iterable[T]) -> None:
+    def __init__(self, items: Generator[T, None, None]) -> None:
         self._items = items
         self._queue: queue.Queue[T | _End] = queue.Queue(WAITING)
         self._over = False
@@ -33,7 +33,7 @@ class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
         self._thread.join(END_SECONDS)
 
     def __iter__(self) -> Iterator[T]:
-        """Raises what the iterable raised."""
+        """Raises what the generator raised."""
         while True:
             item = self._queue.get()
             if isinstance(item, _End):
@@ -45,10 +45,11 @@ class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            for item in self._items:
-                self._queue.put(item)
-                if self._over:
-                    return
+            with closing(self._items):
+                for item in self._items:
+                    self._queue.put(item)
+                    if self._over:
+                        return
         except Exception as raised:  # noqa: BLE001 (it is raised again where the items are taken)
             error = raised
         self._queue.put(_End(error))

@@ -21,7 +21,6 @@ from omq.replay.request import (
     ToServer,
 )
 from storage.errors import StoreError
-from storage.spark.access import Access
 from storage.spark.errors import BadOptions, OmqError
 from storage.spark.options import ReadOptions, read_options, write_options
 
@@ -139,16 +138,16 @@ def _run(request: Request, dry: bool) -> int:
         if dry:
             print(describe(plan))
             return 0
-        if not request.needs_spark:
-            _say("nothing is to be taken apart: stored blocks are copied, without Spark")
-            return _copy(access, plan)
+    if not request.needs_spark:
+        _say("nothing is to be taken apart: stored blocks are copied, without Spark")
+        return _copy(plan)
     with Meter(plan.messages) as meter:
         _spark(plan, meter)
     print(meter.summary())
     return 0
 
 
-def _copy(access: Access, plan: Plan) -> int:
+def _copy(plan: Plan) -> int:
     from omq.replay.copying import copy
     from omq.replay.meter import Meter
     from omq.replay.pacing import pace
@@ -158,7 +157,7 @@ def _copy(access: Access, plan: Plan) -> int:
     assert isinstance(destination, ToServer)
     with Meter(plan.messages) as meter, stop_on_interrupt() as stop:
         do = copy if plan.request.speed is None else pace
-        do(access, plan, destination, meter, stop)
+        do(plan, destination, meter, stop)
     print(meter.summary())
     return 1 if stop.is_set() else 0
 

@@ -7,7 +7,7 @@ blocks.
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from omq.replay.ahead import Ahead
@@ -16,7 +16,7 @@ from omq.replay.gaps import pass_over
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
-from storage.spark.access import Access, Gap, StoredTopic
+from storage.spark.access import Gap, StoredTopic
 from storage.spark.errors import Unreachable
 from storage.spark.ranges import Range
 from storage.spark.remote import ConnectionLost, Server
@@ -45,7 +45,7 @@ class ProducerNames:
         return Producer(f"{self.name}-{topic.id}".encode(), self.all)
 
 
-def copy(access: Access, plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
+def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
     """Copy all of a plan, topic by topic, until `stop` is set; the meter is told what is confirmed.
 
     Raises DataLoss, Unreachable, Refused, and storage.errors.StoreError.
@@ -54,7 +54,7 @@ def copy(access: Access, plan: Plan, destination: ToServer, meter: Meter, stop: 
     with Server(destination.place.addresses, destination.place.patience) as server:
         for part in plan.parts:
             if len(part) and not stop.is_set():
-                _Copy(access, server, plan, destination, part, names.of(part.topic), meter, stop).run()
+                _Copy(server, plan, destination, part, names.of(part.topic), meter, stop).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,6 @@ class _Copy:
 
     def __init__(
         self,
-        access: Access,
         server: Server,
         plan: Plan,
         destination: ToServer,
@@ -80,7 +79,7 @@ class _Copy:
         meter: Meter,
         stop: threading.Event,
     ) -> None:
-        self._access = access
+        self._source = plan.request.source
         self._server = server
         self._skip_lost = plan.request.skip_lost
         self._patience = destination.place.patience
@@ -154,12 +153,14 @@ class _Copy:
         self._meter.add(self._part.topic.name, messages, octets)
         return piece is not None
 
-    def _pieces(self, start: int) -> Iterator[_Piece]:
+    def _pieces(self, start: int) -> Generator[_Piece, None, None]:
         part = self._part
-        for found in self._access.fetch(part.topic, start, part.end):
-            if isinstance(found, Gap):
-                pass_over(part.topic.name, found, self._meter, self._skip_lost)
-                continue
-            messages = range(max(start, found.first), min(part.end, found.next))
-            made = envelopes(found, messages, self._producer)
-            yield _Piece(messages.stop, len(messages), bodies_size(found, messages), made)
+        # Its own way in: what is left unread when this is given up must not be read by the next one.
+        with self._source.open() as access:
+            for found in access.fetch(part.topic, start, part.end):
+                if isinstance(found, Gap):
+                    pass_over(part.topic.name, found, self._meter, self._skip_lost)
+                    continue
+                messages = range(max(start, found.first), min(part.end, found.next))
+                made = envelopes(found, messages, self._producer)
+                yield _Piece(messages.stop, len(messages), bodies_size(found, messages), made)

@@ -39,7 +39,7 @@ class Due:
     envelopes: bytes
 
 
-def pace(access: Access, plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
+def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
     """Copy all of a plan, its topics together in the order of time, until `stop` is set.
 
     Holds a block of each topic. Errors as those of `copying.copy`.
@@ -48,12 +48,13 @@ def pace(access: Access, plan: Plan, destination: ToServer, meter: Meter, stop: 
     assert speed is not None
     names = producers(destination)
     tick = int(TICK_SECONDS * speed * 1e6)
-    streams = [
-        _due(access, part, names.of(part.topic), tick, plan.request.skip_lost, meter)
-        for part in plan.parts
-        if len(part)
-    ]
-    publish(heapq.merge(*streams, key=lambda due: due.time), destination, speed, meter, stop)
+    with plan.request.source.open() as access:
+        streams = [
+            _due(access, part, names.of(part.topic), tick, plan.request.skip_lost, meter)
+            for part in plan.parts
+            if len(part)
+        ]
+        publish(heapq.merge(*streams, key=lambda due: due.time), destination, speed, meter, stop)
 
 
 def publish(
