@@ -97,7 +97,7 @@ def test_the_python_client(server: RunningServer) -> None:
     assert (done.stdout, done.stderr) == (shown, "")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/CONFIGURATION.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/CONFIGURATION.md", "docs/SPARK.md"])
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text):
