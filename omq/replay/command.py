@@ -22,7 +22,7 @@ from omq.replay.request import (
 )
 from storage.errors import StoreError
 from storage.spark.errors import BadOptions, OmqError
-from storage.spark.options import ReadOptions, read_options, write_options
+from storage.spark.options import Place, ReadOptions, ServerPlace, read_options, write_options
 
 if TYPE_CHECKING:
     from omq.replay.meter import Meter
@@ -92,6 +92,7 @@ def _check(request: Request, options: argparse.Namespace) -> None:
     if bounds.since is not None and bounds.until is not None and bounds.since > bounds.until:
         raise BadOptions("--since is after --until.")
     if isinstance(request.destination, ToServer):
+        _check_not_itself(request.source, request.destination, options.topics)
         if request.where is None and not isinstance(request.decoding, Text):
             raise BadOptions("--decode is for --where here: a server gets bodies as they are.")
         if request.where is not None and options.producer is not None and request.speed is None:
@@ -106,6 +107,15 @@ def _check(request: Request, options: argparse.Namespace) -> None:
     path = request.destination.path
     if "://" not in path and Path(path).exists():
         raise BadOptions(f"{path} is there already.")
+
+
+def _check_not_itself(source: Place, destination: ToServer, topics: list[str]) -> None:
+    """Nobody can take back what is appended to a topic."""
+    same_server = isinstance(source, ServerPlace) and source.addresses == destination.place.addresses
+    if same_server and (destination.topic is None or destination.topic in topics):
+        raise BadOptions(
+            "--to is where the messages come from: name another topic, --to omq://HOST:PORT/TOPIC."
+        )
 
 
 def run(options: argparse.Namespace, refuse: Callable[[str], object]) -> int:

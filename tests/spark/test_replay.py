@@ -365,6 +365,8 @@ TO = ("--to", "omq://127.0.0.1:7731")
         (("a", "--decode", "xml:a", *TO), "--decode is csv:COLUMNS or json:COLUMNS"),
         (("a", "--where", "true", "--producer", "p", *TO), "--producer goes with --where only at a --speed"),
         (("--pattern", "(", *TO), "is no regular expression"),
+        (("a", "--to", "omq://127.0.0.1:7730"), "--to is where the messages come from"),
+        (("a", "b", "--to", "omq://127.0.0.1/b"), "--to is where the messages come from"),
     ],
 )
 def test_wrong_command_lines(words: tuple[str, ...], sentence: str) -> None:
@@ -395,6 +397,25 @@ def test_copying_loads_no_spark() -> None:
         "sys.exit(any(name.partition('.')[0] in ('pyspark', 'pyarrow', 'trio') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_java_it_says_so_in_one_sentence(source: Serving, tmp_path: Path) -> None:
+    server = ("--server", f"omq://{source.address}")
+    words = ("replay", "plain", "--where", "true", "--to", f"jsonl:{tmp_path}/files")
+    program = "from omq.cli.start import main; main()"
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *server, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment | {"PATH": str(tmp_path)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("omq: Spark needs Java 17 or later: install ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("program", ["omq", "tools"])
