@@ -117,7 +117,11 @@ def load(path: Path | None) -> Config:
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"{path}: {_name_key(str(problem))}") from problem
+        raise ConfigError(f"{path}: {_printable(_name_key(str(problem)))}") from problem
+    except RecursionError as problem:
+        raise ConfigError(f"{path}: values are nested too deep") from problem
+    except ValueError as problem:  # the reader of TOML lets it pass: Python converts no such number
+        raise ConfigError(f"{path}: a number has too many digits") from problem
     try:
         check(config)
     except ConfigError as problem:
@@ -134,7 +138,7 @@ def check(config: Config) -> None:
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{key}: must be a finite number of seconds")
-    if not config.store:
+    if not config.store or "\0" in config.store:
         raise ConfigError("store: must name a directory")
     if not config.listen:
         raise ConfigError("listen: at least one address is needed")
@@ -169,9 +173,14 @@ def parse_address(address: str) -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"listen: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
-    if not colon or not host or not digits or int(port) > 65535:
+    if not colon or not host or not host.isprintable() or not digits or int(port) > 65535:
         raise ConfigError(f"listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
+
+
+def _printable(text: str) -> str:
+    """`text` on one line: a key may have any characters."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _name_key(problem: str) -> str:

@@ -67,6 +67,14 @@ BAD = [
     ('[[topics]]\nname = "a"\n[[topics]]\nname = "b"\npersistence = "safe"', "topics[1].persistence"),
     ('[[topics]]\nname = "a"\nretention_bytes = 0', "topics[0].retention_bytes"),
     ('[[topics]]\nname = "a"\npersistence = "transient"\nretention_seconds = 5', "topics.retention_"),
+    # What cannot be shown as it is, or not be had.
+    ('"a\\nb" = 1', r"a\nb: "),
+    ('topics = [{"\\u001b[31m" = 1}]', r"\x1b[31m: "),
+    ('store = "\\u0000"', "store"),
+    ('listen = ["\\u0000:1"]', "listen"),
+    # No configuration is like this, and the reader of TOML gives up in its own ways.
+    (f"max_topics = {'9' * 5000}", "digits"),
+    (f"store = {'[' * 5000}", "nested"),
     # No TOML at all.
     ("ping_seconds = \n", "line 1"),
 ]
@@ -82,6 +90,7 @@ def test_a_bad_configuration_is_one_line_that_names_the_file_and_the_key(
         load(file)
     message = str(caught.value)
     assert "\n" not in message
+    assert message.isprintable()
     if key != "listen" or "[" not in text:  # an address is refused by its own words, tested below
         assert message.startswith(f"{file}: ")
     assert key in message

@@ -1,6 +1,6 @@
 # Sourced by tools/demo and tools/test (bash): makes .venv in the checkout and installs into it what they need.
 #
-#   prepare_environment [test] [demo] [spark] [plot]   the package itself, editable, and what those extras are
+#   prepare_environment [test] [demo] [spark] [bench]   the package itself, editable, and what those extras are
 #   prepare_java                                       Java for Spark, where it is missing and may be installed
 #
 # Nothing is installed, and no network is needed, when pyproject.toml is as it was the last time. $PYTHON names
