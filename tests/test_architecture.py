@@ -13,11 +13,21 @@ ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 
 FLOORS = {
-    "omq.cli": {"omq", "omq.client", "omq.server", "omq.drivers", "omq.config", "omq.protocol", "storage"},
+    "omq.cli": {
+        "omq",
+        "omq.replay",
+        "omq.client",
+        "omq.server",
+        "omq.drivers",
+        "omq.config",
+        "omq.protocol",
+        "storage",
+    },
     "omq.server": {"omq.terminals", "omq.drivers", "omq.config", "omq.protocol", "storage"},
     "omq.terminals": {"omq.drivers", "omq.config", "omq.protocol", "storage"},
     "omq.drivers": {"omq.config", "omq.protocol", "storage"},
     "omq.client": {"omq.protocol"},
+    "omq.replay": {"omq.protocol", "storage.spark", "storage"},
     "omq.config": {"omq.protocol"},
     "omq.protocol": {"storage"},
     "omq": {"omq.client"},  # the package's own `__init__`
@@ -26,7 +36,7 @@ FLOORS = {
 }
 """What each room may import of ours, besides itself."""
 
-WITHOUT_TRIO = {"omq.protocol", "omq.config", "storage", "storage.spark"}
+WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "storage", "storage.spark"}
 
 
 def modules() -> dict[str, Path]:

@@ -1,6 +1,7 @@
 """omq at work on real data: publish, deliver live, kill the server, restart it, go on, replay, compare.
 
 Every flight that left New York in 2013 is a row of a file and becomes a message; every carrier has a topic.
+At the end Spark reads the store, and what it finds is compared with the file once more.
 """
 
 import argparse
@@ -8,6 +9,7 @@ import csv
 import importlib.util
 import io
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import trio
 from tqdm import tqdm
@@ -86,10 +89,15 @@ def topic_of(carrier: str) -> bytes:
     return b"flights." + carrier.encode()
 
 
+def read_file(directory: Path) -> bytes:
+    """All of the file."""
+    with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
+        return archive.read("flights.csv")
+
+
 def read_flights(directory: Path, most: int | None) -> Flights:
     """The first `most` rows, or all of them."""
-    with zipfile.ZipFile(directory / "flights.csv.zip") as archive:
-        text = archive.read("flights.csv")
+    text = read_file(directory)
     header, *lines = text.splitlines()
     lines = lines[:most]
     column = header.split(b",").index(b"carrier")
@@ -586,11 +594,73 @@ def run(flights: Flights, directory: Path, sync: Sync) -> int:
     return 0
 
 
+# -- with Spark ---------------------------------------------------------------------------------------------
+
+
+def show_spark(flights: Flights, directory: Path, picture: Path) -> int:
+    """Read the store with Spark, compare, and draw; an exit status."""
+    # Large, and not needed without Spark.
+    sys.path.insert(0, str(Path(__file__).parent))
+    import flights_spark
+
+    from storage.spark import local_session
+
+    tell("\nAnd now with Spark, which reads the store that the server has left:\n")
+    clock = Clock()
+    names = {topic.decode().rpartition(".")[2]: name for topic, name in flights.names.items()}
+    with quiet(directory / "spark.log"):
+        spark = local_session("omq demo")
+    try:
+        step(f"started Spark {spark.version}", clock.lap())
+        found, daily = flights_spark.delays_from_store(spark, directory / "store")
+        seconds = clock.lap()
+        step(
+            "read and parsed every row, and summed them up",
+            seconds,
+            sum(each.flights for each in found.values()),
+        )
+    finally:
+        spark.stop()
+    clock.lap()
+    expected = flights_spark.delays_from_csv(read_file(data_directory()).decode(), len(flights.rows))
+    step("did the same with the file, without omq and Spark", clock.lap())
+    flights_spark.draw(daily, names, picture)
+    step("drew a picture", clock.lap())
+    tell(f"\n{flights_spark.table(found, expected, names)}\n")
+    problems = flights_spark.differences(found, expected)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        print("The demo failed: Spark and the file disagree.", file=sys.stderr)
+        return EXIT_DISAGREES
+    tell(f"Both agree. Flights by day and carrier: {picture}")
+    return 0
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[None]:
+    """Let a process that is started in the block write its standard error to a file."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Being told to end is no different from Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="tools/demo",
         description="Publish every flight that left New York in 2013, kill the server in the middle, and see "
-        "that nothing is lost, repeated or changed.",
+        "that nothing is lost, repeated or changed. Then read the store with Spark, and draw a picture.",
         epilog="exit status: 0 all agrees, 1 something does not, 2 wrong options, 130 interrupted.",
     )
     made.add_argument(
@@ -602,6 +672,14 @@ def parser() -> argparse.ArgumentParser:
         default="weak",
         help="how safe a row is before it is confirmed (default weak)",
     )
+    made.add_argument(
+        "--picture",
+        type=Path,
+        default=Path("flights.png"),
+        metavar="FILE",
+        help="where Spark's picture goes (default: flights.png here)",
+    )
+    made.add_argument("--no-spark", action="store_true", help="leave out the part with Spark")
     made.add_argument("--keep", action="store_true", help="leave the store, and say where it is")
     return made
 
@@ -622,7 +700,12 @@ def main() -> int:
     step(f"read {len(flights.rows):,} rows of {len(flights.counted)} carriers", clock.lap())
     directory = Path(tempfile.mkdtemp(prefix="omq-demo-"))
     try:
-        return run(flights, directory, Sync(arguments.persistence.capitalize()))
+        status = run(flights, directory, Sync(arguments.persistence.capitalize()))
+        if status == 0 and not arguments.no_spark:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, interrupt)
+            status = show_spark(flights, directory, arguments.picture)
+        return status
     finally:
         if arguments.keep:
             tell(f"\nThe store is kept. To look at it:  omq-server --store {directory / 'store'}")

@@ -1,7 +1,7 @@
 # Sourced by tools/demo and tools/test (bash): makes .venv in the checkout and installs into it what they need.
 #
-#   prepare_environment [test] [demo] [bench] [spark]    the package itself, editable, and what these extras stand for
-#   prepare_java                                          Java for Spark, where it is missing and may be installed
+#   prepare_environment [test] [demo] [spark] [bench]   the package itself, editable, and what those extras are
+#   prepare_java                                        Java for Spark, where it is missing and may be installed
 #
 # Nothing is installed, and no network is needed, when pyproject.toml is as it was the last time. $PYTHON names
 # another interpreter than python3. Afterwards $root is the checkout and $python the environment's interpreter.
@@ -116,6 +116,7 @@ prepare_environment() {
             install --no-deps --use-pep517 "${names[@]}"
             ;;
         *)
+            [ "$extra" != spark ] || say "Spark is large: about 660 MB."
             mapfile -t names < <(list_extra "$extra")
             install "${names[@]}"
             ;;

@@ -45,6 +45,7 @@ from omq.client.address import parse_url
 from omq.client.lines import publish_start
 from omq.protocol.topics import check_topic
 from omq.protocol.types import Persistence, Replay
+from omq.replay import arguments as replay_arguments
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 READ_OCTETS = 64 << 10
@@ -72,6 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit."""
     parser = _parser(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
+    if options.command == "replay":
+        # Its own world, of threads and plain sockets, which the other commands need not load.
+        from omq.replay.command import run
+
+        sys.exit(run(options, parser.error))
     if options.action is _sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
     if options.action in (_sub, _topics, _ping) and sys.stdout is None:
@@ -423,7 +429,7 @@ def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, action: Action, summary: str, more: str = "") -> argparse.ArgumentParser:
+    def command(name: str, action: Action | None, summary: str, more: str = "") -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name,
             help=summary,
@@ -529,6 +535,13 @@ Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""
         "--format", choices=("table", "json"), default="table", help="json: one object a line"
     )
 
+    replay = command(
+        "replay",
+        None,
+        "copy stored topics to another server, or into files",
+        replay_arguments.EXAMPLES,
+    )
+    replay_arguments.add_arguments(replay)
     _add_topic(command("delete", _delete, "delete a topic and all its messages; its subscriptions end"))
     command("ping", _ping, "connect, and print how long a round trip takes")
     # It talks to no server, and `omq.cli.start` gives it to `omq.cli.store`.

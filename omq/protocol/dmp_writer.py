@@ -44,8 +44,12 @@ def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
     return _run(bodies, heads, (), SMALLEST_ON_FEEDS)
 
 
-def of_block(block: Block, messages: range, head: bytes = PLAIN_HEAD) -> bytes:
+def of_block(
+    block: Block, messages: range, head: bytes = PLAIN_HEAD, smallest: int = SMALLEST_ON_FEEDS
+) -> bytes:
     """These messages of a block for a receiver, each with the same head, whatever heads the block has.
+
+    `smallest` is the least size of an envelope: 0 for a sink.
 
     Errors as those of `Block.gather`, and of `for_feed`.
     """
@@ -54,12 +58,12 @@ def of_block(block: Block, messages: range, head: bytes = PLAIN_HEAD) -> bytes:
         return b""
     if codec.COMPILED:
         made = codec.native.envelopes_of(
-            block.frames, block.offsets, begin, end, messages.step, SMALLEST_ON_FEEDS, head
+            block.frames, block.offsets, begin, end, messages.step, smallest, head
         )
         if made is not None:
             return made
     frames = codec.slices(block.frames, block.offsets, begin)[: end - begin : messages.step]
-    return for_feed([frame[FRAME_HEADER:] for frame in frames], [head] * len(frames))
+    return _run([frame[FRAME_HEADER:] for frame in frames], [head] * len(frames), (), smallest)
 
 
 def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Sequence[int] = ()) -> bytes:

@@ -9,6 +9,8 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import assert_never
 
 from omq.protocol.dmp_client import (
     Answered,
@@ -55,43 +57,94 @@ def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, cou
 
 def _send(server: Server, topic: bytes, envelopes: bytes, count: int) -> None:
     """Raises ConnectionLost and Refused."""
-    principal = server.connected()
-    lease = principal.put(topic)
-    address = principal.peer()
-    try:
-        with socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS) as connection:
-            connection.settimeout(ANSWER_SECONDS)
-            dialogue = ClientDialogue(lease, Purpose.SINK)
+    with Sink(server, topic) as sink:
+        sink.send(envelopes)
+        sink.finish(count)
+
+
+class Sink:
+    """One sink, open from here on. Leaving its block closes it; what was not confirmed is in doubt then.
+
+    Methods raise ConnectionLost and Refused.
+    """
+
+    def __init__(self, server: Server, topic: bytes) -> None:
+        principal = server.connected()
+        lease = principal.put(topic)
+        self._address = principal.peer()
+        self._shown = topic.decode("utf-8", "backslashreplace")
+        self._dialogue = ClientDialogue(lease, Purpose.SINK)
+        self._cut = False
+        with self._in_our_words():
+            self._socket = socket.create_connection(
+                (self._address.host, self._address.port), timeout=CONNECT_SECONDS
+            )
+            self._socket.settimeout(ANSWER_SECONDS)
+        self.send(self._dialogue.start())
+
+    def __enter__(self) -> "Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server has closed it: `finish` tells why."""
+        return self._cut
+
+    def send(self, envelopes: bytes) -> None:
+        """Send envelopes. Where the server has closed the sink this does nothing: `finish` tells why."""
+        if self._cut:
+            return
+        with self._in_our_words():
             try:
-                connection.sendall(dialogue.start())
-                connection.sendall(envelopes)
-                connection.shutdown(socket.SHUT_WR)
+                self._socket.sendall(envelopes)
             except (BrokenPipeError, ConnectionResetError):
-                log.debug("%s closed a sink early, and may say why", address)
-            for event in _events(connection, dialogue):
-                match event:
-                    case Greeted() | Ready():
-                        pass
-                    case Answered(response) | Declined(response):
-                        stored = _STORED.search(response.words)
-                        if response.ok and stored is not None and int(stored[1]) == count:
-                            return
-                        words = response.words.decode("utf-8", "backslashreplace")
-                        shown = topic.decode("utf-8", "backslashreplace")
-                        raise Refused(
-                            f"The server {address} said of a sink to {shown!r}: {response.code} {words}"
-                        )
-                    case HeaderDeclined() | Received():
-                        raise Refused(f"The server {address} does not speak DMP.")
-    except DialogueError as error:
-        raise Refused(f"The server {address} does not speak DMP: {error}.") from error
-    except OSError as error:
-        raise ConnectionLost(
-            f"The connection of a sink to {address} broke: {error.strerror or error}"
-        ) from error
-    raise ConnectionLost(f"The server {address} closed a sink without an answer")
+                log.debug("%s closed a sink early, and may say why", self._address)
+                self._cut = True
 
+    def finish(self, count: int) -> None:
+        """Wait until all that was sent, `count` messages, is as safe as its topic declares."""
+        try:
+            with self._in_our_words():
+                try:
+                    self._socket.shutdown(socket.SHUT_WR)
+                except OSError:
+                    self._cut = True
+                for event in self._events():
+                    if self._is_the_end(event, count):
+                        return
+        except DialogueError as error:
+            raise Refused(f"The server {self._address} does not speak DMP: {error}.") from error
+        raise ConnectionLost(f"The server {self._address} closed a sink without an answer")
 
-def _events(connection: socket.socket, dialogue: ClientDialogue) -> Iterator[ClientEvent]:
-    while data := connection.recv(_READ_OCTETS):
-        yield from dialogue.feed(data)
+    def _events(self) -> Iterator[ClientEvent]:
+        while data := self._socket.recv(_READ_OCTETS):
+            yield from self._dialogue.feed(data)
+
+    def _is_the_end(self, event: ClientEvent, count: int) -> bool:
+        match event:
+            case Greeted() | Ready():
+                return False
+            case Answered(response) | Declined(response):
+                stored = _STORED.search(response.words)
+                if response.ok and stored is not None and int(stored[1]) == count:
+                    return True
+                words = response.words.decode("utf-8", "backslashreplace")
+                raise Refused(
+                    f"The server {self._address} said of a sink to {self._shown!r}: {response.code} {words}"
+                )
+            case HeaderDeclined() | Received():
+                raise Refused(f"The server {self._address} does not speak DMP.")
+            case _:
+                assert_never(event)
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConnectionLost(
+                f"The connection of a sink to {self._address} broke: {error.strerror or error}"
+            ) from error

@@ -59,6 +59,27 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
     assert not list(stores.iterdir()), "the bench left something behind"
 
 
+def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+    from storage.spark.session import JavaMissing, check_java
+
+    try:
+        check_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    figures = tmp_path / "figures.json"
+    result = run_bench("--spark", "--quick", "--json", str(figures), "--directory", str(stores))
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(figures.read_text())["rows"]
+    assert len(rows) == 26
+    for row in rows:
+        assert row["values"][0] >= 0, row
+        assert row["figure"] in result.stdout
+    assert not list(stores.iterdir()), "the bench left something behind"
+
+
 def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path) -> None:
     options = ["--only", "live-1-1", "--runs", "1", "--sizes", "100", "--systems", "omq"]
     result = run_bench(*options, "--server", sys.executable + " -c pass", "--directory", str(tmp_path))

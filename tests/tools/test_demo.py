@@ -43,7 +43,7 @@ demo = load_tool()
 def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, TOOL, "--rows", "20000", "--persistence", persistence],
+        [sys.executable, TOOL, "--rows", "20000", "--persistence", persistence, "--no-spark"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -65,11 +65,67 @@ def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+def spark_is_missing() -> str | None:
+    """Why the part with Spark cannot be shown; None when it can."""
+    for name in ("pyspark", "pyarrow", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed"
+    from storage.spark.session import JavaMissing, check_java
+
+    try:
+        check_java()
+    except JavaMissing as missing:
+        return str(missing)
+    return None
+
+
+@needs_flights
+@pytest.mark.skipif(spark_is_missing() is not None, reason=str(spark_is_missing()))
+def test_spark_and_the_file_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    picture = tmp_path / "flights.png"
+    done = subprocess.run(
+        [sys.executable, TOOL, "--rows", "20000", "--picture", picture],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    united = re.search(r"^  UA +United Air Lines Inc\. +(.*)$", done.stdout, re.MULTILINE)
+    assert united is not None
+    flights, cancelled, mean, _, *from_file = united[1].split()
+    assert [flights, cancelled, mean, "min"] == from_file
+    assert flights == "3,445"
+    assert done.stdout.splitlines()[-1] == f"Both agree. Flights by day and carrier: {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert list(scratch.iterdir()) == []
+
+
+@needs_flights
+@pytest.mark.skipif(spark_is_missing() is not None, reason=str(spark_is_missing()))
+def test_spark_that_disagrees_is_named() -> None:
+    sys.path.insert(0, str(TOOL.parent))
+    import flights_spark
+
+    text = "carrier,dep_time,dep_delay\nUA,517,2\nUA,NA,NA\nAA,1,-3\n"
+    from_file = flights_spark.delays_from_csv(text, 10)
+    assert from_file == {"UA": flights_spark.Delays(2, 1, 2), "AA": flights_spark.Delays(1, 0, -3)}
+    assert flights_spark.differences(dict(from_file), from_file) == []
+    other = {"UA": flights_spark.Delays(2, 1, 3), "B6": flights_spark.Delays(1, 1, 0)}
+    assert [line[:2] for line in flights_spark.differences(other, from_file)] == ["AA", "B6", "UA"]
+    shown = flights_spark.table(other, from_file, {"UA": "United"}).splitlines()
+    assert [line[0] for line in shown[3:]] == ["!", "!", "!"]
+    assert shown[4].split() == ["!", "B6", "1", "1", "-", "-", "-", "-"]
+
+
 @needs_flights
 def test_the_store_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, TOOL, "--rows", "100", "--keep"],
+        [sys.executable, TOOL, "--rows", "100", "--keep", "--no-spark"],
         capture_output=True,
         text=True,
         check=True,

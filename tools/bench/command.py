@@ -86,6 +86,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="measure Spark and the replay instead: needs omq[spark], Java",
+    )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
     parser.add_argument(
@@ -333,6 +338,8 @@ def main(words: Sequence[str] | None = None) -> int:
         "redis": RedisSystem(),
         "none": NoServer(),
     }
+    if arguments.spark:
+        return measure_spark(arguments, settings, command)
     systems: list[System] = []
     for name in arguments.systems:
         reason = available[name].missing()
@@ -352,6 +359,31 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     report(bench, arguments)
     return 1 if bench.failed else 0
+
+
+def measure_spark(arguments: argparse.Namespace, settings: Settings, command: list[str]) -> int:
+    # PySpark is only needed here.
+    from with_spark import SparkBench
+
+    scale = 0.02 if arguments.quick else 1.0
+    bench = SparkBench(OmqSystem(command, settings.weak_flush_seconds), settings.directory, scale, say)
+    try:
+        bench.run(arguments.runs)
+    except KeyboardInterrupt:
+        say("interrupted; everything is cleaned up")
+        return 130
+    except BenchFailure as failure:
+        say(f"FAILED: {failure}")
+        return 1
+    for name, text in machine().items():
+        print(f"{name}: {text}")
+    print(f"stores on: {filesystem(settings.directory)}\n")
+    print(bench.table())
+    if arguments.json is not None:
+        arguments.json.write_text(
+            json.dumps({"machine": machine(), "rows": bench.document()}, indent=2) + "\n"
+        )
+    return 0
 
 
 def report(bench: Bench, arguments: argparse.Namespace) -> None:

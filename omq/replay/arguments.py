@@ -1,0 +1,106 @@
+"""The command line of a replay, for `omq replay` and for `tools/replay.py`.
+
+It needs nothing of ours: every `omq` command loads it.
+"""
+
+import argparse
+import datetime
+
+EXAMPLES = """examples:
+  omq replay prices --to omq://other.example:7730
+  omq replay --pattern 'flights\\..*' --to parquet:flights --since 2024-05-01T12:00
+  omq replay prices --to omq://127.0.0.1:7730/prices-again --speed 10
+  omq replay flights.UA --to jsonl:late --decode 'csv:year INT, month INT, day INT, dep_time INT' \\
+      --where 'dep_time > 2200'
+  omq replay prices --to parquet:prices --dry-run
+
+Without --where, messages go to a server as the blocks that are stored, without Spark. Everything else is done
+with Spark, and needs omq[spark] and Java 17 or later. What is published meanwhile is not replayed."""
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """All but --server, which stands before the commands of `omq`."""
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="what to replay")
+    parser.add_argument("--pattern", metavar="REGEX", help="or all topics whose whole name matches this")
+    parser.add_argument(
+        "--path",
+        metavar="DIRECTORY",
+        help="read the store in this directory of this machine, and not from a server; a server may use it",
+    )
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="DESTINATION",
+        help="omq://HOST:PORT (topics of the same names), omq://HOST:PORT/TOPIC, parquet:DIRECTORY, or "
+        "jsonl:DIRECTORY",
+    )
+    parser.add_argument("--first", type=_id, metavar="ID", help="the first message of each topic")
+    parser.add_argument("--last", type=_id, metavar="ID", help="the last message of each topic")
+    parser.add_argument(
+        "--since", type=_time, metavar="TIME", help="only messages since 2024-05-01T12:00 (add Z for UTC)"
+    )
+    parser.add_argument("--until", type=_time, metavar="TIME", help="only messages before this time")
+    parser.add_argument(
+        "--where",
+        metavar="CONDITION",
+        help="only messages for which this is true: Spark SQL on topic, offset, timestamp, key, value, "
+        "headers, text, and what --decode gives",
+    )
+    parser.add_argument(
+        "--decode",
+        metavar="csv:COLUMNS|json:COLUMNS",
+        help="take bodies apart into columns such as 'carrier STRING, distance INT'; files get them too",
+    )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        metavar="N",
+        help="publish at N times the pace at which the messages came (default: as fast as can be)",
+    )
+    parser.add_argument(
+        "--producer",
+        type=_producer,
+        metavar="NAME",
+        help="publish as this producer: the same replay, done again, stores nothing twice; slower",
+    )
+    parser.add_argument(
+        "--skip-lost",
+        action="store_true",
+        help="leave out messages that are gone or damaged, and count them, instead of ending there",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and end")
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
+        raise argparse.ArgumentTypeError(f"{text!r} is no message id")
+    return int(text)
+
+
+def _time(text: str) -> int:
+    """Microseconds since the epoch."""
+    try:
+        # A time without a zone is of this machine's.
+        moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time like 2024-05-01T12:00") from error
+    return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no factor above 0")
+    return speed
+
+
+def _producer(text: str) -> str:
+    if not 0 < len(text.encode("utf-8", "surrogateescape")) <= 200:
+        raise argparse.ArgumentTypeError("a producer's name has 1 to 200 octets")
+    return text

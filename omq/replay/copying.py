@@ -1,0 +1,166 @@
+"""Republishing as fast as can be: stored blocks from one place to a sink at another, without Spark.
+
+A topic is copied in portions, each of them a sink that is confirmed before the next. Memory holds a few
+blocks.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from omq.replay.ahead import Ahead
+from omq.replay.envelopes import Producer, bodies_size, envelopes
+from omq.replay.gaps import pass_over
+from omq.replay.meter import Meter
+from omq.replay.plan import Plan
+from omq.replay.request import ToServer
+from storage.spark.access import Gap, StoredTopic
+from storage.spark.errors import Unreachable
+from storage.spark.ranges import Range
+from storage.spark.remote import ConnectionLost, Server
+from storage.spark.sinks import Sink
+
+PORTION_OCTETS = 256 << 20
+"""After about so many a sink is confirmed and another opened: what is in doubt when a server is lost."""
+
+
+def producers(destination: ToServer) -> "ProducerNames":
+    """As whom the topics of a replay are published."""
+    return ProducerNames(
+        destination.producer or f"replay-{uuid.uuid4().hex}", destination.producer is not None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerNames:
+    """A producer for each topic: their sequences are independent."""
+
+    name: str
+    all: bool
+
+    def of(self, topic: StoredTopic) -> Producer:
+        """The producer for what comes from this topic."""
+        return Producer(f"{self.name}-{topic.id}".encode(), self.all)
+
+
+def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
+    """Copy all of a plan, topic by topic, until `stop` is set; the meter is told what is confirmed.
+
+    Raises DataLoss, Unreachable, Refused, and storage.errors.StoreError.
+    """
+    names = producers(destination)
+    with Server(destination.place.addresses, destination.place.patience) as server:
+        for part in plan.parts:
+            if len(part) and not stop.is_set():
+                _Copy(server, plan, destination, part, names.of(part.topic), meter, stop).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    end: int
+    """The id after the last message."""
+    count: int
+    octets: int
+    envelopes: bytes
+
+
+class _Copy:
+    """One topic on its way."""
+
+    def __init__(
+        self,
+        server: Server,
+        plan: Plan,
+        destination: ToServer,
+        part: Range,
+        producer: Producer,
+        meter: Meter,
+        stop: threading.Event,
+    ) -> None:
+        self._source = plan.request.source
+        self._server = server
+        self._skip_lost = plan.request.skip_lost
+        self._patience = destination.place.patience
+        self._part = part
+        self._target = (destination.topic or part.topic.name).encode()
+        self._producer = producer
+        self._meter = meter
+        self._stop = stop
+        self._confirmed = part.start
+        self._sent = part.start
+
+    def run(self) -> None:
+        failures = 0
+        while True:
+            before = self._confirmed
+            try:
+                self._go_on()
+            except ConnectionLost as lost:
+                self._server.close()
+                failures = failures + 1 if self._confirmed == before else 1
+                if self._sent > self._confirmed and not self._producer.all:
+                    raise Unreachable(f"{lost}. {self._doubt()}") from lost
+                if failures > self._patience.retries:
+                    raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
+                self._meter.say(f"{lost}; going on at message {self._confirmed}")
+                time.sleep(self._patience.seconds)
+            else:
+                break
+        if self._stop.is_set():
+            self._meter.say(
+                f"{self._part.topic.name}: everything below message {self._confirmed} is published; "
+                f"--first {self._confirmed} goes on there"
+            )
+
+    def _doubt(self) -> str:
+        name, confirmed, sent = self._part.topic.name, self._confirmed, self._sent
+        if sent == confirmed:
+            return f"Of {name!r}, everything below message {confirmed} is published and nothing else."
+        return (
+            f"Of {name!r}, everything below message {confirmed} is published, and some of {confirmed} to "
+            f"{sent - 1} may be. A replay with --producer can be repeated without publishing twice."
+        )
+
+    def _go_on(self) -> None:
+        """From what is confirmed to the end. Raises ConnectionLost for the sink."""
+        self._sent = self._confirmed
+        with Ahead(self._pieces(self._confirmed)) as ahead:
+            pieces = iter(ahead)
+            while not self._stop.is_set() and self._portion(pieces):
+                pass
+
+    def _portion(self, pieces: Iterator[_Piece]) -> bool:
+        """One sink; whether there is more."""
+        piece = next(pieces, None)
+        if piece is None:
+            return False
+        messages = octets = sent_octets = 0
+        with Sink(self._server, self._target) as sink:
+            while piece is not None:
+                self._sent = piece.end
+                sink.send(piece.envelopes)
+                messages += piece.count
+                octets += piece.octets
+                sent_octets += len(piece.envelopes)
+                self._meter.show(self._meter.messages.total() + messages)
+                if sink.is_cut or sent_octets >= PORTION_OCTETS or self._stop.is_set():
+                    break
+                piece = next(pieces, None)
+            sink.finish(messages)
+        self._confirmed = self._sent
+        self._meter.add(self._part.topic.name, messages, octets)
+        return piece is not None
+
+    def _pieces(self, start: int) -> Generator[_Piece, None, None]:
+        part = self._part
+        # Its own way in: what is left unread when this is given up must not be read by the next one.
+        with self._source.open() as access:
+            for found in access.fetch(part.topic, start, part.end):
+                if isinstance(found, Gap):
+                    pass_over(part.topic.name, found, self._meter, self._skip_lost)
+                    continue
+                messages = range(max(start, found.first), min(part.end, found.next))
+                made = envelopes(found, messages, self._producer)
+                yield _Piece(messages.stop, len(messages), bodies_size(found, messages), made)

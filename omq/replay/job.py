@@ -1,0 +1,313 @@
+"""What Spark does of a replay: filter rows, and write files or topics."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, assert_never
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from omq.protocol import dmp_head, dmp_writer
+from omq.replay.copying import ProducerNames, producers
+from omq.replay.envelopes import renamed
+from omq.replay.meter import Meter
+from omq.replay.pacing import Due, publish
+from omq.replay.plan import Plan
+from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
+from omq.replay.stopping import stop_on_interrupt
+from storage.spark.access import StoredTopic
+from storage.spark.errors import BadOptions, OmqError
+from storage.spark.headers import Header, head_of
+from storage.spark.options import ServerPlace, StorePlace
+from storage.spark.session import local_session
+from storage.spark.source import OmqDataSource
+
+PART_MESSAGES = 100_000
+"""About how many messages a task has at the least, where there are several."""
+
+MOST_PARTS = 16
+"""More parts are only made of topics that are large: every part is a file."""
+
+POLL_SECONDS = 0.2
+
+_SKIPPED = re.compile(r"^.*are gone: .*$", re.MULTILINE)
+_COUNTED = re.compile(r"^Topic .*: (\d+) messages skipped in all$", re.MULTILINE)
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+OWN = ("topic", "offset", "timestamp", "key", "value", "headers")
+TEXT = "text"
+
+
+class JobFailed(OmqError):
+    """Spark gave up, for the reason that the message has."""
+
+
+@contextmanager
+def session(log: Path) -> Iterator[SparkSession]:
+    """That of `spark-submit` where it started us, or else one on this machine, whose processes write to `log`
+    what they would write to standard error. Raises JavaMissing.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        spark = SparkSession.builder.appName("omq replay").getOrCreate()
+        spark.dataSource.register(OmqDataSource)
+        spark.conf.set(PUSHDOWN, "true")
+    else:
+        with _into(log):
+            spark = local_session("omq replay", settings={PUSHDOWN: "true"})
+        # What Spark refuses is said in a sentence of ours.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _into(log: Path) -> Iterator[None]:
+    """Let a process that is started in the block write its standard error to a file."""
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
+    """Do all of a plan.
+
+    Raises BadOptions for a condition or columns that Spark does not take, and JobFailed. Leaves nothing
+    behind that looks whole and is not, also when it is interrupted.
+    """
+    request = plan.request
+    with _in_our_words():
+        frame = _decoded(_frame(spark, plan), request)
+        if request.where is not None:
+            try:
+                frame = frame.where(request.where)
+            except PySparkException as error:
+                raise BadOptions(f"--where: {_first_line(error)}") from error
+        match request.destination:
+            case ToParquet(path):
+                kept = [name for name in frame.columns if name != TEXT]
+                _counted(spark, frame.select(*kept), plan, meter, _files(spark, path, _write_parquet))
+            case ToJson(path):
+                _counted(spark, frame, plan, meter, _files(spark, path, _write_json))
+            case ToServer() as server if request.speed is not None:
+                _paced(frame, plan, server, request.speed, meter)
+            case ToServer() as server:
+                _counted(spark, frame, plan, meter, lambda rows: _write_topics(rows, server))
+            case _:
+                assert_never(request.destination)
+
+
+def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
+    request = plan.request
+    options: dict[str, str] = {
+        "assign": json.dumps({part.topic.name: [0] for part in plan.parts}),
+        "startingOffsets": json.dumps({part.topic.name: part.start for part in plan.parts}),
+        "endingOffsets": json.dumps({part.topic.name: part.end for part in plan.parts}),
+        "minPartitions": str(min(MOST_PARTS, plan.messages // PART_MESSAGES) or 1),
+        "failOnDataLoss": "false" if request.skip_lost else "true",
+        "includeHeaders": "true",
+    }
+    match request.source:
+        case ServerPlace(addresses, _):
+            options["omq.servers"] = ",".join(map(str, addresses))
+        case StorePlace(path):
+            options["path"] = str(Path(path).resolve())
+        case _:
+            assert_never(request.source)
+    return spark.read.format("omq").options(**options).load().select(*OWN)
+
+
+def _decoded(frame: DataFrame, request: Request) -> DataFrame:
+    text = frame.withColumn(TEXT, F.try_validate_utf8(F.col("value").cast("string")))
+    match request.decoding:
+        case Text():
+            return text
+        case Csv(columns):
+            decoded = F.from_csv(F.col(TEXT), columns, {})
+        case Json(columns):
+            decoded = F.from_json(F.col(TEXT), columns, {})
+        case _:
+            assert_never(request.decoding)
+    try:
+        found = text.withColumn("decoded", decoded).select(*OWN, TEXT, "decoded.*")
+    except PySparkException as error:
+        raise BadOptions(f"--decode: {_first_line(error)}") from error
+    for name in found.columns[len(OWN) + 1 :]:
+        if name.lower() in (*OWN, TEXT):
+            raise BadOptions(f"--decode: a column cannot be called {name!r}, as one of the message's own is.")
+    return found
+
+
+def read_log(log: Path, meter: Meter) -> None:
+    """Tell what tasks on this machine have left out."""
+    text = log.read_text(errors="replace")
+    for line in _SKIPPED.findall(text):
+        meter.say(line)
+    meter.skipped += sum(map(int, _COUNTED.findall(text)))
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+Write = Callable[[DataFrame], None]
+
+
+def _write_parquet(frame: DataFrame, path: str) -> None:
+    frame.write.parquet(path)
+
+
+def _write_json(frame: DataFrame, path: str) -> None:
+    """Octets are text where they are UTF-8, else base64 under another name; null members are left out."""
+    own = ["topic", "offset", "timestamp", *_texts("key"), *_texts("value")]
+    headers = F.expr(
+        "transform(headers, h -> named_struct('key', h.key, "
+        "'value', try_validate_utf8(cast(h.value as string)), "
+        "'value_base64', if(try_validate_utf8(cast(h.value as string)) is null, base64(h.value), null)))"
+    ).alias("headers")
+    decoded = frame.columns[len(OWN) + 1 :]
+    frame.select(*own, headers, *decoded).write.json(path)
+
+
+def _texts(name: str) -> list[Any]:
+    text = F.try_validate_utf8(F.col(name).cast("string"))
+    return [
+        text.alias(name),
+        F.when(text.isNull(), F.base64(F.col(name))).alias(f"{name}_base64"),
+    ]
+
+
+def _write_topics(frame: DataFrame, destination: ToServer) -> None:
+    rows = frame.select("topic", "key", "value", "headers")
+    writer = rows.write.format("omq").option("omq.servers", ",".join(map(str, destination.place.addresses)))
+    if destination.topic is not None:
+        writer = writer.option("topic", destination.topic)
+    writer.mode("append").save()
+
+
+def _files(spark: SparkSession, path: str, write: Callable[[DataFrame, str], None]) -> Write:
+    """Files appear under their name when all of them are written.
+
+    That is for this machine's own directories. Elsewhere Spark's rules hold: a directory without `_SUCCESS`
+    is not whole.
+    """
+    if "://" in path or not (spark.conf.get("spark.master") or "").startswith("local"):
+        return lambda frame: write(frame, path)
+    whole = Path(path.removeprefix("file:")).absolute()
+
+    def written(frame: DataFrame) -> None:
+        partial = whole.with_name(f".{whole.name}.partial-{uuid.uuid4().hex[:8]}")
+        try:
+            write(frame, str(partial))
+            partial.rename(whole)
+        except OSError as error:
+            raise JobFailed(f"{whole}: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    return written
+
+
+# -- counting -----------------------------------------------------------------------------------------------
+
+
+def _counted(spark: SparkSession, frame: DataFrame, plan: Plan, meter: Meter, write: Write) -> None:
+    """Write rows; the meter is told how many there were, by topic."""
+    names = [part.topic.name for part in plan.parts if len(part)]
+    observation = Observation()
+    measures = []
+    for number, name in enumerate(names):
+        is_its = F.col("topic") == name
+        measures.append(F.count_if(is_its).alias(f"count{number}"))
+        measures.append(F.sum(F.when(is_its, F.octet_length("value"))).alias(f"octets{number}"))
+    if not measures:
+        write(frame)
+        return
+    with _shown(spark, plan, meter):
+        write(frame.observe(observation, *measures))
+    found: Mapping[str, int | None] = observation.get
+    for number, name in enumerate(names):
+        meter.add(name, found[f"count{number}"] or 0, found[f"octets{number}"] or 0)
+
+
+@contextmanager
+def _shown(spark: SparkSession, plan: Plan, meter: Meter) -> Iterator[None]:
+    """Show how far the tasks have got meanwhile. Spark tells of whole ones only."""
+    over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            tasks = sum(stage.numTasks for stage in stages if stage is not None)
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            if tasks:
+                meter.show(plan.messages * done // tasks)
+
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# -- at a pace ----------------------------------------------------------------------------------------------
+
+
+def _paced(frame: DataFrame, plan: Plan, destination: ToServer, speed: float, meter: Meter) -> None:
+    """Rows in the order of time, a partition of them at a time, sent by this process."""
+    topics = {part.topic.name: part.topic for part in plan.parts}
+    names = producers(destination)
+    ordered = frame.select(
+        "topic", "offset", F.unix_micros("timestamp").alias("time"), "key", "value", "headers"
+    )
+    rows = ordered.sort("time", "topic", "offset").toLocalIterator()
+    dues = (_due(row, names, topics[row.topic]) for row in rows)
+    with stop_on_interrupt() as stop:
+        publish(dues, destination, speed, meter, stop)
+
+
+def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
+    headers = [Header(one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()]
+    head = dmp_head.encode(head_of(bytes(row.key or b""), headers))
+    body = bytes(row.value)
+    made = dmp_writer.for_sink([body], [renamed(head, row.offset, names.of(topic))])
+    return Due(row.time, row.topic, range(row.offset, row.offset + 1), len(body), made)
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    try:
+        yield
+    except PySparkException as error:
+        raise JobFailed(_first_line(error)) from error
+
+
+_OURS = re.compile(r"^(?:\w+\.)*storage\.(?:spark\.)?errors\.\w+: (.+)$", re.MULTILINE)
+"""How Spark repeats what a task raised, in the traceback that it sends."""
+
+
+def _first_line(error: PySparkException) -> str:
+    """What a task or the planning of ours said; or else the first line of what Spark says."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    return str(ours[-1]) if ours else text.strip().splitlines()[0]

@@ -1,0 +1,141 @@
+"""Republishing at the pace at which messages were published, times a factor."""
+
+import heapq
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from omq.replay.copying import producers
+from omq.replay.envelopes import Producer, bodies_size, envelopes
+from omq.replay.gaps import pass_over
+from omq.replay.meter import Meter
+from omq.replay.plan import Plan
+from omq.replay.request import ToServer
+from storage import numbers
+from storage.blocks import Block
+from storage.spark.access import Access, Gap
+from storage.spark.ranges import Range
+from storage.spark.remote import Patience, Server
+from storage.spark.sinks import send
+
+TICK_SECONDS = 0.02
+"""Messages that are due within so long leave together."""
+
+PORTION_OCTETS = 8 << 20
+"""How much leaves together at the most, where a replay has fallen behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Messages of one topic that leave together."""
+
+    time: int
+    """Of the first, microseconds since the epoch."""
+    source: str
+    messages: range
+    octets: int
+    """Of the bodies."""
+    envelopes: bytes
+
+
+def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
+    """Copy all of a plan, its topics together in the order of time, until `stop` is set.
+
+    Holds a block of each topic. Errors as those of `copying.copy`.
+    """
+    speed = plan.request.speed
+    assert speed is not None
+    names = producers(destination)
+    tick = int(TICK_SECONDS * speed * 1e6)
+    with plan.request.source.open() as access:
+        streams = [
+            _due(access, part, names.of(part.topic), tick, plan.request.skip_lost, meter)
+            for part in plan.parts
+            if len(part)
+        ]
+        publish(heapq.merge(*streams, key=lambda due: due.time), destination, speed, meter, stop)
+
+
+def publish(
+    dues: Iterable[Due], destination: ToServer, speed: float, meter: Meter, stop: threading.Event
+) -> None:
+    """Send what is due when it is due, each time confirmed, until `stop` is set; then say where to go on."""
+    place = destination.place
+    # What may be stored already is only sent again where the server can tell that it is the same.
+    patience = place.patience if destination.producer is not None else Patience(0)
+    published: dict[str, int] = {}
+    with Server(place.addresses, place.patience) as server:
+        for together in _in_time(dues, speed, stop):
+            by_source: dict[str, list[Due]] = {}
+            for due in together:
+                by_source.setdefault(due.source, []).append(due)
+            for source, parts in by_source.items():
+                target = (destination.topic or source).encode()
+                count = sum(len(part.messages) for part in parts)
+                send(server, patience, target, b"".join(part.envelopes for part in parts), count)
+                published[source] = parts[-1].messages.stop
+                meter.add(source, count, sum(part.octets for part in parts))
+    if stop.is_set():
+        for source, after in published.items():
+            meter.say(
+                f"{source}: everything below message {after} is published; --first {after} goes on there"
+            )
+
+
+def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterator[list[Due]]:
+    """What is due, when it is due."""
+    waiting: list[Due] = []
+    octets = 0
+    begin: tuple[float, int] | None = None
+    for due in dues:
+        now = time.monotonic()
+        if begin is None:
+            begin = now, due.time
+        at = begin[0] + (due.time - begin[1]) / 1e6 / speed
+        if waiting and (at > now or octets >= PORTION_OCTETS):
+            yield waiting
+            waiting, octets = [], 0
+        if stop.wait(max(0.0, at - time.monotonic())):
+            return
+        waiting.append(due)
+        octets += len(due.envelopes)
+    if waiting:
+        yield waiting
+
+
+def _due(
+    access: Access, part: Range, producer: Producer, tick: int, skip_lost: bool, meter: Meter
+) -> Iterator[Due]:
+    """The messages of a topic in pieces of `tick` microseconds at the most."""
+    for block, messages in _blocks(access, part, skip_lost, meter):
+        deltas = [0] * block.count if block.deltas is None else numbers.unpack(block.deltas)
+        begin = messages.start
+        while begin < messages.stop:
+            after = begin + 1
+            delta = deltas[begin - block.first]
+            while after < messages.stop and deltas[after - block.first] < delta + tick:
+                after += 1
+            together = range(begin, after)
+            made = envelopes(block, together, producer)
+            yield Due(block.time + delta, part.topic.name, together, bodies_size(block, together), made)
+            begin = after
+
+
+def _blocks(access: Access, part: Range, skip_lost: bool, meter: Meter) -> Iterator[tuple[Block, range]]:
+    """The blocks of a range, and which of their messages are in it. Each is asked for by itself: between two
+    of them much time may pass.
+    """
+    position = part.start
+    while position < part.end:
+        info = access.block_at(part.topic, position, part.end)
+        until = part.end if info is None else min(part.end, info.first + info.count)
+        for found in list(access.fetch(part.topic, position, until)):
+            if isinstance(found, Gap):
+                pass_over(part.topic.name, found, meter, skip_lost)
+                position = found.last + 1
+            else:
+                # It may have been merged with others meanwhile, and reach further.
+                messages = range(max(position, found.first), min(part.end, found.next))
+                yield found, messages
+                position = messages.stop

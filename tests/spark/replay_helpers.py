@@ -1,0 +1,70 @@
+"""Replays as the command line has them, and what a server has afterwards."""
+
+import argparse
+from collections import Counter
+from typing import NoReturn
+
+from omq.replay import command
+from omq.replay.arguments import add_arguments
+from omq.replay.meter import Meter
+from omq.replay.request import Request
+from storage.blocks import FRAME_HEADER, Block
+from storage.spark.remote import Patience, Server, parse_servers
+
+
+class Refused(Exception):
+    """The command line was wrong."""
+
+
+def refuse(sentence: str) -> NoReturn:
+    raise Refused(sentence)
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--server", default="omq://127.0.0.1:7730")
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def request(*words: str) -> Request:
+    return command.request_of(parsed(*words))
+
+
+def replay(*words: str) -> int:
+    """The exit status."""
+    return command.run(parsed(*words), refuse)
+
+
+def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
+    """The body and the head of each message that a server has, in order; none where there is no topic."""
+    found = []
+    with Server(parse_servers(address), Patience(0)) as server:
+        topics = server.topics()
+        if topic not in topics:
+            return []
+        for block in server.fetch(topics[topic], topics[topic].first, topics[topic].next):
+            assert isinstance(block, Block)
+            heads = block.heads_from(block.first)
+            frames = block.slices(block.first)
+            found += [(bytes(frame[FRAME_HEADER:]), head) for frame, head in zip(frames, heads, strict=True)]
+    return found
+
+
+def bodies(address: str, topic: str) -> list[bytes]:
+    return [body for body, _ in stored(address, topic)]
+
+
+class Counting(Meter):
+    """A meter that shows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    @property
+    def counts(self) -> Counter[str]:
+        return +self.messages

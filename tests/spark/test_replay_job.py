@@ -1,0 +1,151 @@
+"""Replays with Spark: filters, files, topics, and what an interrupted one leaves (`omq/replay/job.py`)."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+
+from pyspark.sql import SparkSession
+from replay_helpers import Counting, bodies, request, stored
+from spark_helpers import Topic, make_store
+from spark_helpers import body as made_body
+from spark_server import Serving, serving
+
+from omq.protocol import dmp_head
+from omq.protocol.dmp_head import Head
+from omq.protocol.properties import Properties
+from omq.replay import job
+from omq.replay.plan import make_plan
+from storage.spark.errors import BadOptions
+
+KEYED = dmp_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    store = make_store(
+        tmp_path_factory.mktemp("source") / "store",
+        numbers=Topic((50, 50)),
+        headed=Topic((4,), heads={2: KEYED}),
+    )
+    with serving(store) as server:
+        server.publish("csv", [b"1,ab,2.5", b"2,cd,x", b"no number,ef,1", b"\xff"], sink=True)
+        yield server
+
+
+def run(spark: SparkSession, source: Serving, *words: str) -> Counting:
+    wanted = request("--server", f"omq://{source.address}", *words)
+    assert wanted.needs_spark
+    with wanted.source.open() as access:
+        plan = make_plan(access, wanted)
+    meter = Counting()
+    job.run(spark, plan, meter)
+    return meter
+
+
+def lines(directory: Path) -> list[dict[str, object]]:
+    found = [
+        json.loads(line) for file in directory.glob("part-*.json") for line in file.read_text().splitlines()
+    ]
+    return sorted(found, key=lambda each: (each["topic"], each["offset"]))
+
+
+def test_parquet(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    words = ("numbers", "headed", "--where", "offset <= 3", "--first", "2")
+    meter = run(spark, source, *words, "--to", f"parquet:{tmp_path}/files")
+    assert meter.counts == {"numbers": 2, "headed": 2}
+    assert meter.octets == {"numbers": 2, "headed": 2}
+    frame = spark.read.parquet(f"{tmp_path}/files")
+    assert frame.columns == ["topic", "offset", "timestamp", "key", "value", "headers"]
+    found = sorted((row.topic, row.offset, bytes(row.value), row.key) for row in frame.collect())
+    assert found == [
+        ("headed", 2, b"2", bytearray(b"\xffkey")),
+        ("headed", 3, b"3", None),
+        ("numbers", 2, b"2", None),
+        ("numbers", 3, b"3", None),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["files"]
+
+
+def test_json_lines_and_what_is_no_text(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    words = ("headed", "csv", "--where", "offset in (2, 4)")
+    run(spark, source, *words, "--to", f"jsonl:{tmp_path}/files")
+    two, four, keyed, plain = lines(tmp_path / "files")
+    assert (two["value"], four["value_base64"]) == ("2,cd,x", "/w==")
+    assert "value" not in four
+    assert keyed["key_base64"] == "/2tleQ=="
+    assert keyed["headers"] == [{"key": "dmp.content-type", "value": "text/plain"}]
+    assert plain["value"] == "4"
+    assert set(plain) == {"topic", "offset", "timestamp", "value"}
+
+
+def test_decoded_columns(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    words = ("csv", "--decode", "csv:number INT, name STRING, size DOUBLE")
+    run(spark, source, *words, "--where", "number > 0 and name <> 'x'", "--to", f"jsonl:{tmp_path}/files")
+    assert [(each["number"], each["name"], each.get("size")) for each in lines(tmp_path / "files")] == [
+        (1, "ab", 2.5),
+        (2, "cd", None),
+    ]
+
+
+@pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
+def test_filtered_into_a_topic(spark: SparkSession, source: Serving, tmp_path: Path, pace: list[str]) -> None:
+    with serving(tmp_path / "store") as target:
+        words = ("headed", "numbers", *pace, "--to", f"omq://{target.address}")
+        meter = run(spark, source, *words, "--where", "cast(text as int) % 2 = 0")
+        assert meter.counts == {"numbers": 50, "headed": 2}
+        assert sorted(bodies(target.address, "numbers"), key=int) == [
+            made_body(number) for number in range(2, 101, 2)
+        ]
+        first = dmp_head.decode(stored(target.address, "headed")[0][1])
+        assert (first.routing_key, first.properties.content_type) == (b"\xffkey", b"text/plain")
+
+
+def test_nothing_within_the_bounds(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    words = ("numbers", "--until", "2000-01-01")
+    assert run(spark, source, *words, "--to", f"parquet:{tmp_path}/files").counts == {}
+    assert spark.read.parquet(f"{tmp_path}/files").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--where", "ofset = 1"), "--where: .*`ofset` cannot be resolved"),
+        (("--where", "offset ="), "--where: "),
+        (("--decode", "csv:a NOTYPE", "--where", "true"), "--decode: "),
+        (("--decode", "json:Offset INT"), "--decode: a column cannot be called 'Offset'"),
+    ],
+)
+def test_conditions_and_columns_that_cannot_be(
+    spark: SparkSession, source: Serving, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(BadOptions, match=sentence):
+        run(spark, source, "csv", *words, "--to", f"parquet:{tmp_path}/files")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_it_leaves_no_files(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while not list(tmp_path.glob(".files.partial-*")):  # Spark has begun to write
+            if over.wait(0.01):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    over = threading.Event()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    slow = "reflect('java.lang.Thread', 'sleep', 200L) is not null"
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(spark, source, "numbers", "--where", slow, "--to", f"parquet:{tmp_path}/files")
+    finally:
+        over.set()
+        thread.join()
+    assert list(tmp_path.iterdir()) == []
+    assert run(spark, source, "numbers", "--to", f"parquet:{tmp_path}/files").counts == {"numbers": 100}

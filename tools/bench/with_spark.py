@@ -1,0 +1,332 @@
+"""Spark and the replay: what scanning, bounds, writing and copying cost, and what Parquet does."""
+
+import base64
+import gc
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omq_load import OmqSystem
+from pyspark.sql import DataFrame, SparkSession
+from systems import Kind
+from workers import BenchFailure
+
+from omq.protocol import dmp_writer
+from omq.replay.copying import copy
+from omq.replay.meter import Meter
+from omq.replay.plan import make_plan
+from omq.replay.request import Bounds, Request, ToServer
+from storage.spark import local_session
+from storage.spark.options import Place, ServerPlace, StorePlace, Topics
+from storage.spark.remote import Patience, Server, parse_servers
+from storage.spark.sinks import Sink
+
+TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
+"""Messages, and octets of each."""
+
+BOUNDED = 10_000
+"""Messages that are read by bounds."""
+
+PORTION = 4096
+"""Messages that are published together, as a busy publisher does."""
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Figure:
+    """One line of the table."""
+
+    what: str
+    unit: str
+    goal: str
+    values: list[float] = field(default_factory=list)
+
+
+class SparkBench:
+    """All of it, with one server and one session."""
+
+    def __init__(self, system: OmqSystem, directory: Path, scale: float, say: Callable[[str], None]) -> None:
+        self._system = system
+        self._directory = directory
+        self._scale = scale
+        self._say = say
+        self._figures: dict[str, Figure] = {}
+        self._copies = 0
+
+    def run(self, runs: int) -> None:
+        """Raises BenchFailure when a count is wrong."""
+        directory = Path(tempfile.mkdtemp(prefix="omq-bench-spark-", dir=self._directory))
+        spark: SparkSession | None = None
+        try:
+            self._system.start(directory, Kind.WEAK)
+            self._fill()
+            spark = local_session("omq bench", cores=2, settings={"spark.local.dir": str(directory)})
+            for topic in TOPICS:
+                rows = self._scan(spark, topic)
+                rows.write.parquet(str(directory / f"{topic}.parquet"))
+            for turn in range(-1, runs):
+                self._say("warming up" if turn < 0 else f"run {turn + 1} of {runs}")
+                self._turn(spark, directory, warm=turn >= 0)
+        finally:
+            if spark is not None:
+                spark.stop()
+            self._system.stop()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def table(self) -> str:
+        lines = [f"{'figure':<58}{'median':>12}{'min - max':>26}  {'goal'}"]
+        for figure in self._figures.values():
+            low, middle, high = (
+                amount(value, figure.unit)
+                for value in (min(figure.values), statistics.median(figure.values), max(figure.values))
+            )
+            lines.append(f"{figure.what:<58}{middle:>12}{f'{low} - {high}':>26}  {figure.goal}".rstrip())
+        return "\n".join(lines)
+
+    def document(self) -> list[dict[str, Any]]:
+        """The same for programs."""
+        return [
+            {"figure": each.what, "unit": each.unit, "goal": each.goal, "values": each.values}
+            for each in self._figures.values()
+        ]
+
+    # -- one turn ------------------------------------------------------------------------------------------
+
+    def _turn(self, spark: SparkSession, directory: Path, *, warm: bool) -> None:
+        def note(what: str, unit: str, value: float, goal: str = "") -> None:
+            if warm:
+                self._figures.setdefault(what, Figure(what, unit, goal)).values.append(value)
+                self._say(f"  {what}: {amount(value, unit)}")
+
+        for topic, goal in (("small", "at most 1.2x"), ("large", "at most 0.7x")):
+            size, count = TOPICS[topic][1], self._count(topic)
+            with Peak() as peak:
+                ours = self._cost(partial(self._drained, spark, topic))
+            parquet = directory / f"{topic}.parquet"
+            theirs = self._cost(partial(drain, spark.read.parquet(str(parquet))))
+            title = f"scan of {size}-octet messages"
+            note(f"{title}: processor time", "µs a row", ours.cpu / count * 1e6)
+            note(f"{title}: the server's part of it", "µs a row", ours.server / count * 1e6)
+            note(f"{title}: processor time of Parquet", "µs a row", theirs.cpu / count * 1e6)
+            note(f"{title}: against Parquet", "x", ours.cpu / theirs.cpu, goal)
+            ours_hashed = self._cost(partial(self._hashed, spark, topic))
+            theirs_hashed = self._cost(partial(hash_all, spark.read.parquet(str(parquet))))
+            note(f"{title}, each hashed: processor time", "µs a row", ours_hashed.cpu / count * 1e6)
+            note(f"{title}, each hashed: against Parquet", "x", ours_hashed.cpu / theirs_hashed.cpu, goal)
+            note(f"{title}: wall clock", "rows/s", count / ours.wall)
+            note(f"{title}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
+            if topic == "small":
+                end = min(count, BOUNDED) + 1
+                bounded = self._cost(partial(self._drained, spark, "small", end))
+                title = f"{end - 1} of {count} by offsets: of the scan's time"
+                note(title, "x", bounded.wall / ours.wall, "below 0.1x")
+        self._copies += 1
+        count = self._count("small")
+        for name, title in (("arrow", "republished through Spark"), ("copy", "replay, server to itself"),
+                            ("store", "replay, store to server")):  # fmt: skip
+            target = f"{name}-{self._copies}"
+            if name == "arrow":
+                cost = self._cost(partial(self._republish, spark, target))
+                goal = "400,000 rows/s"
+            else:
+                place: Place = self._place() if name == "copy" else StorePlace(str(directory / "store"))
+                cost = self._cost(partial(self._replay, place, target))
+                goal = "3,000,000 rows/s"
+            self._check(target, count)
+            note(f"{title}: wall clock", "rows/s", count / cost.wall, goal)
+            if name != "arrow":
+                note(f"{title}: processor time of the replay alone", "µs a row", cost.own / count * 1e6)
+            note(f"{title}: processor time of the server", "µs a row", cost.server / count * 1e6)
+
+    def _count(self, topic: str) -> int:
+        return max(1, int(TOPICS[topic][0] * self._scale))
+
+    def _place(self) -> ServerPlace:
+        return ServerPlace(parse_servers(f"127.0.0.1:{self._system.port}"), Patience())
+
+    def _fill(self) -> None:
+        place = self._place()
+        for topic in TOPICS:
+            count, size = self._count(topic), TOPICS[topic][1]
+            with Server(place.addresses, place.patience) as server, Sink(server, topic.encode()) as sink:
+                for first in range(0, count, PORTION):
+                    bodies = [make_text(n, size) for n in range(first, min(count, first + PORTION))]
+                    sink.send(dmp_writer.for_sink(bodies))
+                sink.finish(count)
+
+    def _scan(self, spark: SparkSession, topic: str, end: int | None = None) -> DataFrame:
+        reader = (
+            spark.read.format("omq")
+            .option("omq.servers", f"127.0.0.1:{self._system.port}")
+            .option("subscribe", topic)
+            .option("minPartitions", 4)
+            .schema("offset LONG, value BINARY")
+        )
+        if end is not None:
+            reader = reader.option("endingOffsets", f'{{"{topic}": {end}}}')
+        return reader.load()
+
+    def _drained(self, spark: SparkSession, topic: str, end: int | None = None) -> None:
+        drain(self._scan(spark, topic, end))
+
+    def _hashed(self, spark: SparkSession, topic: str) -> None:
+        hash_all(self._scan(spark, topic))
+
+    def _republish(self, spark: SparkSession, target: str) -> None:
+        rows = self._scan(spark, "small").select("value")
+        rows.write.format("omq").option("omq.servers", f"127.0.0.1:{self._system.port}").option(
+            "topic", target
+        ).mode("append").save()
+
+    def _replay(self, place: Place, target: str) -> None:
+        to = ToServer(self._place(), "the server", target, None)
+        request = Request(place, "the source", Topics(("small",)), Bounds(), to)
+        with place.open() as access:
+            plan = make_plan(access, request)
+        with Meter(plan.messages) as meter:
+            copy(plan, to, meter, threading.Event())
+
+    def _check(self, topic: str, count: int) -> None:
+        """All of it must be there."""
+        place = self._place()
+        with Server(place.addresses, place.patience) as server:
+            found = server.topics()[topic]
+        if found.next - found.first != count:
+            raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")
+
+    def _cost(self, work: Callable[[], None]) -> "Cost":
+        gc.collect()
+        server = self._system.cpu_seconds()
+        own, below = time.process_time(), descendants_cpu(os.getpid(), self._system.pid)
+        start = time.perf_counter()
+        work()
+        wall = time.perf_counter() - start
+        own = time.process_time() - own
+        server = self._system.cpu_seconds() - server
+        return Cost(wall, own, server, own + server + descendants_cpu(os.getpid(), self._system.pid) - below)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds."""
+
+    wall: float
+    own: float
+    """Processor time of this process."""
+    server: float
+    cpu: float
+    """Processor time of all: this process, Spark's Java, its Python workers, and the server."""
+
+
+_TEXT = base64.b64encode(random.Random(7).randbytes(1 << 20))
+
+
+def make_text(number: int, size: int) -> bytes:
+    """A number and letters without a pattern: what could be compressed well would make Parquet look good."""
+    at = number * 7919 % (len(_TEXT) - size)
+    return b"%012d" % number + _TEXT[at : at + size - 12]
+
+
+def drain(rows: DataFrame) -> None:
+    """Make every row, and drop it."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def hash_all(rows: DataFrame) -> None:
+    """Look at every octet: Parquet's reader need not do that when rows are only dropped."""
+    rows.selectExpr("bit_xor(xxhash64(offset, value))").collect()
+
+
+def amount(value: float, unit: str) -> str:
+    match unit:
+        case "rows/s":
+            return f"{value:,.0f}/s"
+        case "MiB":
+            return f"{value:,.0f} MiB"
+        case "x":
+            return f"{value:.2f}x"
+        case _:
+            return f"{value:.3f} µs"
+
+
+# -- processes ----------------------------------------------------------------------------------------------
+
+
+def _processes() -> Iterator[tuple[int, int, float]]:
+    """Each process, its parent, and its processor time with that of the children it has waited for."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended
+        yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / _TICK
+
+
+def _descendants(root: int, but: int) -> dict[int, float]:
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for process, parent, seconds in _processes():
+        children.setdefault(parent, []).append(process)
+        used[process] = seconds
+    found: dict[int, float] = {}
+    left = [child for child in children.get(root, []) if child != but]
+    while left:
+        process = left.pop()
+        found[process] = used[process]
+        left += children.get(process, [])
+    return found
+
+
+def descendants_cpu(root: int, but: int) -> float:
+    """Processor time of all below a process, without one child of it."""
+    return sum(_descendants(root, but).values())
+
+
+class Peak:
+    """The largest memory of its own that a Python worker of Spark has while the block runs."""
+
+    def __init__(self) -> None:
+        self.octets = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Peak":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.1):
+            for process in _descendants(os.getpid(), 0):
+                with _gone():
+                    if b"pyspark" in Path(f"/proc/{process}/cmdline").read_bytes().partition(b"-m\0")[2]:
+                        self.octets = max(self.octets, _anonymous(process))
+
+
+@contextmanager
+def _gone() -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        pass  # it ended meanwhile
+
+
+def _anonymous(process: int) -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
