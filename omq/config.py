@@ -54,6 +54,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Everything that can be set. The keys of the file are the names of these fields."""
 
     listen: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_LISTEN])
+    listen_tls: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
     store: str = DEFAULT_STORE
 
     allow_undeclared: bool = True
@@ -113,7 +117,10 @@ def load(path: Path | None) -> Config:
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{path}: not UTF-8 text (octet {problem.start})") from problem
     try:
-        config = msgspec.convert(tomllib.loads(text), Config)
+        table = tomllib.loads(text)
+        if "listen_tls" in table:
+            table.setdefault("listen", [])
+        config = msgspec.convert(table, Config)
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     except msgspec.ValidationError as problem:
@@ -136,10 +143,18 @@ def check(config: Config) -> None:
             raise ConfigError(f"{key}: must be a finite number of seconds")
     if not config.store:
         raise ConfigError("store: must name a directory")
-    if not config.listen:
+    if not config.listen and not config.listen_tls:
         raise ConfigError("listen: at least one address is needed")
     for address in config.listen:
         parse_address(address)
+    for address in config.listen_tls:
+        parse_address(address, "listen_tls")
+    if (config.tls_cert is None) != (config.tls_key is None):
+        here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
+        raise ConfigError(f"{missing}: it is needed beside {here}")
+    for key in ("listen_tls", "tls_client_ca"):
+        if getattr(config, key) and config.tls_cert is None:
+            raise ConfigError(f"{key}: it needs tls_cert and tls_key")
     seen: set[str] = set()
     for topic in config.topics:
         if topic.retention_seconds is not None and not math.isfinite(topic.retention_seconds):
@@ -161,16 +176,16 @@ def check(config: Config) -> None:
         raise ConfigError("max_message_bytes: must not exceed memory_bytes")
 
 
-def parse_address(address: str) -> tuple[str, int]:
+def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
     """`HOST:PORT` or `[HOST]:PORT` as host and port (0 takes a free one). Raises ConfigError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"listen: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
+        raise ConfigError(f"{key}: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not host or not digits or int(port) > 65535:
-        raise ConfigError(f"listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
+        raise ConfigError(f"{key}: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
 
 

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import trio
@@ -28,6 +28,7 @@ from omq.client.fast import Opened, SinkBlock, feed_block
 from omq.client.feed import Feed
 from omq.client.ledger import Ledger
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
+from omq.client.network import File, Security, client_context
 from omq.client.replies import Answer, AnsweredCommand
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
@@ -82,7 +83,8 @@ class Settings:
 
     host: str
     port: int
-    id: bytes
+    security: Security | None
+    id: bytes = field(repr=False)  # there may be a secret in it
     reconnect: bool
     on_gap: Callable[[Gap], None]
     connect_seconds: float
@@ -106,7 +108,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
-        self._opened = Opened(settings.on_gap, settings.connect_seconds)
+        self._opened = Opened(settings.on_gap, settings.security, settings.connect_seconds)
         self._leaving = False
 
     # -- topics --------------------------------------------------------------------------------------------
@@ -396,6 +398,7 @@ class Client:
         return await Connection.open(
             settings.host,
             settings.port,
+            settings.security,
             settings.id,
             settings.connect_seconds,
             self._ledger,
@@ -550,11 +553,19 @@ def connect(
     reconnect: bool = False,
     on_gap: Callable[[Gap], None] = warn_of_gap,
     connect_seconds: float = 10.0,
+    ca: File | None = None,
+    certificate: File | None = None,
+    key: File | None = None,
 ) -> Connecting:
     """Connect to a server: `async with connect("omq://host:port", id="prices-feed") as client:`.
 
-    `id` is who we say we are; the server logs it. Connecting, handshake included, takes at most
-    `connect_seconds`.
+    `id` is who we say we are; the server logs it, up to the first colon. Connecting, handshake included,
+    takes at most `connect_seconds`.
+
+    With `omqs://host:port` everything goes through TLS, and the server must show a certificate for this host:
+    one that the authorities in the file `ca` vouch for, or without it those whom the system trusts. A server
+    that wants to see a certificate of ours is shown that in the file `certificate`, whose private key is in
+    `key`, or else in the same file.
 
     With `reconnect`, a lost connection is made again, as often as it takes (the first one is tried once);
     commands that were waiting for an answer still raise ConnectionLost, and so does the `confirm` after
@@ -568,10 +579,15 @@ def connect(
 
     Leaving the block without an exception sends what was published and sees that the server has read
     it. Raises ConnectionFailed and HandshakeRefused when entered, ConnectionLost and PublishRefused when
-    left, and ValueError at once for a bad `url`.
+    left, and ValueError at once for a bad `url` and for files that cannot be used.
     """
-    host, port = parse_url(url)
-    return Connecting(Settings(host, port, _octets(id), reconnect, on_gap, connect_seconds))
+    host, port, tls = parse_url(url)
+    security = None
+    if tls:
+        security = Security(client_context(ca, certificate, key), host)
+    elif ca is not None or certificate is not None or key is not None:
+        raise ValueError("certificates are for omqs://, and this address begins with omq://")
+    return Connecting(Settings(host, port, security, _octets(id), reconnect, on_gap, connect_seconds))
 
 
 def _octets(name: Name) -> bytes:

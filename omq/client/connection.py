@@ -25,6 +25,7 @@ from omq.client.errors import (
     ServerError,
 )
 from omq.client.ledger import Ledger
+from omq.client.network import Security, Stream, open_stream
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
@@ -97,7 +98,7 @@ class Sink(Protocol):
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
-    def __init__(self, stream: trio.SocketStream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: Stream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
         """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
         self._stream = stream
         self._ledger = ledger
@@ -120,6 +121,7 @@ class Connection:
         cls,
         host: str,
         port: int,
+        security: Security | None,
         id: bytes,
         seconds: float,
         ledger: Ledger,
@@ -133,7 +135,7 @@ class Connection:
         where = f"{host}:{port}"
         try:
             with trio.fail_after(seconds):
-                stream = await trio.open_tcp_stream(host, port)
+                stream = await open_stream(host, port, security)
                 try:
                     await stream.send_all(handshake.hello())
                     answer = b""
@@ -147,7 +149,7 @@ class Connection:
                     if answer != handshake.ACCEPTED:
                         raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
                 except BaseException:
-                    await trio.aclose_forcefully(stream)
+                    stream.socket.close()
                     raise
         except trio.TooSlowError as error:
             raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error

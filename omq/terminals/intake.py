@@ -40,8 +40,9 @@ class Intake:
         if self._is_streaming:
             # There was much the last time: where there is much again, all of it is one read.
             octets = self._take_arrived()
-            if octets:
-                return await self._transport.receive_arrived(octets)
+            if octets and (received := await self._transport.receive_arrived(octets)):
+                return received
+            self.done()
         received = await self._transport.receive()
         self._is_streaming = len(received) == FIRST_OCTETS
         if self._is_streaming:

@@ -120,8 +120,12 @@ class OmqTerminal:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write)
                     await self._read()
-                if not self._ended_by_peer:
+                if self._ended_by_peer:
+                    await self._transport.say_end()
+                else:
                     await self._transport.finish()
+        except trio.BrokenResourceError:
+            pass  # it did not wait for the end
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
