@@ -1,6 +1,8 @@
 """The configuration: one TOML file, every key with a default, checked before anything starts."""
 
+import ipaddress
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,6 +30,11 @@ _PERSISTENCES: dict[PersistenceName, Persistence] = {
     "async": Persistent(Sync.ASYNC),
 }
 
+SECRET_HASH = re.compile(
+    r"\$scrypt\$ln=([1-9]|1[0-9]|20),r=([1-9]|1[0-6]),p=([1-9]|1[0-6])\$([A-Za-z0-9+/]{22})\$([A-Za-z0-9+/]{43})"
+)
+"""A hash of a secret: the costs of scrypt, the salt, and the key; see omq.access.hashes."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Octets = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -50,6 +57,20 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return _DELIVERIES[self.delivery], _PERSISTENCES[self.persistence]
 
 
+class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[clients]]` table: who may connect, and what it may do."""
+
+    name: str
+    secret: str
+    declare: list[str] = []
+    publish: list[str] = []
+    subscribe: list[str] = []
+    delete: list[str] = []
+    max_connections: Count | None = None
+    max_subscriptions: Count | None = None
+    max_bytes_per_second: Count | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be set. The keys of the file are the names of these fields."""
 
@@ -58,6 +79,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
+    insecure: bool = False
+    clients: list[ClientConfig] = []
+    max_connections: Count = 10_000
     store: str = DEFAULT_STORE
 
     allow_undeclared: bool = True
@@ -155,6 +179,8 @@ def check(config: Config) -> None:
     for key in ("listen_tls", "tls_client_ca"):
         if getattr(config, key) and config.tls_cert is None:
             raise ConfigError(f"{key}: it needs tls_cert and tls_key")
+    _check_clients(config)
+    _check_exposure(config)
     seen: set[str] = set()
     for topic in config.topics:
         if topic.retention_seconds is not None and not math.isfinite(topic.retention_seconds):
@@ -174,6 +200,46 @@ def check(config: Config) -> None:
         raise ConfigError("max_line_bytes: must not exceed memory_bytes")
     if config.max_message_bytes > config.memory_bytes:
         raise ConfigError("max_message_bytes: must not exceed memory_bytes")
+
+
+def _check_clients(config: Config) -> None:
+    seen: set[str] = set()
+    for client in config.clients:
+        if not client.name or ":" in client.name:
+            raise ConfigError(f"clients.name: {client.name!r} must be a name without a colon")
+        if client.name in seen:
+            raise ConfigError(f"clients.name: {client.name!r} stands there twice")
+        seen.add(client.name)
+        if not SECRET_HASH.fullmatch(client.secret):
+            # What stands there is not repeated: it may be the secret itself.
+            what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
+            raise ConfigError(f"clients.secret: {what}")
+        for key in ("declare", "publish", "subscribe", "delete"):
+            for pattern in getattr(client, key):
+                octets = len(pattern.encode())
+                if not 1 <= octets <= MAX_TOPIC_OCTETS:
+                    what = f"the name of a topic, or how it begins and *, has 1 to {MAX_TOPIC_OCTETS} octets"
+                    raise ConfigError(f"clients.{key}: {what}, one of {client.name!r} {octets}")
+
+
+def _check_exposure(config: Config) -> None:
+    """Where anybody may do everything, only this machine may come."""
+    if config.clients or config.insecure:
+        return
+    for address in config.listen + (config.listen_tls if config.tls_client_ca is None else []):
+        if not is_loopback(parse_address(address)[0]):
+            raise ConfigError(
+                f"insecure: {address} can be reached from other machines, and without clients configured"
+                " anybody may do everything: that needs --insecure"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is certain that a host, as an address or a name, is this machine for itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def parse_address(address: str, key: str = "listen") -> tuple[str, int]:

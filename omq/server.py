@@ -9,6 +9,9 @@ from typing import Protocol, assert_never
 
 import trio
 
+from omq.access.clients import Clients
+from omq.access.limits import Places
+from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
@@ -24,7 +27,7 @@ from omq.drivers.memory import Memory
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.terminals.certificates import Certificates, certificates
-from omq.terminals.dmp import DmpTerminal, Places, Shared
+from omq.terminals.dmp import DmpTerminal, Shared
 from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
 from omq.terminals.tls_transport import TlsTransport
@@ -70,10 +73,13 @@ class Server:
         """Those where it speaks TLS and nothing else."""
         self._catalogue = catalogue
         self.memory = memory
+        self.clients = Clients(config.clients)
+        self._connections = Places(config.max_connections)
+        self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self._dmp = Shared(catalogue, self._leases, memory, config, Places(config.max_dmp_connections))
         self._terminals: dict[Terminal, None] = {}
-        self._handshakes: set[trio.CancelScope] = set()
+        self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
         self._stopping = False
 
     @property
@@ -100,6 +106,11 @@ class Server:
     async def serve_connection(self, stream: trio.SocketStream, *, tls_only: bool = False) -> None:
         """One connection from its first octet to its end. What goes wrong in it stays in it."""
         transport = Transport(stream)
+        if not self._connections.take() and not self._make_room():
+            most = self._connections.most
+            self._turned_away.add(f"{transport.peer()}: there are {most} connections, the most there may be")
+            transport.close()
+            return
         try:
             await self._choose_terminal(stream, transport, tls_only=tls_only)
         except trio.BrokenResourceError:
@@ -107,7 +118,19 @@ class Server:
         except Exception:
             log.exception("a connection ended by a defect of the server")
         finally:
+            self._connections.give()
             transport.close()
+
+    def _make_room(self) -> bool:
+        """When all connections are taken: give the place of the one that has taken longest to say what it
+        speaks to a new one. So nobody keeps others out by connecting and saying nothing.
+        """
+        for oldest in self._handshakes:
+            oldest.cancel()
+            del self._handshakes[oldest]
+            self._connections.used += 1
+            return True
+        return False
 
     async def _choose_terminal(
         self, stream: trio.SocketStream, transport: Transport, *, tls_only: bool
@@ -115,7 +138,7 @@ class Server:
         """Read the first eight octets and hand the connection to the protocol that they name."""
         received = b""
         with trio.move_on_after(self.config.handshake_seconds) as limit:
-            self._handshakes.add(limit)
+            self._handshakes[limit] = None
             try:
                 received = await _first_octets(transport)
                 is_tls = isinstance(handshake.recognise(received[: handshake.LENGTH]), handshake.Tls)
@@ -132,8 +155,10 @@ class Server:
             except _Ended:
                 return
             finally:
-                self._handshakes.discard(limit)
+                self._handshakes.pop(limit, None)
         if limit.cancelled_caught:
+            if trio.current_time() < limit.deadline:
+                return  # it had to make room, or the server stops
             log.info("%s: no handshake within %g s", transport.peer(), self.config.handshake_seconds)
             return
         match handshake.recognise(received[: handshake.LENGTH]):
@@ -141,7 +166,9 @@ class Server:
                 await transport.send(handshake.ACCEPTED)
                 rest = received[handshake.LENGTH :]
                 await self._serve(
-                    OmqTerminal(transport, self._catalogue, self._leases, self.memory, self.config, rest)
+                    OmqTerminal(
+                        transport, self._catalogue, self._leases, self.clients, self.memory, self.config, rest
+                    )
                 )
             case handshake.Dmp():
                 await self._serve(DmpTerminal(transport, self._dmp, received[handshake.LENGTH :]))
@@ -174,6 +201,8 @@ class Server:
             for terminal in list(self._terminals):
                 terminal.sweep(now)
             self._leases.expire()
+            self.clients.look()
+            self._turned_away.look()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""

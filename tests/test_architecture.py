@@ -13,10 +13,20 @@ ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 
 FLOORS = {
-    "omq.cli": {"omq", "omq.client", "omq.server", "omq.drivers", "omq.config", "omq.protocol", "storage"},
-    "omq.server": {"omq.terminals", "omq.drivers", "omq.config", "omq.protocol", "storage"},
-    "omq.terminals": {"omq.drivers", "omq.config", "omq.protocol", "storage"},
-    "omq.drivers": {"omq.config", "omq.protocol", "storage"},
+    "omq.cli": {
+        "omq",
+        "omq.client",
+        "omq.server",
+        "omq.access",
+        "omq.drivers",
+        "omq.config",
+        "omq.protocol",
+        "storage",
+    },
+    "omq.server": {"omq.terminals", "omq.drivers", "omq.access", "omq.config", "omq.protocol", "storage"},
+    "omq.terminals": {"omq.drivers", "omq.access", "omq.config", "omq.protocol", "storage"},
+    "omq.drivers": {"omq.access", "omq.config", "omq.protocol", "storage"},
+    "omq.access": {"omq.config", "omq.protocol"},
     "omq.client": {"omq.protocol"},
     "omq.config": {"omq.protocol"},
     "omq.protocol": {"storage"},

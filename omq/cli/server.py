@@ -1,6 +1,7 @@
 """The command `omq-server`."""
 
 import argparse
+import getpass
 import importlib.metadata
 import logging
 import signal
@@ -12,7 +13,9 @@ import msgspec
 import trio
 from pythonjsonlogger.json import JsonFormatter
 
+from omq.access.hashes import hash_of
 from omq.cli.allocator import keep_freed_memory
+from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, Server, open_server
@@ -36,6 +39,7 @@ examples:
   omq-server                                    127.0.0.1:7730, the store in ./omq-store
   omq-server --listen 127.0.0.1:0 --store /tmp/demo      a free port, printed when it is ready
   omq-server --config omq.toml                  see docs/CONFIGURATION.md for every key
+  omq-server --hash-secret < secret.txt         for the secret of a client in the configuration
 
 exit status: 0 stopped by a signal, 1 a failure while running, 2 it could not start (bad option or
 configuration, store in use, address in use)."""
@@ -68,6 +72,12 @@ def parser() -> argparse.ArgumentParser:
         help="where to listen for TLS and nothing else; then there is no default for --listen",
     )
     made.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen where others than this machine can come, though no client is configured and so anybody "
+        "may do everything",
+    )
+    made.add_argument(
         "--tls-cert",
         metavar="FILE.pem",
         help="speak TLS, at all addresses, with this certificate and what leads from it to its authority",
@@ -93,6 +103,12 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the least that is logged (default info)",
     )
+    made.add_argument(
+        "--hash-secret",
+        action="store_true",
+        help="read a client's secret from standard input, print what to write into the configuration for it, "
+        "and end",
+    )
     made.add_argument("--version", action="version", version=f"omq {importlib.metadata.version('omq')}")
     return made
 
@@ -100,6 +116,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the server until a signal; exits with the status that `--help` describes."""
     arguments = parser().parse_args()
+    if arguments.hash_secret:
+        sys.exit(_hash_secret())
     try:
         config = configuration(arguments)
     except ConfigError as problem:
@@ -115,11 +133,25 @@ def main() -> None:
         sys.exit(_refuse(f"topics: {problem}"))
 
 
+def _hash_secret() -> int:
+    """Print the hash of a secret; the exit status."""
+    if sys.stdin.isatty():
+        secret = getpass.getpass("secret: ").encode()
+    else:
+        secret = sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
+    if not secret:
+        return _refuse("--hash-secret: there is no secret on standard input")
+    print(hash_of(secret))
+    return 0
+
+
 def configuration(arguments: argparse.Namespace) -> Config:
     """The configuration file with the options over it. Raises ConfigError."""
     config = load(arguments.config)
     if arguments.listen_tls:
         config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
+    if arguments.insecure:
+        config = msgspec.structs.replace(config, insecure=True)
     for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca"):
         value = getattr(arguments, key)
         if value is not None:
@@ -135,6 +167,7 @@ async def run(config: Config) -> None:
         awaited.append(signal.SIGHUP)
     with trio.open_signal_receiver(*awaited) as signals:
         async with open_server(config) as server:
+            tell_exposure(config)
             for address in server.addresses:
                 print(f"omq-server listening on {_shown(address)}", flush=True)
             for address in server.tls_addresses:

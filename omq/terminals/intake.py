@@ -32,11 +32,14 @@ class Intake:
         self._has_one = False
         self._since: float | None = None
 
-    async def receive(self) -> bytes:
-        """Read the socket: as much as there is, as far as the memory for it goes, else a little.
+    async def receive(self, most: int | None = None) -> bytes:
+        """Read the socket: as much as there is, as far as the memory for it goes, else a little; or at `most`
+        so much.
 
         Nothing when the other side has finished sending. Raises trio.BrokenResourceError when it broke.
         """
+        if most is not None:
+            return await self._transport.receive(most)
         if self._is_streaming:
             # There was much the last time: where there is much again, all of it is one read.
             octets = self._take_arrived()
