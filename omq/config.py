@@ -148,7 +148,11 @@ def load(path: Path | None) -> Config:
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"{path}: {_name_key(str(problem))}") from problem
+        raise ConfigError(f"{path}: {_printable(_name_key(str(problem)))}") from problem
+    except RecursionError as problem:
+        raise ConfigError(f"{path}: values are nested too deep") from problem
+    except ValueError as problem:  # the reader of TOML lets it pass: Python converts no such number
+        raise ConfigError(f"{path}: a number has too many digits") from problem
     try:
         check(config)
     except ConfigError as problem:
@@ -165,7 +169,7 @@ def check(config: Config) -> None:
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):
             raise ConfigError(f"{key}: must be a finite number of seconds")
-    if not config.store:
+    if not config.store or "\0" in config.store:
         raise ConfigError("store: must name a directory")
     if not config.listen and not config.listen_tls:
         raise ConfigError("listen: at least one address is needed")
@@ -176,6 +180,9 @@ def check(config: Config) -> None:
     if (config.tls_cert is None) != (config.tls_key is None):
         here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
         raise ConfigError(f"{missing}: it is needed beside {here}")
+    for key in ("tls_cert", "tls_key", "tls_client_ca"):
+        if "\0" in (getattr(config, key) or ""):
+            raise ConfigError(f"{key}: must name a file")
     for key in ("listen_tls", "tls_client_ca"):
         if getattr(config, key) and config.tls_cert is None:
             raise ConfigError(f"{key}: it needs tls_cert and tls_key")
@@ -250,9 +257,14 @@ def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"{key}: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
-    if not colon or not host or not digits or int(port) > 65535:
+    if not colon or not host or not host.isprintable() or not digits or int(port) > 65535:
         raise ConfigError(f"{key}: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
+
+
+def _printable(text: str) -> str:
+    """`text` on one line: a key may have any characters."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _name_key(problem: str) -> str:

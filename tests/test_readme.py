@@ -3,13 +3,20 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
+from capture_file import packets, write
+from relay import relaying
 from server_command import RunningServer, running_server
+from shark import AS_ROOT, needs_tshark
+
+from omq.protocol.handshake import hello
 
 ROOT = Path(__file__).parents[1]
 
@@ -95,6 +102,60 @@ def test_the_python_client(server: RunningServer) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == (shown, "")
+
+
+async def repeat_by_hand(port: int) -> None:
+    """The conversations of "By hand, with netcat", one connection each, without netcat."""
+    for language, script in blocks("By hand, with netcat"):
+        if language == "sh":
+            lines = [line.encode() for line in re.findall(r"^ *echo '(.*)'$", script, re.MULTILINE)]
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(hello() + b"".join(line + b"\n" for line in lines))
+                await stream.send_eof()
+                async for _ in stream:
+                    pass
+
+
+async def write_capture(port: int, path: Path) -> None:
+    """What passes in these conversations, as a relay sees it."""
+    async with relaying(port) as relay:
+        await repeat_by_hand(relay.port)
+    write(path, packets(relay.said))
+
+
+def captured(command: str, port: int, directory: Path) -> bool:
+    """Whether the README's command may capture the conversations, and has."""
+    assert command.startswith("sudo tcpdump ")
+    # It ends by itself behind the first hundred packets: there is no other way to know that they are written.
+    words = command.replace("sudo tcpdump", "tcpdump -c 100").replace("7730", str(port)).split()
+    if shutil.which(words[0]) is None:
+        return False
+    with subprocess.Popen(words, cwd=directory, stderr=subprocess.PIPE, text=True) as tcpdump:
+        assert tcpdump.stderr is not None
+        if not any("listening on" in line for line in tcpdump.stderr):
+            return False
+        trio.run(repeat_by_hand, port)
+        for _ in range(50):
+            socket.create_connection(("127.0.0.1", port)).close()
+        tcpdump.wait(20)
+    return True
+
+
+@needs_tshark
+def test_the_commands_for_wireshark(server: RunningServer, tmp_path: Path) -> None:
+    (_, capture), (_, look), (_, shown) = blocks("On the wire, with Wireshark")
+    port = server.port
+    if not captured(capture, port, tmp_path):
+        trio.run(write_capture, port, tmp_path / "omq.pcap")
+        port = 7730
+    (tmp_path / "tools").symlink_to(ROOT / "tools")
+    look = look.replace("omq.lua", f"omq.lua -o omq.port:{port}")
+    printed = run_shell(f"cd {tmp_path}\n{look}", {}).replace(AS_ROOT, "")
+    assert "omq" in printed.splitlines()[3].split()
+    assert shown in printed
+    bodies = printed.rpartition("Body: second\n")[2]
+    assert "first note" in bodies
+    assert "second" in bodies
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/CONFIGURATION.md"])

@@ -84,7 +84,7 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
-        self._ids = trio.Lock()
+        self._reserving = trio.Lock()
         self._time = 0
 
     @property
@@ -133,20 +133,20 @@ class Driver(ABC):
         await self._room(octets)
         kept = 0
         try:
-            async with self._ids:
-                last: dict[bytes, int] = {}
-                if origins:
-                    last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
-                    batch, heads = without_repeated(batch, heads, origins, last)
-                await self.reserve(batch.count)
-                if self.deleted:
-                    raise Refused("the topic was deleted")
-                if batch.count:
-                    block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
-                    self.next_id = block.next
-                    self._keep(block)
-                    kept = block.held
-                    self.resources.memory.sequences.keep(self.topic.id, last)
+            await self.reserve(batch.count)
+            # From here on nothing waits, so nobody else takes the ids.
+            last: dict[bytes, int] = {}
+            if origins:
+                last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+                batch, heads = without_repeated(batch, heads, origins, last)
+            if self.deleted:
+                raise Refused("the topic was deleted")
+            if batch.count:
+                block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
+                self.next_id = block.next
+                self._keep(block)
+                kept = block.held
+                self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
             log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
             raise Refused(for_clients(problem)) from problem
@@ -156,10 +156,12 @@ class Driver(ABC):
 
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
-        if self.next_id + count > self.reserved:
-            upto = self.next_id + count + IDS_RESERVED
-            await self.resources.reserve(self.topic.id, upto)
-            self.reserved = upto
+        while self.next_id + count > self.reserved:
+            async with self._reserving:
+                upto = self.next_id + count + IDS_RESERVED
+                if upto > self.reserved:
+                    await self.resources.reserve(self.topic.id, upto)
+                    self.reserved = upto
 
     def now(self) -> int:
         """Microseconds since the epoch, never going back within a topic."""

@@ -21,6 +21,8 @@ from omq.protocol.shortstr import FieldError
 MAX_NESTING = 32
 """How deep tables and arrays may stand in one another, the outermost counted."""
 
+_LONGEST_PLACE = 200
+
 _U32 = Struct(">I")
 _DECIMAL = Struct(">BI")
 
@@ -137,7 +139,7 @@ def _table(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Tabl
     entries: list[tuple[bytes, Value]] = []
     while at < table_end:
         name, at = shortstr.read(data, at, table_end, f"a name in {what}")
-        value, at = _value(data, at, table_end, f"{shown(name)} in {what}", levels)
+        value, at = _value(data, at, table_end, f"{shown(name)} in {_cut(what)}", levels)
         entries.append((name, value))
     return Table(tuple(entries)), table_end
 
@@ -146,7 +148,7 @@ def _array(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Arra
     at, array_end = _counted(data, at, end, what, levels)
     values: list[Value] = []
     while at < array_end:
-        value, at = _value(data, at, array_end, f"a value of {what}", levels)
+        value, at = _value(data, at, array_end, f"a value of {_cut(what)}", levels)
         values.append(value)
     return Array(tuple(values)), array_end
 
@@ -204,6 +206,11 @@ def _value(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Valu
             return _table(data, at, end, what, levels - 1)
         case _:
             raise FieldError(f"{what} has the type {kind:#04x}, which is not known here")
+
+
+def _cut(what: str) -> str:
+    """What an error calls something that others are in: not all around it, when that is much."""
+    return what if len(what) <= _LONGEST_PLACE else what[: _LONGEST_PLACE - 3] + "..."
 
 
 def shown(name: bytes) -> str:

@@ -178,7 +178,8 @@ def _month(name: bytes) -> int:
 
 
 def _days_of(year: int, month: int, day: int) -> int:
-    if not 0 <= year <= 9999:
+    # Compared here, because `date` raises another error for numbers that do not fit into 32 bits.
+    if not (0 <= year <= 9999 and 1 <= month <= 12 and 1 <= day <= 31):
         raise _refuse()
     # The calendar repeats every 400 years, which are 146,097 days; year 0 is a leap year as 400 is.
     try:

@@ -48,7 +48,8 @@ cdef class Spans:
 
     def add_envelope(self, Py_ssize_t head, Py_ssize_t body, Py_ssize_t end, uint32_t options):
         """Add an envelope that the plain code has checked: where its head and its body begin, and its end."""
-        if not 0 <= head <= body - NUMBER or not body <= end <= PyBytes_GET_SIZE(self._data):
+        # `body` from both sides first, so that what is taken from it stays within 64 bits.
+        if not NUMBER <= body <= end <= PyBytes_GET_SIZE(self._data) or not 0 <= head <= body - NUMBER:
             raise ValueError("This envelope does not lie in the octets.")
         if end - body > LONGEST_SIZE or body - head > LONGEST_SIZE:
             raise ValueError("This envelope is too long.")

@@ -267,6 +267,16 @@ def test_tables_are_nested_so_deep_and_no_deeper() -> None:
             read_table(nested(depth), 0, len(nested(depth)))
 
 
+def test_an_error_does_not_name_all_tables_around_it() -> None:
+    contents = b"?"
+    for _ in range(MAX_NESTING):
+        contents = b"\x28" + b"\xff" * 40 + b"F" + len(contents).to_bytes(4, "big") + contents
+    octets = table_of(contents[: -len(b"?")])
+    with pytest.raises(FieldError) as caught:
+        properties.decode(octets)
+    assert len(str(caught.value)) < 500
+
+
 def test_a_long_name_is_cut_off_in_an_error() -> None:
     with pytest.raises(FieldError) as caught:
         properties.decode(table_of(b"\xff" + b"k" * 255 + b"?"))

@@ -171,6 +171,7 @@ async def test_a_second_connect(store: Path) -> None:
         (b"(Confirm 9223372036854775808)", b"Confirm 9223372036854775808: "),
         (b"(Confirm one)", b"Confirm one: "),
         (b"(Ack sometime)", b"Ack sometime: "),
+        (b"(Ack (1/99999999999/2013 10:01))", b"Ack: "),
         # bad sexps
         (b"(Publish t x", b"Bad sexp: "),
         (b"(Publish t x))", b"Bad sexp: "),

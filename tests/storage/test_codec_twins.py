@@ -212,7 +212,16 @@ def test_large_frames_are_made_without_the_lock() -> None:
 @needs_codec
 @pytest.mark.parametrize(
     "envelope",
-    [(-1, 8, 9), (0, 3, 9), (5, 4, 9), (0, 8, 7), (0, 8, 21), (0, 21, 21), (1 << 62, (1 << 62) + 4, 1 << 62)],
+    [
+        (-1, 8, 9),
+        (0, 3, 9),
+        (5, 4, 9),
+        (0, 8, 7),
+        (0, 8, 21),
+        (0, 21, 21),
+        (1 << 62, (1 << 62) + 4, 1 << 62),
+        (0, -(1 << 63), 9),
+    ],
 )
 def test_spans_lie_within_their_octets(envelope: tuple[int, int, int]) -> None:
     spans = native().Spans(bytes(20))

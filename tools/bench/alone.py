@@ -1,6 +1,7 @@
 """The load generators without a server between them: how fast they are by themselves."""
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from systems import Kind, Publisher, Sink, System
@@ -44,7 +45,7 @@ class NoServer(System):
     def cpu_seconds(self) -> float:
         return 0.0
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         pass
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
@@ -56,10 +57,13 @@ class NoServer(System):
     def idle(self) -> socket.socket:
         raise BenchFailure("there is no server to connect to")
 
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         assert self._listener is not None
         connected, _ = self._listener.accept()
         return connected
+
+    def held(self, topic: bytes) -> int:
+        raise BenchFailure("there is no server to hold anything")
 
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
         return self.encode(kind, topic, body)

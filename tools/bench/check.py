@@ -26,7 +26,7 @@ def check_contents(system: System, settings: Settings) -> list[str]:
 def check_delivery(system: System, settings: Settings, kind: Kind, subscribers: int) -> str:
     """Every subscriber gets every message, in order; round-robin, each message goes to one of them."""
     with server(system, kind, settings):
-        sockets = [system.subscribe(kind, TOPIC) for _ in range(subscribers)]
+        sockets = [system.subscribe(kind, [TOPIC]) for _ in range(subscribers)]
         publisher = system.publisher(kind, TOPIC)
         places = {each.fileno(): place for place, each in enumerate(sockets)}
         poll = select.epoll()

@@ -12,6 +12,9 @@ from typing import Any
 
 from alone import NoServer
 from check import check_contents
+from growth import Sweep
+from growth_command import EPILOG as GROWTH_EPILOG
+from growth_command import add_options, growth_points, measure_growth
 from measure import (
     WINDOW_OCTETS,
     Sample,
@@ -79,17 +82,14 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Measure omq-server, and with --peers nats-server and redis-server at the same work.",
-        epilog=EPILOG,
+        epilog=f"{EPILOG}\n{GROWTH_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
     parser.add_argument(
-        "--sizes",
-        default="100,1024",
-        metavar="N,...",
-        help="octets of a message (default 100,1024; at least 20)",
+        "--sizes", metavar="N,...", help="octets of a message (default 100,1024; at least 20)"
     )
     parser.add_argument(
         "--only", default="", metavar="NAME,...", help="these cases, by name or its beginning"
@@ -127,6 +127,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--server", metavar="CMD", help="command of the omq server (default: this checkout's)"
     )
+    add_options(parser)
     arguments = parser.parse_args(words)
     if arguments.quick:
         arguments.runs = 1
@@ -134,20 +135,15 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         arguments.weak_flush_seconds = min(arguments.weak_flush_seconds, 0.2)
         arguments.stored_mib = min(arguments.stored_mib, 20.0)
         arguments.connections = min(arguments.connections, 500)
-    try:
-        arguments.sizes = [int(word) for word in arguments.sizes.split(",")]
-    except ValueError:
-        parser.error("--sizes takes whole numbers, divided by commas")
-    if min(arguments.sizes) < 20 or arguments.runs < 1 or arguments.stored_mib <= 0:
-        parser.error("sizes start at 20; runs and stored volume must be positive")
+    if arguments.runs < 1 or arguments.stored_mib <= 0:
+        parser.error("runs and stored volume must be positive")
     if arguments.seconds <= 0 or arguments.weak_flush_seconds <= 0:
         parser.error("times must be positive")
-    wanted = [word for word in arguments.only.split(",") if word]
-    for word in wanted:
-        if not any(case.startswith(word) for case in KINDS):
-            parser.error(f"no case begins with {word!r}; there are {', '.join(KINDS)}")
-    arguments.cases = [case for case in KINDS if not wanted or any(case.startswith(word) for word in wanted)]
-    own = "omq,omq-lines,omq-plain,none"
+    if arguments.growth:
+        arguments.points = growth_points(parser, arguments)
+    else:
+        parse_cases(parser, arguments)
+    own = "omq,omq-lines,none" if arguments.growth else "omq,omq-lines,omq-plain,none"
     default = own + ",nats,redis" if arguments.peers else own
     arguments.systems = [word for word in (arguments.systems or default).split(",") if word]
     for word in arguments.systems:
@@ -156,6 +152,26 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     if arguments.directory is not None and not arguments.directory.is_dir():
         parser.error(f"there is no directory {arguments.directory}")
     return arguments
+
+
+def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """What the options say about the cases."""
+    for sweep in (Sweep.SUBSCRIBERS, Sweep.TOPICS, Sweep.STORED):
+        if getattr(arguments, sweep.value) is not None:
+            parser.error(f"--{sweep.value} goes with --growth")
+    if arguments.plot is not None:
+        parser.error("--plot goes with --growth")
+    try:
+        arguments.sizes = [int(word) for word in (arguments.sizes or "100,1024").split(",")]
+    except ValueError:
+        parser.error("--sizes takes whole numbers, divided by commas")
+    if min(arguments.sizes) < 20:
+        parser.error("sizes start at 20")
+    wanted = [word for word in arguments.only.split(",") if word]
+    for word in wanted:
+        if not any(case.startswith(word) for case in KINDS):
+            parser.error(f"no case begins with {word!r}; there are {', '.join(KINDS)}")
+    arguments.cases = [case for case in KINDS if not wanted or any(case.startswith(word) for word in wanted)]
 
 
 def take(case: str, system: System, settings: Settings, size: int, count: int) -> dict[str, Sample]:
@@ -324,8 +340,10 @@ def main(words: Sequence[str] | None = None) -> int:
             systems.append(available[name])
         else:
             say(f"{name} is left out: {reason}")
-    bench = Bench(systems, settings, arguments.cases, arguments.connections)
     try:
+        if arguments.growth:
+            return measure_growth(systems, settings, arguments, say)
+        bench = Bench(systems, settings, arguments.cases, arguments.connections)
         bench.check()
         if not arguments.check:
             bench.run(arguments.runs, arguments.sizes)

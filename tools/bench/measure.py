@@ -47,6 +47,25 @@ class Settings:
         return max(self.seconds, 5.2 * self.weak_flush_seconds)
 
 
+@dataclass(frozen=True)
+class Due:
+    """What each subscriber is to get of what is published.
+
+    It subscribes to `topics`, and gets one of every `every` messages. `ordered` says whether they must come
+    in the order of publication, so that the first and the last of them can be compared. Each topic has had
+    `before` messages already.
+    """
+
+    topics: tuple[bytes, ...] = (TOPIC,)
+    every: int = 1
+    ordered: bool = True
+    before: int = 0
+
+
+EVERYTHING = Due()
+"""The topic there is, and all of its messages."""
+
+
 @dataclass
 class Sample:
     """One run's figure. `counted` says what was compared to be sure that nothing was lost or invented."""
@@ -61,13 +80,15 @@ class Sample:
 
 
 @contextmanager
-def server(system: System, kind: Kind, settings: Settings) -> Iterator[Path]:
+def server(
+    system: System, kind: Kind, settings: Settings, topics: Sequence[bytes] = (TOPIC,)
+) -> Iterator[Path]:
     """A running server with an empty directory, which is gone afterwards whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="omq-bench-", dir=settings.directory))
     try:
         system.start(directory, kind)
         try:
-            system.declare(kind, TOPIC)
+            system.declare(kind, topics)
             yield directory
         except BenchFailure as failure:
             process = system.process
@@ -83,7 +104,14 @@ def server(system: System, kind: Kind, settings: Settings) -> Iterator[Path]:
 
 
 def publish_for(
-    system: System, kind: Kind, chunk: Chunk, board: Board, seconds: float, subscribers: int, begin: Begin
+    system: System,
+    kind: Kind,
+    chunk: Chunk,
+    board: Board,
+    seconds: float,
+    subscribers: int,
+    due: Due,
+    begin: Begin,
 ) -> Span:
     """Publish chunk after chunk to live subscribers, never more than the window ahead of them."""
     publisher = system.publisher(kind, TOPIC)
@@ -98,7 +126,7 @@ def publish_for(
         if last := time.perf_counter_ns() >= deadline:
             # Told before the last chunk is sent, so that receivers know the end before it can reach them.
             board.target = sent + chunk.messages
-        wait_for_room(board, kind, subscribers, sent + chunk.messages - window)
+        wait_for_room(board, kind, subscribers, (sent + chunk.messages - window) // due.every)
         publisher.send(chunk.data, chunk.messages)
         sent += chunk.messages
     publisher.confirm(sent, sent)
@@ -144,16 +172,16 @@ def publish_stored(
 
 
 def receive_live(
-    system: System, kind: Kind, chunk: Chunk, board: Board, subscribers: int, begin: Begin
+    system: System, kind: Kind, chunk: Chunk, board: Board, subscribers: int, due: Due, begin: Begin
 ) -> Span:
     """Count what arrives at the subscribers until all that was published is there."""
-    sockets = [system.subscribe(kind, TOPIC) for _ in range(subscribers)]
+    sockets = [system.subscribe(kind, due.topics) for _ in range(subscribers)]
     begin()
     cpu = cpu_seconds()
     start = time.perf_counter_ns()
     pulled = system.pull_loop(sockets, TOPIC, chunk.size, board) if kind.shared else None
     if pulled is None:
-        end, shares = count_frames(system, kind, chunk, board, sockets)
+        end, shares = count_frames(system, kind, chunk, board, sockets, due)
     else:
         end, shares = pulled
     used = cpu_seconds() - cpu
@@ -162,13 +190,13 @@ def receive_live(
 
 
 def count_frames(
-    system: System, kind: Kind, chunk: Chunk, board: Board, sockets: Sequence[socket.socket]
+    system: System, kind: Kind, chunk: Chunk, board: Board, sockets: Sequence[socket.socket], due: Due
 ) -> tuple[int, list[int]]:
     """Read and count octets only: every message takes equally many. Then look at both ends of each stream.
 
     Returns the moment at which everything was there, and how many messages each subscriber got.
     """
-    first = system.delivered(kind, TOPIC, chunk.first, 1)
+    first = system.delivered(kind, due.topics[0], chunk.first, due.before + 1)
     size = len(first)
     subscribers = len(sockets)
     view = memoryview(bytearray(RECEIVE_OCTETS))
@@ -198,7 +226,7 @@ def count_frames(
             if not count:
                 got = octets[place] // size
                 raise BenchFailure(
-                    f"a subscriber was cut off with {got} of {board.target or 'more'} messages"
+                    f"a subscriber was cut off with {got} of {board.target // due.every or 'more'} messages"
                 )
             last_progress = now
             if octets[place] < size:
@@ -208,7 +236,7 @@ def count_frames(
             if board.target:
                 # Near the end: keep the last octets of each stream, to be looked at below.
                 tails[place] = (tails[place] + view[max(0, count - 2 * size) : count].tobytes())[-2 * size :]
-        target = board.target
+        target = board.target // due.every
         if target and not finished_at:
             counts = [each // size for each in octets]
             if (sum(counts) if kind.shared else min(counts)) >= target:
@@ -229,13 +257,15 @@ def count_frames(
                 f"subscriber {place + 1} got {each} octets, which are no whole messages of {size}"
             )
     if kind.shared:
-        if sum(counts) != board.target:
-            raise BenchFailure(f"{sum(counts)} messages arrived, {board.target} were published")
+        if sum(counts) != target:
+            raise BenchFailure(f"{sum(counts)} messages arrived, {target} were published")
         return end, counts
-    last = system.delivered(kind, TOPIC, chunk.last, board.target)
+    last = system.delivered(kind, due.topics[0], chunk.last, due.before + target)
     for place in range(subscribers):
-        if counts[place] != board.target:
-            raise BenchFailure(f"subscriber {place + 1} got {counts[place]} messages of {board.target}")
+        if counts[place] != target:
+            raise BenchFailure(f"subscriber {place + 1} got {counts[place]} messages of {target}")
+        if not due.ordered:
+            continue
         if not heads[place].startswith(first) or last not in tails[place]:
             raise BenchFailure(f"subscriber {place + 1} got another first or last message than was published")
     return end, counts
@@ -256,8 +286,10 @@ def live(system: System, settings: Settings, size: int, kind: Kind, subscribers:
         before = system.cpu_seconds()
         spans: dict[str, Span] = run_together(
             {
-                "receiver": partial(receive_live, system, kind, chunk, board, subscribers),
-                "publisher": partial(publish_for, system, kind, chunk, board, settings.seconds, subscribers),
+                "receiver": partial(receive_live, system, kind, chunk, board, subscribers, EVERYTHING),
+                "publisher": partial(
+                    publish_for, system, kind, chunk, board, settings.seconds, subscribers, EVERYTHING
+                ),
             },
             settings.seconds + 3 * SOCKET_SECONDS,
         )
@@ -356,7 +388,7 @@ def replay(system: System, settings: Settings, size: int, cold: bool) -> Sample:
 
 def latency_task(system: System, size: int, rate: int, seconds: float, begin: Begin) -> list[int]:
     """Publish and receive in one process, so that both moments come from one clock; nanoseconds one way."""
-    receiver = system.subscribe(Kind.LIVE, TOPIC)
+    receiver = system.subscribe(Kind.LIVE, [TOPIC])
     publisher = system.publisher(Kind.LIVE, TOPIC)
     begin()
     warm_up = max(10, rate // 10)

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from systems import (
     Publisher,
     Sink,
     System,
+    batches,
     command_version,
     make_body,
     receive_stream,
@@ -102,6 +104,7 @@ class NatsSystem(System):
     def __init__(self) -> None:
         super().__init__()
         self._command = shutil.which("nats-server")
+        self._numbers: dict[bytes, bytes] = {}
 
     def missing(self) -> str | None:
         return None if self._command else "nats-server is not on the PATH"
@@ -151,13 +154,13 @@ class NatsSystem(System):
         """How many messages the stream holds."""
         return int(self.request(b"$JS.API.STREAM.INFO." + _STREAM, {})["state"]["messages"])
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         if kind.stored:
             self.request(
                 b"$JS.API.STREAM.CREATE." + _STREAM,
                 {
                     "name": _STREAM.decode(),
-                    "subjects": [topic.decode()],
+                    "subjects": [topic.decode() for topic in topics],
                     "storage": "file",
                     "retention": "limits",
                     "discard": "old",
@@ -189,15 +192,24 @@ class NatsSystem(System):
     def idle(self) -> socket.socket:
         return self.connect()
 
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect()
         group = b" workers" if kind.shared else b""
-        connected.sendall(b"SUB %s%s 1\r\nPING\r\n" % (topic, group))
-        receive_until(connected, b"PONG\r\n")
+        # Every subscription has a number of its own, all of them equally long: so are the deliveries then.
+        first = 10 ** len(str(len(topics))) if len(topics) > 1 else 1
+        numbers = range(first, first + len(topics))
+        self._numbers = {topic: b"%d" % number for topic, number in zip(topics, numbers, strict=True)}
+        for some in batches(topics):
+            subscriptions = [b"SUB %s%s %s\r\n" % (topic, group, self._numbers[topic]) for topic in some]
+            connected.sendall(b"".join(subscriptions) + b"PING\r\n")
+            receive_until(connected, b"PONG\r\n")
         return connected
 
+    def held(self, topic: bytes) -> int:
+        return self.stored()
+
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        return b"MSG %s 1 %d\r\n%s\r\n" % (topic, len(body), body)
+        return b"MSG %s %s %d\r\n%s\r\n" % (topic, self._numbers[topic], len(body), body)
 
     def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
         """A push consumer without acknowledgements, made for this replay."""

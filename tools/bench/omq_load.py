@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from systems import Kind, Publisher, Sink, System, receive_exactly, receive_stream
+from systems import Kind, Publisher, Sink, System, batches, receive_exactly, receive_stream
 from workers import BenchFailure
 
 _DMP = b"AMQP\x0a\x01\x00\x01"
@@ -44,13 +44,21 @@ def expect_frame(connected: socket.socket, kind: int) -> bytes:
     return payload
 
 
-def check_held(connected: socket.socket, held: int) -> None:
-    """See that the only topic holds so many messages."""
+def ask_held(connected: socket.socket) -> int:
+    """How many messages the only topic holds."""
     connected.sendall(b"Topics\n")
     listed = expect_frame(connected, _TOPICS)
     counts = [int(count) for count in re.findall(rb"\(messages (\d+)\)", listed)]
-    if counts != [held]:
-        raise BenchFailure(f"omq-server holds {counts} messages, {held} were published")
+    if len(counts) != 1:
+        raise BenchFailure(f"omq-server has {len(counts)} topics, one was declared")
+    return counts[0]
+
+
+def check_held(connected: socket.socket, held: int) -> None:
+    """See that the only topic holds so many messages."""
+    count = ask_held(connected)
+    if count != held:
+        raise BenchFailure(f"omq-server holds {count} messages, {held} were published")
 
 
 def read_response(connected: socket.socket) -> bytes:
@@ -104,7 +112,7 @@ class OmqSystem(System):
         super().__init__()
         self._command = command
         self.weak_flush_seconds = weak_flush_seconds
-        self._topic_id = 0
+        self._topic_ids: dict[bytes, int] = {}
 
     def environment(self) -> dict[str, str]:
         """The server comes from the checkout that the bench stands in, installed or not."""
@@ -120,6 +128,9 @@ class OmqSystem(System):
         )
         lines = result.stdout.strip().splitlines()
         return lines[0] if result.returncode == 0 and lines else "omq-server (tells no version)"
+
+    def lacks(self, case: str) -> str | None:
+        return "a sink leads to one topic: measured with Publish lines" if case == "topics" else None
 
     def guarantee(self, kind: Kind) -> str:
         match kind:
@@ -157,10 +168,14 @@ class OmqSystem(System):
         connected.sendall(b"(Connect 1 bench)\n")
         return connected
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         with self.connect() as connected:
-            connected.sendall(b"(Declare %s %s)\n" % (topic, _DECLARATIONS[kind]))
-            expect_frame(connected, _DECLARED)
+            for some in batches(topics):
+                connected.sendall(
+                    b"".join([b"(Declare %s %s)\n" % (each, _DECLARATIONS[kind]) for each in some])
+                )
+                for _ in some:
+                    expect_frame(connected, _DECLARED)
 
     def idle(self) -> socket.socket:
         connected = self.connect()
@@ -182,32 +197,38 @@ class OmqSystem(System):
         read_response(connected)
         return SinkPublisher(connected, principal, kind)
 
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect()
-        self._subscribe(connected, topic, b"From_current")
+        for some in batches(topics):
+            self._subscribe(connected, some, b"From_current")
         return connected
 
-    def _subscribe(self, connected: socket.socket, topic: bytes, replay: bytes) -> None:
-        connected.sendall(b"(Subscribe %s %s)\n" % (topic, replay))
-        answer = expect_frame(connected, _SUBSCRIBED)
-        found = re.fullmatch(rb"\(\(id (\d+)\)\(topic %s\)\)" % re.escape(topic), answer)
-        if found is None:
-            raise BenchFailure(f"omq-server answered Subscribe with {answer!r}")
-        self._topic_id = int(found[1])
+    def _subscribe(self, connected: socket.socket, topics: Sequence[bytes], replay: bytes) -> None:
+        connected.sendall(b"".join([b"(Subscribe %s %s)\n" % (topic, replay) for topic in topics]))
+        for topic in topics:
+            answer = expect_frame(connected, _SUBSCRIBED)
+            found = re.fullmatch(rb"\(\(id (\d+)\)\(topic %s\)\)" % re.escape(topic), answer)
+            if found is None:
+                raise BenchFailure(f"omq-server answered Subscribe with {answer!r}")
+            self._topic_ids[topic] = int(found[1])
+
+    def held(self, topic: bytes) -> int:
+        with self.connect() as connected:
+            return ask_held(connected)
 
     def stall(self, topic: bytes) -> socket.socket:
         connected = self.connect()
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        self._subscribe(connected, topic, b"From_current")
+        self._subscribe(connected, [topic], b"From_current")
         return connected
 
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
-        return _MESSAGE_HEAD.pack(13 + len(body), _MESSAGE, number, self._topic_id) + body
+        return _MESSAGE_HEAD.pack(13 + len(body), _MESSAGE, number, self._topic_ids[topic]) + body
 
     def replay(self, topic: bytes, count: int, last: bytes, sink: Sink | None) -> tuple[int, int]:
         with self.connect() as connected:
             start = time.perf_counter_ns()
-            self._subscribe(connected, topic, b"From_beginning")
+            self._subscribe(connected, [topic], b"From_beginning")
             last_frame = self.delivered(Kind.WEAK, topic, last, count)
             expected = count * len(last_frame)
             return start, receive_stream(connected, expected, self.stray_octets, last_frame, sink)
@@ -233,7 +254,8 @@ class OmqLines(OmqSystem):
     name = "omq-lines"
 
     def lacks(self, case: str) -> str | None:
-        return None if case in ("live-1-1", "latency") else "measured with messages through DMP"
+        measured = case in ("live-1-1", "latency", "topics")
+        return None if measured else "measured with messages through DMP"
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
         return b"(Publish %s %s)\n" % (topic, body)

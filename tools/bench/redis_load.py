@@ -14,6 +14,7 @@ from systems import (
     Publisher,
     Sink,
     System,
+    batches,
     command_version,
     receive_exactly,
     receive_until,
@@ -144,7 +145,7 @@ class RedisSystem(System):
                 time.sleep(0.05)
         raise BenchFailure(f"redis-server did not start: {self.log_tail()}")
 
-    def declare(self, kind: Kind, topic: bytes) -> None:
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None:
         pass
 
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
@@ -165,16 +166,28 @@ class RedisSystem(System):
         receive_until(connected, b"+PONG\r\n")
         return connected
 
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
         connected = self.connect_socket()
         if kind.shared:
+            (topic,) = topics
             connected.sendall(self.ask(Kind.ROUND_ROBIN, topic))
-        else:
-            connected.sendall(command(b"SUBSCRIBE", topic))
-            answer = b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n" % (len(topic), topic)
-            if receive_exactly(connected, len(answer)) != answer:
-                raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
+            return connected
+        count = 0
+        for some in batches(topics):
+            connected.sendall(command(b"SUBSCRIBE", *some))
+            for topic in some:
+                count += 1
+                answer = b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:%d\r\n" % (len(topic), topic, count)
+                if receive_exactly(connected, len(answer)) != answer:
+                    raise BenchFailure("redis-server did not answer SUBSCRIBE as expected")
         return connected
+
+    def held(self, topic: bytes) -> int:
+        with self.connect_socket() as connected:
+            connected.sendall(command(b"XLEN", topic))
+            reply, _ = parse_reply(receive_until(connected, b"\r\n"), 0)
+        assert isinstance(reply, int)
+        return reply
 
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
         if kind.shared:

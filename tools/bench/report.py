@@ -12,6 +12,7 @@ from measure import Sample
 from systems import Kind, System
 
 RATE, MICROSECONDS, OCTETS, EACH = "messages/s", "microseconds", "octets", "octets each"
+SECONDS = "seconds"
 
 
 @dataclass
@@ -91,6 +92,8 @@ def amount(value: float, unit: str) -> str:
             return f"{value / 2**10:,.1f} KiB"
         case "microseconds":
             return f"{value:,.0f} µs"
+        case "seconds":
+            return f"{value:.2f} s"
         case _:
             return f"{value:,.0f}"
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -53,6 +53,12 @@ class Chunk:
     size: int
     first: bytes
     last: bytes
+
+
+def batches(items: Sequence[bytes], size: int = 500) -> Iterator[Sequence[bytes]]:
+    """The items, so many at a time: what is asked for together must not outgrow the buffers of a socket."""
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
 
 
 def make_body(number: int, size: int) -> bytes:
@@ -167,6 +173,12 @@ class System(ABC):
         if process.stdout is not None:
             process.stdout.close()
 
+    def kill(self) -> None:
+        """End the server so that it can do nothing about it."""
+        assert self.process is not None
+        self.process.kill()
+        self.stop()
+
     def log_tail(self) -> str:
         """The last lines that the server logged, for a failure's text."""
         if self.log is None or not self.log.exists():
@@ -200,7 +212,7 @@ class System(ABC):
     # -- the protocol -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def declare(self, kind: Kind, topic: bytes) -> None: ...
+    def declare(self, kind: Kind, topics: Sequence[bytes]) -> None: ...
 
     @abstractmethod
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
@@ -217,8 +229,15 @@ class System(ABC):
     def publisher(self, kind: Kind, topic: bytes) -> Publisher: ...
 
     @abstractmethod
-    def subscribe(self, kind: Kind, topic: bytes) -> socket.socket:
-        """A connection that gets the topic's messages from now on; the server has said so."""
+    def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
+        """A connection that gets the topics' messages from now on; the server has said so.
+
+        Where there are several, their names are equally long: so are their messages then.
+        """
+
+    @abstractmethod
+    def held(self, topic: bytes) -> int:
+        """How many messages a stored topic holds, as the server says."""
 
     @abstractmethod
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:

@@ -1,0 +1,132 @@
+"""The dissector on captures that lack something: their beginning, packets, or parts of them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole, write
+from dissector_conversation import Conversation, recorded
+from shark import Unit, failures, needs_tshark, units
+
+pytestmark = needs_tshark
+
+WITHOUT_REASSEMBLY = ("-o", "tcp.desegment_tcp_streams:FALSE")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Said], Conversation]:
+    return trio.run(recorded, tmp_path_factory.mktemp("conversation") / "store")
+
+
+NOT_COMPARED = {"omq.topic", "omq.dmp.envelope", "omq.dmp.purpose"}
+"""What cannot be known, or is counted from another beginning, when something is missing."""
+
+
+def damaged(
+    recording: tuple[list[Said], Conversation],
+    path: Path,
+    cut: Cut,
+    copies: int,
+    damage: Callable[[int, list[Packet]], Iterable[Packet]],
+) -> tuple[Path, list[int]]:
+    """Copies of each connection, each damaged in its own way, and of which connection each is a copy."""
+    said, _ = recording
+    originals, captured = [], list[Packet]()
+    for copy in range(copies):
+        for connection in sorted({part.connection for part in said}):
+            number = 10 * copy + connection
+            parts = [Said(number, part.side, part.octets) for part in said if part.connection == connection]
+            left = list(damage(copy, packets(parts, cut)))
+            if left:
+                captured += left
+                originals.append(connection)
+    return write(path, captured), originals
+
+
+def shown_and_said(
+    recording: tuple[list[Said], Conversation], found: list[Unit], originals: list[int]
+) -> int:
+    """How many units are shown, each of which was said, in this order."""
+    count = 0
+    for number, original in enumerate(originals):
+        for side in Side:
+            wanted = iter(recording[1].expected[original, side])
+            for unit in found:
+                if (unit.connection, unit.side) == (number, side) and unit.name not in (
+                    "omq.unread",
+                    "_ws.expert",
+                ):
+                    assert "omq.malformed" not in unit.fields
+                    assert any(is_shown(fields, unit) for fields in wanted), unit
+                    count += 1
+    return count
+
+
+def is_shown(fields: dict[str, str], unit: Unit) -> bool:
+    return unit.name in fields and all(
+        unit.get(name) == value for name, value in fields.items() if name not in NOT_COMPARED
+    )
+
+
+def begin_late(copy: int, captured: list[Packet]) -> list[Packet]:
+    return captured[copy:]
+
+
+def lose_some(copy: int, captured: list[Packet]) -> list[Packet]:
+    random = Random(copy)
+    return [packet for packet in captured if random.random() > 0.15]
+
+
+def keep_beginnings(copy: int, captured: list[Packet]) -> list[Packet]:
+    return [packet.cut(45 + 3 * copy) for packet in captured]
+
+
+def keep_all(copy: int, captured: list[Packet]) -> list[Packet]:
+    return captured
+
+
+@pytest.mark.parametrize(
+    ("damage", "options"),
+    [
+        (begin_late, ()),
+        (lose_some, ()),
+        (keep_beginnings, ()),
+        (keep_all, WITHOUT_REASSEMBLY),
+        (lose_some, WITHOUT_REASSEMBLY),
+        (lose_some, ("-o", "tcp.reassemble_out_of_order:TRUE")),
+        (lose_some, ("-2",)),
+    ],
+)
+@pytest.mark.parametrize("cut", [whole, ragged(3)], ids=["whole", "ragged"])
+def test_what_is_shown_was_said(
+    recording: tuple[list[Said], Conversation],
+    damage: Callable[[int, list[Packet]], list[Packet]],
+    options: tuple[str, ...],
+    cut: Cut,
+    tmp_path: Path,
+) -> None:
+    """Nothing is taken for a frame or an envelope that is none, and reading goes on where it can."""
+    copies = 10
+    path, originals = damaged(recording, tmp_path / "omq.pcap", cut, copies, damage)
+    count = shown_and_said(recording, units(path, *options), originals)
+    assert count > copies * sum(map(len, recording[1].expected.values())) / 5
+    assert failures(path, *options) == []
+
+
+def test_what_is_missing_is_said(recording: tuple[list[Said], Conversation], tmp_path: Path) -> None:
+    first = packets([said for said in recording[0] if said.connection == 0], every(60))
+    late = units(write(tmp_path / "late.pcap", packets(recording[0][:40], ragged(3))[12:]))
+    for words in ("Cannot be read", "Read from here on"):
+        assert f"{words}: the beginning of this connection was not captured" in messages(late)
+    holed = units(write(tmp_path / "holed.pcap", first[:8] + first[9:]))
+    assert "Read from here on: a segment before this one was not captured" in messages(holed)
+    cut_off = units(write(tmp_path / "cut.pcap", [packet.cut(80) for packet in first]))
+    assert "Cut off: the capture has only the beginning of a packet" in messages(cut_off)
+    apart = units(write(tmp_path / "apart.pcap", first), *WITHOUT_REASSEMBLY)
+    assert any("Wireshark's TCP is set not to reassemble" in message for message in messages(apart))
+
+
+def messages(found: list[Unit]) -> list[str]:
+    return [message for unit in found for message in unit.fields.get("_ws.expert.message", [])]

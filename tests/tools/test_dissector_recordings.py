@@ -1,0 +1,91 @@
+"""The dissector on OpenAMQ's recorded connections (tests/data/dmp), and on what is neither omq nor DMP."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+from capture_file import Cut, Said, Side, every, packets, ragged, whole, write
+from dissector_conversation import of_envelope, of_response, shown
+from dmp_recordings import AMQP, DMP, FEEDS, OTHER_VERSION, SINKS, reads, sent
+from shark import Unit, failures, listed, needs_tshark, units
+
+from omq.protocol import shortstr
+from omq.protocol.dmp_reader import EnvelopeReader
+
+pytestmark = needs_tshark
+
+SIDES = {"C": Side.CLIENT, "S": Side.SERVER}
+
+
+def capture(path: Path, names: list[str], cut: Cut = whole) -> Path:
+    """These recordings as the connections 0, 1 and so on."""
+    said = [
+        Said(number, SIDES[read.side], read.octets)
+        for number, name in enumerate(names)
+        for read in reads(name)
+    ]
+    return write(path, packets(said, cut))
+
+
+def after_strings(octets: bytes, count: int) -> tuple[list[bytes], bytes]:
+    """So many short strings, and what follows them."""
+    strings, at = [], 0
+    for _ in range(count):
+        string, at = shortstr.read(octets, at, len(octets), "a string")
+        strings.append(string)
+    return strings, octets[at:]
+
+
+def envelopes(octets: bytes, topic: bytes) -> list[dict[str, str]]:
+    run = EnvelopeReader().feed(octets)
+    return [of_envelope(number, one, topic) for number, one in enumerate(run.envelopes(), 1)]
+
+
+def compare(found: list[Unit], side: Side, wanted: list[dict[str, str]]) -> None:
+    shown_units = [unit for unit in found if unit.side is side and unit.name != "omq.dmp.null"]
+    for unit, fields in zip(shown_units, wanted, strict=True):
+        assert {name: unit.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize("cut", [whole, every(1), ragged(2)], ids=["whole", "one octet each", "ragged"])
+def test_dmp(cut: Cut, tmp_path: Path) -> None:
+    path = capture(tmp_path / "omq.pcap", DMP, cut)
+    every_unit = units(path)
+    for number, name in enumerate(DMP):
+        found = [unit for unit in every_unit if unit.connection == number]
+        (lease,), from_client = after_strings(sent(name, "C")[8:], 1)
+        (greeting, answer), from_server = after_strings(sent(name, "S"), 2)
+        topic = answer.split(b"'")[1] if name in FEEDS + SINKS else b""
+        opening = [{"omq.dmp.header": "AMQP 10.1.0.1"}, {"omq.lease": shown(lease)}]
+        compare(found, Side.CLIENT, [*opening, *envelopes(from_client, topic)])
+        responses = [of_response(greeting), of_response(answer)]
+        compare(found, Side.SERVER, [*responses, *envelopes(from_server, topic)])
+    assert failures(path) == []
+
+
+def test_a_header_of_another_version(tmp_path: Path) -> None:
+    (name,) = OTHER_VERSION
+    version = ".".join(map(str, sent(name, "C")[4:8]))
+    assert listed(capture(tmp_path / "omq.pcap", [name])) == [
+        f"DMP Header AMQP {version}",
+        "DMP The server speaks AMQP 10.1.0.1, and closes",
+    ]
+
+
+def test_amqp_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
+    path = capture(tmp_path / "omq.pcap", AMQP)
+    lines = listed(path)
+    assert len(lines) > 10 * len(AMQP)
+    assert {line.split()[0] for line in lines} == {"AMQP"}
+    assert units(path) == []
+
+
+def test_tls_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="server.example")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    path = write(tmp_path / "omq.pcap", packets([Said(0, Side.CLIENT, outgoing.read())]))
+    (line,) = listed(path)
+    assert line.startswith("TLSv1")
+    assert "Client Hello" in line

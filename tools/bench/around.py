@@ -1,0 +1,108 @@
+"""Many topics: one connection publishes to them in turn, and another subscribes to all of them or to one."""
+
+import time
+from functools import partial
+
+from measure import Due, Sample, Settings, cores, publish_for, receive_live, server
+from systems import CHUNK_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, batches, make_body
+from workers import BenchFailure, Board, Span, run_together
+
+CHECKED_TOPICS = 7
+CHECKED_ROUNDS = 20
+
+
+def topic_names(count: int) -> tuple[bytes, ...]:
+    """So many names, all of the same length."""
+    return tuple(b"topic-%05d" % number for number in range(count))
+
+
+def rounds(system: System, topics: tuple[bytes, ...], size: int) -> Chunk:
+    """A buffer of publish commands: whole rounds, with one message to each topic in turn.
+
+    `first` and `last` are the bodies of the last topic.
+    """
+    one = len(system.encode(Kind.LIVE, topics[0], make_body(0, size)))
+    count = max(1, CHUNK_OCTETS // (one * len(topics))) * len(topics)
+    bodies = [make_body(number, size) for number in range(count)]
+    commands = [
+        system.encode(Kind.LIVE, topics[number % len(topics)], body) for number, body in enumerate(bodies)
+    ]
+    return Chunk(b"".join(commands), count, size, bodies[len(topics) - 1], bodies[-1])
+
+
+def first_round(system: System, topics: tuple[bytes, ...]) -> float:
+    """Publish one message to each topic, confirmed 500 at a time; the seconds it took."""
+    begun = time.perf_counter()
+    for some in batches(topics):
+        publisher = system.publisher(Kind.LIVE, some[0])
+        with publisher.socket:
+            commands = [system.encode(Kind.LIVE, topic, make_body(0, 20)) for topic in some]
+            publisher.send(b"".join(commands), len(some))
+            publisher.confirm(len(some), len(some))
+    return time.perf_counter() - begun
+
+
+def around(system: System, settings: Settings, size: int, count: int, subscribed_to_all: bool) -> Sample:
+    """Published to `count` topics in turn until the server has read and the subscriber has got all.
+
+    Messages published a second. Every topic has had a message before: what the first one costs is in `detail`,
+    as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
+    """
+    topics = topic_names(count)
+    due = Due(topics, 1, False, 1) if subscribed_to_all else Due(topics[-1:], count, True, 1)
+    with server(system, Kind.LIVE, settings, topics):
+        first_seconds = first_round(system, topics)
+        chunk = rounds(system, topics, size)
+        board = Board()
+        before = system.cpu_seconds()
+        spans: dict[str, Span] = run_together(
+            {
+                "receiver": partial(receive_live, system, Kind.LIVE, chunk, board, 1, due),
+                "publisher": partial(publish_for, system, Kind.LIVE, chunk, board, settings.seconds, 1, due),
+            },
+            settings.seconds + 3 * SOCKET_SECONDS,
+        )
+        used = system.cpu_seconds() - before
+        anonymous = system.memory()[1]
+    sent, got = spans["publisher"], spans["receiver"]
+    # A subscriber of one topic may have everything before the server has read what goes to the others.
+    seconds = (max(sent.end, got.end) - sent.start) / 1e9
+    load = cores(sent.cpu_seconds + got.cpu_seconds, seconds)
+    counted = f"{got.messages} deliveries of {sent.messages} published"
+    detail = {"RssAnon": float(anonymous), "seconds of the first round": first_seconds}
+    value = sent.messages / seconds
+    return Sample(value, sent.messages, seconds, counted, cores(used, seconds), load, detail)
+
+
+def check_topics(system: System, settings: Settings) -> str:
+    """Every message arrives once, and those of each topic in order."""
+    topics = topic_names(CHECKED_TOPICS)
+    count = CHECKED_TOPICS * CHECKED_ROUNDS
+    bodies = [make_body(number, 100) for number in range(count)]
+    with server(system, Kind.LIVE, settings, topics):
+        subscriber = system.subscribe(Kind.LIVE, topics)
+        publisher = system.publisher(Kind.LIVE, topics[0])
+        with subscriber, publisher.socket:
+            commands = [
+                system.encode(Kind.LIVE, topics[number % len(topics)], body)
+                for number, body in enumerate(bodies)
+            ]
+            publisher.send(b"".join(commands), count)
+            data, received = b"", list[bytes]()
+            while len(received) < count:
+                try:
+                    part = subscriber.recv(65536)
+                except TimeoutError:
+                    raise BenchFailure(f"{len(received)} of {count} messages arrived") from None
+                if not part:
+                    raise BenchFailure("the subscriber was cut off")
+                got, used = system.decode(Kind.LIVE, data + part)
+                data = (data + part)[used:]
+                received += got
+    for place in range(len(topics)):
+        # The number that leads a body says which topic it was published to.
+        if [body for body in received if int(body[:12]) % len(topics) == place] != bodies[
+            place :: len(topics)
+        ]:
+            raise BenchFailure(f"{topics[place].decode()}: other messages arrived than were published")
+    return f"{system.name}, {len(topics)} topics: {count} bodies compared at one subscriber of all"

@@ -1,0 +1,76 @@
+"""What targets share: cutting an input into pieces, choosing a twin of the codec, judging errors."""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from storage import codec
+
+LONGEST_SENTENCE = 2048
+"""Octets: no error says more. A name of 255 octets takes up to 1,022 of them where each is escaped."""
+
+BUILT = importlib.util.find_spec("storage._codec") is not None
+"""Without the compiled codec there is only the plain one to be tried."""
+
+TWINS = (False, True) if BUILT else (False,)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parser, and what must hold of it for any octets at all."""
+
+    name: str
+    about: str
+    """What is read, in a few words."""
+
+    check: Callable[[bytes], None]
+    """Raises AssertionError, or whatever came out, for an input that is not treated as it should be."""
+
+    seeds: tuple[bytes, ...]
+    """Good inputs to begin with."""
+
+    words: tuple[bytes, ...] = ()
+    """Octets that mean something to the parser."""
+
+    longest: int = 1024
+    """Octets: no input is longer."""
+
+
+@contextmanager
+def twin(compiled: bool) -> Iterator[None]:
+    """Within this the codec is the compiled one, or the plain one."""
+    before = codec.COMPILED
+    if compiled:
+        codec.native = importlib.import_module("storage._codec")
+    codec.COMPILED = compiled
+    try:
+        yield
+    finally:
+        codec.COMPILED = before
+
+
+def in_pieces(data: bytes) -> tuple[int, list[bytes]]:
+    """An input's first octet, and the others in up to four pieces.
+
+    Two bits of the first octet say how many cuts there are, and an octet each where they are. The other bits
+    are for the target.
+    """
+    control = data[0] if data else 0
+    cuts = control & 3
+    octets = data[1 + cuts :]
+    bounds = sorted(at * len(octets) // 255 for at in data[1 : 1 + cuts])
+    starts = [0, *bounds]
+    return control >> 2, [
+        octets[start:end] for start, end in zip(starts, [*bounds, len(octets)], strict=True)
+    ]
+
+
+def check_sentence(text: bytes | str) -> None:
+    """One line of printable ASCII, and not without bounds."""
+    words = text.decode("ascii") if isinstance(text, bytes) else text
+    assert words, "an error without words"
+    assert words.isascii(), f"not ASCII: {words!r}"
+    assert words.isprintable(), f"not printable: {words!r}"
+    assert len(words) <= LONGEST_SENTENCE, f"an error of {len(words)} characters"

@@ -1,0 +1,97 @@
+"""The process in which the codec is tried that was built with the sanitizers.
+
+    python fuzz_codec.py tests EXTENSION EXAMPLES PYTEST-OPTION...
+    python fuzz_codec.py cases EXTENSION CASES SEED STATUS-FILE
+
+Each case has a random generator of its own, of the seed and the number of the case, and STATUS-FILE has that
+number: so the case that a report stopped can be run again by itself.
+"""
+
+import importlib.util
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import storage
+
+BETWEEN_THREADS = 1000
+"""One case in so many is about threads: it takes as long as hundreds of others."""
+
+
+def load(extension: str) -> ModuleType:
+    """The codec from this file, in the place of the one that was installed."""
+    spec = importlib.util.spec_from_file_location("storage._codec", extension)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["storage._codec"] = module
+    storage._codec = module
+    return module
+
+
+def run_tests(examples: int, options: list[str]) -> int:
+    import pytest
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "sanitized",
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("sanitized")
+    return int(pytest.main(options))
+
+
+def run_cases(cases: int, seed: str, status: Path, native: Any) -> None:
+    """Prints how many cases of each kind there were, and what memory did."""
+    from random import Random
+
+    from fuzz_codec_cases import KINDS, several_threads, try_case
+
+    from storage import codec
+
+    assert codec.native is native, "another codec was loaded"
+
+    counts: Counter[str] = Counter()
+    first = 0
+    with status.open("w") as file:
+        for number in range(cases):
+            # Written over in place: the file is read only when this process is no more.
+            file.seek(0)
+            file.write(f"{number:12}")
+            file.flush()
+            random = Random(f"{seed}/{number}")
+            kind = KINDS[number % len(KINDS)] if (number + 1) % BETWEEN_THREADS else several_threads
+            try_case(kind, random, native)
+            counts[kind.__name__] += 1
+            if number == cases // 2:
+                first = resident()
+    growth = resident() - first
+    print(json.dumps({**counts, "growth": f"{growth:+} KiB in the second half"}))
+
+
+def resident() -> int:
+    """KiB of anonymous memory."""
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:")
+    )
+    return int(line.split()[1])
+
+
+def main() -> int:
+    kind, extension, number, *rest = sys.argv[1:]
+    native = load(extension)
+    if kind == "tests":
+        return run_tests(int(number), rest)
+    run_cases(int(number), rest[0], Path(rest[1]), native)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,364 @@
+"""Random calls of the compiled codec: good, mutated, and hostile ones that no caller of ours makes.
+
+A case may be refused with any exception that Python code can raise, but for those that say the extension is
+broken. What is done is also what the plain twin does. Whether memory was left alone is for the sanitizers to
+say.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from random import Random
+from struct import pack
+from threading import Thread
+from typing import Any
+
+from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
+from omq.protocol.amqp_fields import LongString, Table
+from omq.protocol.dmp_head import Head
+from omq.protocol.frames import MessageRun
+from omq.protocol.properties import Properties
+from storage import plain
+from storage.batches import Bodies
+
+HEADS = (
+    dmp_head.PLAIN_HEAD,
+    dmp_head.encode(Head(b"x", b"key")),
+    dmp_head.encode(
+        Head(b"x", b"key", Properties(message_id=b"7", app_id=b"me", timestamp=1 << 63, priority=3))
+    ),
+    dmp_head.encode(Head(b"", b"", Properties(headers=Table(((b"a", LongString(b"b")),))))),
+    dmp_head.encode(Head(b"x" * 255, b"y" * 255)),
+)
+
+NUMBERS = (
+    -(1 << 70), -(1 << 63) - 1, -(1 << 63), -(1 << 31), -1, 0, 1, 2, 3, 12, 13, 17, 255,
+    (1 << 24) - 1, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 17, (1 << 32) - 1, 1 << 32,
+    1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 70,
+)  # fmt: skip
+
+STRANGERS: tuple[Callable[[], Any], ...] = (
+    lambda: None, lambda: "text", lambda: 7.5, list, tuple, dict, object, lambda: [b"a", None],
+    lambda: range(5), lambda: bytearray(b"abc"), lambda: memoryview(b"abcdef")[::2],
+    lambda: array("I", [1, 2, 3]), lambda: (b"a" for _ in range(3)), lambda: b"", lambda: True,
+    lambda: float("nan"), lambda: [b"a"] * 3,
+)  # fmt: skip
+"""Makers of what nobody should hand over."""
+
+LINE_PIECES = (
+    b"(Publish ", b"(publish ", b"(Publish a ", b'(Publish "a b"', b" ", b'"', b"a", b")\n", b'")\n',
+    b"\\", b'\\"', b"\\n", b"\\065", b"\\255", b"\\256", b"\\2", b"#", b"|", b"#|", b"|#", b"#;", b";",
+    b"\r", b"\r\n", b"\n", b"\xff", b"\0", b"(Publish a b)\n", b'(Publish a "b")\n',
+    b'(Publish "a""b")\n', b"0123456789abcdef", b"(Publish", b"\\\\",
+)  # fmt: skip
+
+LARGE = 1 << 20
+"""Octets: above this the codec works without Python's lock."""
+
+BROKEN = (SystemError, AssertionError)
+"""An exception of these is a finding; any other is an answer."""
+
+
+def try_case(kind: Callable[[Random, Any], None], random: Random, native: Any) -> None:
+    """Raises what is a finding."""
+    try:
+        kind(random, native)
+    except BROKEN:
+        raise
+    except Exception as error:  # noqa: BLE001 (hostile arguments may be answered with any of them)
+        str(error)  # which must be possible
+
+
+# -- what cases are made of ---------------------------------------------------------------------------------
+
+
+def number(random: Random, below: int = 20) -> Any:
+    """Mostly one that may fit."""
+    chance = random.random()
+    if chance < 0.75:
+        return random.randint(-1, below)
+    return random.choice(NUMBERS) if chance < 0.97 else random.choice(STRANGERS)()
+
+
+def octets(random: Random, most: int = 60) -> bytes:
+    return random.randbytes(random.randint(0, most))
+
+
+def bodies_of(random: Random) -> list[bytes]:
+    return [octets(random) for _ in range(random.randint(0, 12))]
+
+
+def mutated(random: Random, good: bytes) -> bytes:
+    """Some octets changed, cut out, put in or repeated; or cut off anywhere; or as it is."""
+    changed = bytearray(good)
+    for _ in range(random.choice((0, 1, 1, 2, 3, 6))):
+        at = random.randint(0, len(changed))
+        match random.randrange(6):
+            case 0:
+                changed[at : at + 1] = random.randbytes(1)
+            case 1:
+                del changed[at : at + random.randint(1, 9)]
+            case 2:
+                changed[at:at] = octets(random, 9)
+            case 3:
+                changed[at:at] = changed[max(0, at - random.randint(1, 60)) : at]
+            case 4:
+                changed[at : at + 4] = pack(">I", random.choice(NUMBERS) & 0xFFFFFFFF)
+            case _:
+                del changed[at:]
+    return bytes(changed)
+
+
+def held(random: Random, data: bytes) -> Any:
+    """The same octets in a buffer of one kind or another, of exactly their size."""
+    match random.randrange(5):
+        case 0:
+            return bytearray(data)
+        case 1:
+            return memoryview(data)
+        case 2:
+            return memoryview(bytearray(b"xx" + data + b"yy"))[2 : 2 + len(data)]
+        case 3:
+            return array("B", data)
+        case _:
+            return data
+
+
+def block(random: Random) -> tuple[bytes, bytes]:
+    """Frames and offsets, which may lead anywhere."""
+    bodies = bodies_of(random) or [b"a"]
+    made, offsets = plain.frames_of(3, 5, bodies)
+    chance = random.random()
+    if chance < 0.3:
+        return made, offsets
+    if chance < 0.5:
+        return mutated(random, made), offsets
+    if chance < 0.8:
+        return made, mutated(random, offsets)
+    wild = b"".join(pack("<I", random.choice(NUMBERS) & 0xFFFFFFFF) for _ in range(random.randint(0, 9)))
+    return octets(random, 120), wild + octets(random, 3)
+
+
+def same(found: Any, expected: Callable[[], Any]) -> None:
+    """What was done must be what the twin does; None leaves it to the twin."""
+    if found is not None:
+        made = expected()
+        assert found == made, (found, made)
+
+
+# -- the kinds of cases -------------------------------------------------------------------------------------
+
+
+def frames_made(random: Random, native: Any) -> None:
+    """Lists of bodies to frames; parts of them, several joined, stamped more than once."""
+    bodies: Any = bodies_of(random)
+    if random.random() < 0.1:
+        bodies = random.choice(STRANGERS)()
+    elif random.random() < 0.1:
+        bodies[random.randint(0, len(bodies)) :] = [random.choice(STRANGERS)()]
+    topic, first = number(random), number(random)
+    same(native.frames_of(topic, first, bodies), lambda: plain.frames_of(topic, first, bodies))
+    made = native.prepare(bodies)
+    if made is None:
+        return
+    parts = [made]
+    for _ in range(random.randint(0, 3)):
+        begin = random.randint(0, made.count)
+        end = random.randint(begin, made.count)
+        part = made.part(begin, end)
+        assert part.bodies() == list(bodies[begin:end])
+        parts.append(part)
+    whole = native.joined(parts)
+    assert whole.bodies() == [body for part in parts for body in part.bodies()]
+    for _ in range(2):
+        same(whole.stamped(topic, first), lambda: plain.frames_of(topic, first, whole.bodies()))
+    made.part(number(random), number(random))
+    native.joined([*parts, random.choice(STRANGERS)()])
+
+
+def cut_blocks(random: Random, native: Any) -> None:
+    """Gathering, slicing and writing envelopes from frames whose offsets lie."""
+    made, offsets = block(random)
+    frames_held, offsets_held = held(random, made), held(random, offsets)
+    strange = random.random() < 0.1
+    if strange:
+        frames_held, offsets_held = random.choice(
+            ((frames_held, random.choice(STRANGERS)()), (random.choice(STRANGERS)(), offsets_held))
+        )
+    begin, end, step, smallest = number(random), number(random), number(random, 4), number(random)
+    head = random.choice(HEADS) if random.random() < 0.95 else random.choice(STRANGERS)()
+    calls: tuple[Callable[[], tuple[Any, Callable[[], Any] | None]], ...] = (
+        lambda: (
+            native.gathered(frames_held, offsets_held, begin, end, step),
+            lambda: plain.gathered(made, offsets, begin, end, step),
+        ),
+        lambda: (native.slices(frames_held, offsets_held, begin), lambda: plain.slices(made, offsets, begin)),
+        lambda: (native.envelopes_of(frames_held, offsets_held, begin, end, step, smallest, head), None),
+    )
+    for call in calls:
+        try:
+            found, expected = call()
+            if expected is not None and not strange:
+                same(found, expected)
+        except BROKEN:
+            raise
+        except Exception:  # noqa: BLE001, S110 (an answer; the next call is still to be made)
+            pass
+
+
+def wire_of_envelopes(random: Random) -> bytes:
+    parts = []
+    for _ in range(random.randint(0, 8)):
+        if random.random() < 0.15:
+            parts.append(bytes(4))
+            continue
+        head, body = random.choice(HEADS), octets(random)
+        options = random.choice((0, 0, 0, 1, 2, 3, 4, 255))
+        length = len(body) if random.random() < 0.9 else random.choice(NUMBERS) & 0xFFFFFF
+        size = len(head) + 4 + len(body) if random.random() < 0.9 else random.choice(NUMBERS) & 0xFFFFFFFF
+        parts.append(pack(">I", size) + head + pack(">I", options << 24 | length) + body)
+    return b"".join(parts)
+
+
+def read_envelopes(random: Random, native: Any) -> None:
+    """Envelopes whose sizes lie, from any position, with any limits; and all that spans can be asked."""
+    data = mutated(random, wire_of_envelopes(random))
+    spans = native.Spans(data if random.random() < 0.98 else random.choice(STRANGERS)())
+    for _ in range(random.randint(1, 4)):
+        match random.randrange(5):
+            case 0:
+                spans.add_envelope(
+                    number(random, 80), number(random, 80), number(random, 80), number(random, 3)
+                )
+            case 1:
+                spans.take_lines(number(random, len(data)))
+            case _:
+                spans.take_envelopes(
+                    random.choice((0, 0, number(random, len(data)))), number(random, 99), number(random, 99)
+                )
+        bodies = spans.bodies()
+        assert len(bodies) == spans.count
+        assert len(spans.heads()) in (0, spans.count)
+        assert len(spans.options()) in (0, spans.count)
+        made = spans.frames()
+        assert made.bodies() == bodies
+        assert all(body in data for body in bodies)
+
+
+def scan_envelopes(random: Random, native: Any) -> None:
+    """The whole way from octets to envelopes, held against the plain one."""
+    del native  # it is the codec's by now
+    data = mutated(random, wire_of_envelopes(random))
+    limit = random.choice((0, 5, 100, 1 << 26, 1 << 34))
+    found = []
+    for scan in (dmp_reader.scan, dmp_reader.scan_plain):
+        run: tuple[list[bytes], list[bytes], list[int]] = ([], [], [])
+        try:
+            end: Any = scan(data, limit, *run)
+        except ValueError as error:
+            end = str(error)
+        found.append((end, run))
+    assert found[0] == found[1], found
+
+
+def write_envelopes(random: Random, native: Any) -> None:
+    """Envelopes from bodies and heads that may be anything."""
+    bodies: Any = bodies_of(random) or [b""]
+    heads: Any = [random.choice(HEADS) for _ in bodies] if random.random() < 0.6 else ()
+    if random.random() < 0.15:
+        bodies = random.choice(([*bodies, random.choice(STRANGERS)()], random.choice(STRANGERS)()))
+    if random.random() < 0.15:
+        heads = random.choice(([*heads, random.choice(STRANGERS)()], random.choice(STRANGERS)()))
+    smallest = random.choice((0, dmp_writer.SMALLEST_ON_FEEDS, number(random, 99)))
+    same(native.envelopes(bodies, heads, smallest), lambda: dmp_writer.run_plain(bodies, heads, (), smallest))
+
+
+def read_lines(random: Random, native: Any) -> None:
+    """Publish lines in all forms and in none, held against the plain reader."""
+    data = b"".join(random.choice(LINE_PIECES) for _ in range(random.randint(0, 14)))
+    data = mutated(random, data)
+    spans = native.Spans(data)
+    topic, end = spans.take_lines(random.choice((0, 0, number(random, len(data)))))
+    assert 0 <= end <= len(data)
+    assert (topic is not None) == (spans.count > 0)
+    spans.frames()
+    spans.bodies()
+    whole = data + b"\n"
+    assert lines.events_compiled(whole) == lines.events_plain(whole)
+
+
+def read_messages(random: Random, native: Any) -> None:
+    """Message frames whose lengths lie, and receivers that misbehave."""
+    made, _ = plain.frames_of(
+        random.randint(0, 3), random.choice((5, (1 << 64) - 40)), bodies_of(random) or [b"a"]
+    )
+    other, _ = plain.frames_of(random.randint(0, 3), 5, bodies_of(random) or [b"a"])
+    data = mutated(random, made + other)
+    position = random.randint(0, len(data))
+    largest = random.choice((0, 12, 13, 30, 1 << 32, 1 << 70))
+    found: list[Any] = []
+    expected: list[Any] = []
+    assert native.take_messages(data, 0, largest, found, MessageRun) == frames.take_messages_plain(
+        data, 0, largest, expected
+    )
+    assert found == expected
+
+    def misbehave(topic: int, ids: list[int], bodies: list[bytes]) -> object:
+        del topic
+        ids.clear()
+        bodies.clear()
+        found.clear()
+        if random.random() < 0.3:
+            raise KeyError("no")
+        return random.choice(STRANGERS)()
+
+    native.take_messages(data, position, largest, found, misbehave)
+    native.take_messages(data, number(random, len(data)), number(random), found, random.choice(STRANGERS)())
+
+
+def several_threads(random: Random, native: Any) -> None:
+    """Large frames, made and stamped by two threads at once, without Python's lock."""
+    body = octets(random, 999)
+    size = LARGE // (len(body) + 17) + 1
+    data = (pack(">I", 8 + len(body)) + bytes(4) + pack(">I", len(body)) + body) * size
+    spans = native.Spans(data)
+    spans.take_envelopes(0, 1 << 20, 1 << 16)
+    made: list[Any] = []
+
+    def make() -> None:
+        try:
+            mine = spans.frames()
+            spans.take_envelopes(0, 1 << 20, 1 << 16)
+        except RuntimeError:
+            mine = native.prepare([body] * size)
+        made.append((mine.stamped(7, 1), mine.stamped(8, 2), mine.part(0, 1).bodies()))
+
+    threads = [Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 2
+    assert all(first == [body] for _, _, first in made)
+
+
+def batches(random: Random, native: Any) -> None:
+    """Frames as batches: what they say of themselves is true."""
+    bodies = bodies_of(random)
+    made = native.prepare(tuple(bodies))
+    listed = Bodies(bodies)
+    assert (made.count, made.octets) == (listed.count, listed.octets)
+    made.stamped(number(random), number(random))
+    again: Sequence[bytes] = made.bodies()
+    assert again == bodies
+
+
+KINDS = (
+    frames_made,
+    cut_blocks,
+    read_envelopes,
+    scan_envelopes,
+    write_envelopes,
+    read_lines,
+    read_messages,
+    batches,
+)

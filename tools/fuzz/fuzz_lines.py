@@ -1,0 +1,292 @@
+"""Targets: what an omq client sends, and what an omq server sends back."""
+
+from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
+
+from omq.protocol import frames, handshake, sexp, times, topics
+from omq.protocol.commands import CommandError, parse, sexp_of_command
+from omq.protocol.converters import ConversionError
+from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.sexp import Sexp, SexpError
+from omq.protocol.types import (
+    Ack,
+    Command,
+    Confirmed,
+    Declared,
+    Deleted,
+    Delivery,
+    Error,
+    Frame,
+    Leased,
+    Persistent,
+    Ping,
+    Subscribed,
+    Sync,
+    Topic,
+    TopicInfo,
+    TopicList,
+    Unsubscribed,
+)
+from storage.blocks import encode
+
+MAX_LINE = 300
+MAX_FRAME = 200
+
+
+# -- the handshake ------------------------------------------------------------------------------------------
+
+
+def check_handshake(data: bytes) -> None:
+    if len(data) != handshake.LENGTH:
+        try:
+            handshake.recognise(data)
+        except ValueError as error:
+            check_sentence(str(error))
+            return
+        raise AssertionError(f"{len(data)} octets are taken for a handshake")
+    match handshake.recognise(data):
+        case handshake.Omq(version) | handshake.UnknownVersion(version):
+            assert handshake.hello(version) == data
+        case handshake.Amqp0_9(header) | handshake.Amqp1_0(header) | handshake.OtherAmqp(header):
+            assert header == data
+        case handshake.Dmp():
+            assert data == handshake.DMP_HEADER
+        case handshake.Tls():
+            assert data.startswith(b"\x16\x03")
+
+
+# -- lines --------------------------------------------------------------------------------------------------
+
+
+def check_lines(data: bytes) -> None:
+    """The twins agree, and lines cut anywhere are what they are together."""
+    _, pieces = in_pieces(data)
+    whole = b"".join(pieces)
+    found = []
+    for compiled in TWINS:
+        with twin(compiled):
+            found += [_read_lines(pieces), _read_lines([whole])]
+    for other in found[1:]:
+        assert other == found[0], (other, found[0])
+
+
+def _read_lines(pieces: list[bytes]) -> tuple[list[object], int]:
+    """What the lines say, runs of messages one by one; and how many octets are held at the end."""
+    reader = LineReader(MAX_LINE)
+    said: list[object] = []
+    for piece in pieces:
+        for event in reader.feed(piece):
+            said += _judged(event)
+        assert reader.buffered <= MAX_LINE
+    return said, reader.buffered
+
+
+def _judged(event: Event) -> list[object]:
+    match event:
+        case PublishRun(topic, batch):
+            bodies = list(batch.bodies())
+            assert bodies
+            assert (batch.count, batch.longest) == (len(bodies), max(map(len, bodies)))
+            return [(topic, body) for body in bodies]
+        case Parsed(command):
+            _check_command(command)
+        case Refused(error) | TooLong(error):
+            check_sentence(error)
+    return [event]
+
+
+def _check_command(command: Command) -> None:
+    """What is written of a command is read as the same command; times are floating-point numbers."""
+    try:
+        written = sexp_of_command(command)
+    except OverflowError:
+        assert isinstance(command, Ack)
+        return
+    again = parse(written)
+    assert again == command or isinstance(command, Ack), (again, command)
+
+
+# -- sexps --------------------------------------------------------------------------------------------------
+
+
+def check_sexp(data: bytes) -> None:
+    """Anything is read or refused, by every reader of sexps that a socket reaches."""
+    try:
+        command = parse(data)
+    except CommandError as error:
+        check_sentence(error.sentence)
+    else:
+        if command is not None:
+            _check_command(command)
+    for read in (topics.topic_of_sexp, topics.topic_list_of_sexp):
+        try:
+            read(data)
+        except SexpError as error:
+            check_sentence(str(error))
+    try:
+        tree = sexp.read(data)
+    except SexpError as error:
+        check_sentence(str(error))
+    else:
+        assert tree is None or sexp.read(sexp.write(tree)) == tree
+
+
+def check_times(data: bytes) -> None:
+    """A time as one atom, and, cut at octets 0, as a list of atoms."""
+    forms: list[Sexp] = [data, list(data.split(b"\0"))]
+    for form in forms:
+        try:
+            moment = times.time_of_sexp(form)
+        except ConversionError as error:
+            check_sentence(str(error))
+        else:
+            assert abs(moment) < 1 << 60
+
+
+# -- frames -------------------------------------------------------------------------------------------------
+
+
+def check_frames(data: bytes) -> None:
+    """The twins agree, and so does the reading of pieces and the whole."""
+    _, pieces = in_pieces(data)
+    whole = b"".join(pieces)
+    found = []
+    for compiled in TWINS:
+        with twin(compiled):
+            found += [_read_frames(pieces), _read_frames([whole])]
+    for other in found[1:]:
+        assert other == found[0], (other, found[0])
+    frames.whole_frames(whole)
+
+
+def _read_frames(pieces: list[bytes]) -> tuple[list[object], str | None]:
+    decoder = FrameDecoder(MAX_FRAME)
+    said: list[object] = []
+    for piece in pieces:
+        try:
+            found = decoder.feed(piece)
+        except FrameError as error:
+            check_sentence(str(error))
+            return said + _one_by_one(error.before), str(error)
+        said += _one_by_one(found)
+        assert decoder.unfinished < MAX_FRAME + 4
+    return said, None
+
+
+def _one_by_one(found: list[Frame | MessageRun]) -> list[object]:
+    said: list[object] = []
+    for item in found:
+        if isinstance(item, MessageRun):
+            assert len(item.ids) == len(item.bodies) > 0
+            said += item.messages()
+        else:
+            again = FrameDecoder().feed(frames.encode(item))
+            assert again == [item], (again, item)
+            said.append(item)
+    return said
+
+
+_LINES = (
+    b"(Connect 1 me)\n",
+    b"(Subscribe prices From_beginning)\n(Subscribe prices (From_message 5))\n",
+    b'(Publish a b)\n(Publish a c)\n(Publish b "c d")\n',
+    b'(Publish a "\\"x\\" \\010\\x41\\\n  y")\n',
+    b"(Declare a Round_robin (Persistent Weak))\n(Confirm 7)\nTopics\n",
+    b"(Ack (2013-08-07 10:01:02.123456Z))\n",
+    b"(Request a 5)\n(Received a 7)\n(Unsubscribe a)(Delete a)\n",
+    b"(Put a)\n(Get a From_current)\n(Fetch a 1 2)\n(Blocks a 1 2)\n",
+    b"; nothing\n#| nothing |#\n#;(Publish a b)\n\r\n",
+)
+
+_WORDS = (
+    b"(Publish ", b"(Subscribe ", b"(Connect ", b"(Declare ", b"(Ack ", b"(Request ", b"(Received ", b"(Get ",
+    b"(Put ", b"(Delete ", b"(Confirm ", b"(Fetch ", b"(Blocks ", b"Topics", b"(From_message ",
+    b"From_beginning", b"(Persistent ", b"Transient", b"Broadcast", b"Round_robin", b"#|", b"|#", b"#;",
+    b")\n", b'"', b'")\n', b"\\x41", b"\\255", b"\\n", b"\\\n", b"0x7fffffffffffffff",
+    b"-9223372036854775808", b"((id ", b")(topic ", b"\r\n",
+)  # fmt: skip
+
+_INFO = TopicInfo(3, b"a b", Delivery.BROADCAST, Persistent(Sync.WEAK), 4, 500, 1, 4, 0)
+
+_FRAMES = (
+    bytes(encode(3, 5, [b"one", b"two"], 0).frames),
+    *(
+        frames.encode(frame)
+        for frame in (
+            Error(b"Publish a: no"),
+            Ping(7),
+            Subscribed(Topic(3, b"prices")),
+            Unsubscribed(Topic(3, b"a b")),
+            Declared(Topic(3, b"prices")),
+            Confirmed(-1),
+            Leased(b"lease"),
+            TopicList((_INFO,)),
+            Deleted(Topic(1 << 40, b"\xff")),
+        )
+    ),
+)
+
+_TIMES = (
+    b"2013-08-07\x0010:01:02.123456Z", b"2013-08-07 10:01:02.5+05:30", b"2013-08-07T10:01Z",
+    b"08/07/13 1001", b"07 Aug 2013 24:00", b"2013 Aug 07 10:01:60-5",
+    b"2013-08-07\x0010:01\x00Europe/Amsterdam", b"20130807 10:01 nyc",
+)  # fmt: skip
+
+TARGETS = (
+    Target(
+        "handshake",
+        "the first eight octets of a connection",
+        check_handshake,
+        (bytes(7) + b"\x01", handshake.DMP_HEADER, b"AMQP\0\0\x09\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01"),
+        (b"AMQP", b"\x0a\x01\x00\x01", b"\x01\x01\x00\x09", b"\x03\x01\x00\x00"),
+        longest=16,
+    ),
+    Target(
+        "lines",
+        "lines of commands, in pieces",
+        check_lines,
+        tuple(b"\0" + line for line in _LINES) + tuple(b"\x02\x40\xa0" + line for line in _LINES),
+        _WORDS,
+    ),
+    Target(
+        "sexp",
+        "one command, one topic, a list of topics",
+        check_sexp,
+        (*_LINES, b"((id 7)(topic prices))", topics.topic_list_sexp((_INFO, _INFO))),
+        _WORDS,
+    ),
+    Target(
+        "times",
+        "the time of an Ack",
+        check_times,
+        _TIMES,
+        (
+            b"Europe/Amsterdam",
+            b"UTC",
+            b"nyc",
+            b"posix/",
+            b"Etc/GMT+5",
+            b":60",
+            b"24:00",
+            b"0000",
+            b"9999",
+            b"Aug",
+            b"/",
+        ),
+        longest=96,
+    ),
+    Target(
+        "frames",
+        "what a server sends, in pieces",
+        check_frames,
+        (*(b"\0" + frame for frame in _FRAMES), b"\x01\x80" + b"".join(_FRAMES)),
+        (
+            b"\0\0\0\x0d\x02",
+            b"((id ",
+            b")(topic ",
+            b"\xff\xff\xff\xff",
+            b"\0\0\0\x05\x01",
+            b"(persistence(Persistent Weak))",
+        ),
+    ),
+)

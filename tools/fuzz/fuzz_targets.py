@@ -1,0 +1,12 @@
+"""All targets by their names."""
+
+import fuzz_blocks
+import fuzz_config
+import fuzz_dmp
+import fuzz_lines
+
+TARGETS = {
+    target.name: target
+    for group in (fuzz_lines, fuzz_dmp, fuzz_blocks, fuzz_config)
+    for target in group.TARGETS
+}
