@@ -139,19 +139,28 @@ async def test_secrets_are_nowhere(store: Path, caplog: pytest.LogCaptureFixture
 # -- attempts ------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_passes_after_each_wrong_secret(store: Path, clock: MockClock) -> None:
+async def test_a_second_passes_after_each_wrong_secret(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(store, clients=[client("alice"), client("bob")]) as host:
         alice = await enter(host, "alice")
         guesses = [await open_as(host, "bob", f"guess {number}") for number in range(5)]
         assert await guesses[0].rest() == [Error(UNKNOWN)]
-        # Nobody else of this host is checked for now, but whoever was here before needs no check.
-        await eventually(lambda: host.connections == 5)
-        await (await enter(host, "alice")).confirm()
+        # Nobody else of this address is checked for now. Whoever was here before needs no check, and somebody
+        # from another address gets his.
+        again = await enter(host, "alice")
+        elsewhere = await trio.open_tcp_stream("127.0.0.1", host.port, local_address="127.0.0.2")
+        bob = Conversation(elsewhere)
+        await bob.send(VERSION_ONE + b"(Connect 1 bob:%s)\n" % SECRET.encode())
+        assert await bob.octets(8) == VERSION_ONE
+        await bob.confirm()
+        assert caplog.text.count("a wrong secret for 'bob'") == 1
         for number in range(1, 5):
             clock.jump(1)
-            with trio.fail_after(PATIENCE):
-                assert await guesses[number].rest() == [Error(UNKNOWN)]
-        await alice.confirm()
+            assert await guesses[number].rest() == [Error(UNKNOWN)]
+        for one in (alice, again, bob):
+            await one.confirm()
+        bob.close()
 
 
 async def test_failed_attempts_are_logged_with_their_address_and_counted(

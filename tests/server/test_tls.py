@@ -13,8 +13,14 @@ from certificates import Authority
 from trio.testing import MockClock
 
 from omq.client.network import Security, TlsStream, client_context, open_stream
+from omq.config import Config
+from omq.drivers.memory import Memory
 from omq.protocol.handshake import REFUSED
 from omq.protocol.types import Error, Frame
+from omq.terminals.certificates import Certificates
+from omq.terminals.intake import Intake
+from omq.terminals.tls_transport import TlsTransport
+from omq.terminals.transport import FIRST_OCTETS
 
 from .conversation import (
     CONNECT,
@@ -163,6 +169,38 @@ async def test_half_a_record_holds_nothing_up(store: Path, authority: Authority)
         assert await client.bodies(40) == [b"x" * 1000] * 40
         await stream._stream.send_all(rest[5000:])
         assert (await client.message()).body == b"last" * 3000
+
+
+async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
+    """Also when much came before it and it is there to be read at once."""
+    shown = authority.issue("127.0.0.1")
+    engine = Certificates(Config(tls_cert=str(shown.cert), tls_key=str(shown.key))).engine()
+    first, second = b"1" * FIRST_OCTETS, b"2" * 1000
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    got: list[bytes] = []
+    async with listener, trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            stream = await listener.accept()
+            transport = await TlsTransport.accept(stream, engine, await stream.receive_some())
+            intake = Intake(transport, Memory(64 * MIB))
+            got.append(await intake.receive())
+            await client._stream.send_all(octets[end + 100 : end + 200])
+            await trio.lowlevel.wait_readable(stream.socket)
+            nursery.start_soon(client._stream.send_all, octets[end + 200 :])
+            got.append(await intake.receive())
+            await stream.aclose()
+
+        nursery.start_soon(read)
+        port = listener.socket.getsockname()[1]
+        client = await open_stream("127.0.0.1", port, Security(secured(authority), "127.0.0.1"))
+        assert isinstance(client, TlsStream)
+        end = client._engine.write(first)
+        client._engine.write(second)
+        octets = client._engine.outgoing()
+        await client._stream.send_all(octets[: end + 100])
+    client.socket.close()
+    assert got == [first, second]
 
 
 async def test_a_sink_and_a_feed(store: Path, authority: Authority) -> None:
