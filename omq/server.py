@@ -76,6 +76,7 @@ class Server:
         self.clients = Clients(config.clients)
         self._connections = Places(config.max_connections)
         self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
+        self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self._dmp = Shared(catalogue, self._leases, memory, config, Places(config.max_dmp_connections))
         self._terminals: dict[Terminal, None] = {}
@@ -147,10 +148,12 @@ class Server:
                     transport = await TlsTransport.accept(stream, engine, received)
                     received = await _first_octets(transport)
                 elif tls_only:
-                    log.info("%s: no TLS, and nothing else is spoken at this address", transport.peer())
+                    self._strangers.add(
+                        f"{transport.peer()}: no TLS, and nothing else is spoken at this address"
+                    )
                     return
             except TlsError as error:
-                log.info("%s: TLS: %s", transport.peer(), error)
+                self._strangers.add(f"{transport.peer()}: TLS: {error}")
                 return
             except _Ended:
                 return
@@ -159,7 +162,8 @@ class Server:
         if limit.cancelled_caught:
             if trio.current_time() < limit.deadline:
                 return  # it had to make room, or the server stops
-            log.info("%s: no handshake within %g s", transport.peer(), self.config.handshake_seconds)
+            within = f"no handshake within {self.config.handshake_seconds:g} s"
+            self._strangers.add(f"{transport.peer()}: {within}")
             return
         match handshake.recognise(received[: handshake.LENGTH]):
             case handshake.Omq():
@@ -173,14 +177,14 @@ class Server:
             case handshake.Dmp():
                 await self._serve(DmpTerminal(transport, self._dmp, received[handshake.LENGTH :]))
             case handshake.UnknownVersion(version):
-                log.info("%s: version %d is not spoken here", transport.peer(), version)
+                self._strangers.add(f"{transport.peer()}: version {version} is not spoken here")
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
             case handshake.OtherAmqp():
                 await transport.send(handshake.OTHER_AMQP_ANSWER)
                 await transport.finish()
             case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls() as other:
-                log.info("%s: %s is not served here", transport.peer(), type(other).__name__)
+                self._strangers.add(f"{transport.peer()}: {type(other).__name__} is not served here")
             case never:
                 assert_never(never)
 
@@ -203,6 +207,7 @@ class Server:
             self._leases.expire()
             self.clients.look()
             self._turned_away.look()
+            self._strangers.look()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""

@@ -67,6 +67,12 @@ BREAK_OFF_SECONDS = 0.5
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
 
+NOT_LET_IN = "Connect: "
+"""How an Error begins that says why the server does not let this client in: not now, or not at all."""
+
+UNKNOWN_CLIENT = "Connect: no client has this name and secret"
+"""Not at all: it would be the same the next time."""
+
 MOST_STARTS = 1024
 
 Name = bytes | str
@@ -419,11 +425,13 @@ class Client:
             for subscription in self._subscriptions:
                 subscription.disconnected()
             failure = connection.failure()
-            if not self._settings.reconnect or self._leaving or isinstance(failure, ProtocolError):
+            said = failure.server_error or ""
+            final = isinstance(failure, ProtocolError) or said.startswith(UNKNOWN_CLIENT)
+            if not self._settings.reconnect or self._leaving or final:
                 self._give_up(failure)
                 return
             log.warning("%s; connecting again", failure)
-            if connection.heard_from:
+            if connection.heard_from and not said.startswith(NOT_LET_IN):
                 pause = SHORTEST_PAUSE
             while True:
                 await trio.sleep(random.uniform(pause / 2, pause))
@@ -560,7 +568,8 @@ def connect(
     """Connect to a server: `async with connect("omq://host:port", id="prices-feed") as client:`.
 
     `id` is who we say we are; the server logs it, up to the first colon. Connecting, handshake included,
-    takes at most `connect_seconds`.
+    takes at most `connect_seconds`. A server that knows its clients wants to see `NAME:SECRET`. When that is
+    refused, it is not tried again, with `reconnect` either.
 
     With `omqs://host:port` everything goes through TLS, and the server must show a certificate for this host:
     one that the authorities in the file `ca` vouch for, or without it those whom the system trusts. A server
