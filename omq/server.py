@@ -26,6 +26,7 @@ from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
+from omq.terminals.accepting import accept_all
 from omq.terminals.certificates import Certificates, certificates
 from omq.terminals.dmp import DmpTerminal, Shared
 from omq.terminals.liveness import look_seconds
@@ -326,14 +327,9 @@ async def _accept(
     with trio.CancelScope() as scope:
         task_status.started(scope)
         async with trio.open_nursery() as nursery:
-            for handler, some in (
-                (server.serve_connection, listeners.any),
-                (partial(server.serve_connection, tls_only=True), listeners.tls),
-            ):
-                if some:
-                    nursery.start_soon(
-                        partial(trio.serve_listeners, handler, some, handler_nursery=connections)
-                    )
+            nursery.start_soon(accept_all, listeners.any, server.serve_connection, connections)
+            tls_only = partial(server.serve_connection, tls_only=True)
+            nursery.start_soon(accept_all, listeners.tls, tls_only, connections)
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:

@@ -1,7 +1,7 @@
 """What the fuzzer looks for holds of every input that is kept, and of many of hypothesis.
 
-The fuzzer itself runs for longer than tests may (docs/FUZZING.md). Here its targets are asked without guidance,
-and it is seen to find what is there to be found.
+The fuzzer itself runs for longer than tests may (docs/FUZZING.md). Here its targets are asked without
+guidance, and it is seen to find what is there to be found.
 """
 
 import importlib.util

@@ -45,8 +45,8 @@ def first_round(system: System, topics: tuple[bytes, ...]) -> float:
 def around(system: System, settings: Settings, size: int, count: int, subscribed_to_all: bool) -> Sample:
     """Published to `count` topics in turn until the server has read and the subscriber has got all.
 
-    Messages published a second. Every topic has had a message before: what the first one costs is in `detail`,
-    as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
+    Messages published a second. Every topic has had a message before: what the first one costs is in
+    `detail`, as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
     """
     topics = topic_names(count)
     due = Due(topics, 1, False, 1) if subscribed_to_all else Due(topics[-1:], count, True, 1)
