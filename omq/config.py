@@ -1,6 +1,8 @@
 """The configuration: one TOML file, every key with a default, checked before anything starts."""
 
+import ipaddress
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,6 +30,11 @@ _PERSISTENCES: dict[PersistenceName, Persistence] = {
     "async": Persistent(Sync.ASYNC),
 }
 
+SECRET_HASH = re.compile(
+    r"\$scrypt\$ln=([1-9]|1[0-9]|20),r=([1-9]|1[0-6]),p=([1-9]|1[0-6])\$([A-Za-z0-9+/]{22})\$([A-Za-z0-9+/]{43})"
+)
+"""A hash of a secret: the costs of scrypt, the salt, and the key; see omq.access.hashes."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Octets = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -50,10 +57,31 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return _DELIVERIES[self.delivery], _PERSISTENCES[self.persistence]
 
 
+class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[clients]]` table: who may connect, and what it may do."""
+
+    name: str
+    secret: str
+    declare: list[str] = []
+    publish: list[str] = []
+    subscribe: list[str] = []
+    delete: list[str] = []
+    max_connections: Count | None = None
+    max_subscriptions: Count | None = None
+    max_bytes_per_second: Count | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be set. The keys of the file are the names of these fields."""
 
     listen: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_LISTEN])
+    listen_tls: list[str] = []
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    insecure: bool = False
+    clients: list[ClientConfig] = []
+    max_connections: Count = 10_000
     store: str = DEFAULT_STORE
 
     allow_undeclared: bool = True
@@ -113,7 +141,10 @@ def load(path: Path | None) -> Config:
     except UnicodeDecodeError as problem:
         raise ConfigError(f"{path}: not UTF-8 text (octet {problem.start})") from problem
     try:
-        config = msgspec.convert(tomllib.loads(text), Config)
+        table = tomllib.loads(text)
+        if "listen_tls" in table:
+            table.setdefault("listen", [])
+        config = msgspec.convert(table, Config)
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     except msgspec.ValidationError as problem:
@@ -140,10 +171,23 @@ def check(config: Config) -> None:
             raise ConfigError(f"{key}: must be a finite number of seconds")
     if not config.store or "\0" in config.store:
         raise ConfigError("store: must name a directory")
-    if not config.listen:
+    if not config.listen and not config.listen_tls:
         raise ConfigError("listen: at least one address is needed")
     for address in config.listen:
         parse_address(address)
+    for address in config.listen_tls:
+        parse_address(address, "listen_tls")
+    if (config.tls_cert is None) != (config.tls_key is None):
+        here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
+        raise ConfigError(f"{missing}: it is needed beside {here}")
+    for key in ("tls_cert", "tls_key", "tls_client_ca"):
+        if "\0" in (getattr(config, key) or ""):
+            raise ConfigError(f"{key}: must name a file")
+    for key in ("listen_tls", "tls_client_ca"):
+        if getattr(config, key) and config.tls_cert is None:
+            raise ConfigError(f"{key}: it needs tls_cert and tls_key")
+    _check_clients(config)
+    _check_exposure(config)
     seen: set[str] = set()
     for topic in config.topics:
         if topic.retention_seconds is not None and not math.isfinite(topic.retention_seconds):
@@ -165,16 +209,56 @@ def check(config: Config) -> None:
         raise ConfigError("max_message_bytes: must not exceed memory_bytes")
 
 
-def parse_address(address: str) -> tuple[str, int]:
+def _check_clients(config: Config) -> None:
+    seen: set[str] = set()
+    for client in config.clients:
+        if not client.name or ":" in client.name:
+            raise ConfigError(f"clients.name: {client.name!r} must be a name without a colon")
+        if client.name in seen:
+            raise ConfigError(f"clients.name: {client.name!r} stands there twice")
+        seen.add(client.name)
+        if not SECRET_HASH.fullmatch(client.secret):
+            # What stands there is not repeated: it may be the secret itself.
+            what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
+            raise ConfigError(f"clients.secret: {what}")
+        for key in ("declare", "publish", "subscribe", "delete"):
+            for pattern in getattr(client, key):
+                octets = len(pattern.encode())
+                if not 1 <= octets <= MAX_TOPIC_OCTETS:
+                    what = f"the name of a topic, or how it begins and *, has 1 to {MAX_TOPIC_OCTETS} octets"
+                    raise ConfigError(f"clients.{key}: {what}, one of {client.name!r} {octets}")
+
+
+def _check_exposure(config: Config) -> None:
+    """Where anybody may do everything, only this machine may come."""
+    if config.clients or config.insecure:
+        return
+    for address in config.listen + (config.listen_tls if config.tls_client_ca is None else []):
+        if not is_loopback(parse_address(address)[0]):
+            raise ConfigError(
+                f"insecure: {address} can be reached from other machines, and without clients configured"
+                " anybody may do everything: that needs --insecure"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is certain that a host, as an address or a name, is this machine for itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
     """`HOST:PORT` or `[HOST]:PORT` as host and port (0 takes a free one). Raises ConfigError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"listen: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
+        raise ConfigError(f"{key}: {address!r}: an IPv6 address is written [ADDRESS]:PORT")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not host or not host.isprintable() or not digits or int(port) > 65535:
-        raise ConfigError(f"listen: {address!r} is not HOST:PORT with a port from 0 to 65535")
+        raise ConfigError(f"{key}: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
 
 

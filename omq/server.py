@@ -3,11 +3,15 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, assert_never
 
 import trio
 
+from omq.access.clients import Clients
+from omq.access.limits import Places
+from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
@@ -21,10 +25,13 @@ from omq.drivers.housekeeping import (
 from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
+from omq.protocol.tls import TlsError
 from omq.terminals.accepting import accept_all
-from omq.terminals.dmp import DmpTerminal, Places, Shared
+from omq.terminals.certificates import Certificates, certificates
+from omq.terminals.dmp import DmpTerminal, Shared
 from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
+from omq.terminals.tls_transport import TlsTransport
 from omq.terminals.transport import Transport
 from storage.errors import StoreError
 from storage.levels import Level
@@ -54,91 +61,131 @@ class Terminal(Protocol):
 
 
 class Server:
-    """A running server. `addresses` are those it listens on, host and real port."""
+    """A running server."""
 
-    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory) -> None:
+    def __init__(
+        self, config: Config, catalogue: Catalogue, memory: Memory, certificates: Certificates | None
+    ) -> None:
         self.config = config
+        self.certificates = certificates
         self.addresses: list[tuple[str, int]] = []
+        """What it listens on, host and real port."""
+        self.tls_addresses: list[tuple[str, int]] = []
+        """Those where it speaks TLS and nothing else."""
         self._catalogue = catalogue
         self.memory = memory
+        self.clients = Clients(config.clients)
+        self._connections = Places(config.max_connections)
+        self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
+        self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self._dmp = Shared(catalogue, self._leases, memory, config, Places(config.max_dmp_connections))
         self._terminals: dict[Terminal, None] = {}
-        self._handshakes: set[trio.CancelScope] = set()
+        self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
         self._stopping = False
 
     @property
     def port(self) -> int:
         """The port of the first address."""
-        return self.addresses[0][1]
+        return (self.addresses or self.tls_addresses)[0][1]
 
-    async def listen(self) -> list[trio.SocketListener]:
+    async def listen(self) -> "Listeners":
         """Open the configured addresses. Raises ListenError."""
-        listeners: list[trio.SocketListener] = []
+        listeners = Listeners([], [])
         try:
             for address in self.config.listen:
-                host, port = parse_address(address)
-                try:
-                    opened = await trio.open_tcp_listeners(port, host=host)
-                except OSError as problem:
-                    reason = problem.strerror or problem
-                    raise ListenError(f"cannot listen on {address}: {reason}") from problem
-                except UnicodeError as problem:
-                    raise ListenError(f"cannot listen on {address}: that is no host name") from problem
-                listeners += opened
-                self.addresses += [listener.socket.getsockname()[:2] for listener in opened]
+                listeners.any.extend(await _open(address))
+            for address in self.config.listen_tls:
+                listeners.tls.extend(await _open(address))
         except ListenError:
-            for listener in listeners:
+            for listener in (*listeners.any, *listeners.tls):
                 listener.socket.close()
             raise
+        self.addresses = _addresses(listeners.any)
+        self.tls_addresses = _addresses(listeners.tls)
         return listeners
 
-    async def serve_connection(self, stream: trio.SocketStream) -> None:
+    async def serve_connection(self, stream: trio.SocketStream, *, tls_only: bool = False) -> None:
         """One connection from its first octet to its end. What goes wrong in it stays in it."""
         transport = Transport(stream)
+        if not self._connections.take() and not self._make_room():
+            most = self._connections.most
+            self._turned_away.add(f"{transport.peer()}: there are {most} connections, the most there may be")
+            transport.close()
+            return
         try:
-            await self._choose_terminal(transport)
+            await self._choose_terminal(stream, transport, tls_only=tls_only)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:
             log.exception("a connection ended by a defect of the server")
         finally:
+            self._connections.give()
             transport.close()
 
-    async def _choose_terminal(self, transport: Transport) -> None:
+    def _make_room(self) -> bool:
+        """When all connections are taken: give the place of the one that has taken longest to say what it
+        speaks to a new one. So nobody keeps others out by connecting and saying nothing.
+        """
+        for oldest in self._handshakes:
+            oldest.cancel()
+            del self._handshakes[oldest]
+            self._connections.used += 1
+            return True
+        return False
+
+    async def _choose_terminal(
+        self, stream: trio.SocketStream, transport: Transport, *, tls_only: bool
+    ) -> None:
         """Read the first eight octets and hand the connection to the protocol that they name."""
         received = b""
         with trio.move_on_after(self.config.handshake_seconds) as limit:
-            self._handshakes.add(limit)
+            self._handshakes[limit] = None
             try:
-                while len(received) < handshake.LENGTH:
-                    data = await transport.receive()
-                    if not data:
-                        return
-                    received += data
+                received = await _first_octets(transport)
+                is_tls = isinstance(handshake.recognise(received[: handshake.LENGTH]), handshake.Tls)
+                if is_tls and self.certificates is not None:
+                    engine = self.certificates.engine()
+                    transport = await TlsTransport.accept(stream, engine, received)
+                    received = await _first_octets(transport)
+                elif tls_only:
+                    self._strangers.add(
+                        f"{transport.peer()}: no TLS, and nothing else is spoken at this address"
+                    )
+                    return
+            except TlsError as error:
+                self._strangers.add(f"{transport.peer()}: TLS: {error}")
+                return
+            except _Ended:
+                return
             finally:
-                self._handshakes.discard(limit)
+                self._handshakes.pop(limit, None)
         if limit.cancelled_caught:
-            log.info("%s: no handshake within %g s", transport.peer(), self.config.handshake_seconds)
+            if trio.current_time() < limit.deadline:
+                return  # it had to make room, or the server stops
+            within = f"no handshake within {self.config.handshake_seconds:g} s"
+            self._strangers.add(f"{transport.peer()}: {within}")
             return
         match handshake.recognise(received[: handshake.LENGTH]):
             case handshake.Omq():
                 await transport.send(handshake.ACCEPTED)
                 rest = received[handshake.LENGTH :]
                 await self._serve(
-                    OmqTerminal(transport, self._catalogue, self._leases, self.memory, self.config, rest)
+                    OmqTerminal(
+                        transport, self._catalogue, self._leases, self.clients, self.memory, self.config, rest
+                    )
                 )
             case handshake.Dmp():
                 await self._serve(DmpTerminal(transport, self._dmp, received[handshake.LENGTH :]))
             case handshake.UnknownVersion(version):
-                log.info("%s: version %d is not spoken here", transport.peer(), version)
+                self._strangers.add(f"{transport.peer()}: version {version} is not spoken here")
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
             case handshake.OtherAmqp():
                 await transport.send(handshake.OTHER_AMQP_ANSWER)
                 await transport.finish()
             case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls() as other:
-                log.info("%s: %s is not served yet", transport.peer(), type(other).__name__)
+                self._strangers.add(f"{transport.peer()}: {type(other).__name__} is not served here")
             case never:
                 assert_never(never)
 
@@ -159,6 +206,9 @@ class Server:
             for terminal in list(self._terminals):
                 terminal.sweep(now)
             self._leases.expire()
+            self.clients.look()
+            self._turned_away.look()
+            self._strangers.look()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""
@@ -169,13 +219,55 @@ class Server:
             terminal.shut_down()
 
 
+class _Ended(Exception):
+    """The client closed the connection before it said what it speaks."""
+
+
+async def _first_octets(transport: Transport) -> bytes:
+    """At least the octets that tell the protocols apart. Raises _Ended."""
+    received = b""
+    while len(received) < handshake.LENGTH:
+        data = await transport.receive()
+        if not data:
+            raise _Ended
+        received += data
+    return received
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The open addresses."""
+
+    any: list[trio.SocketListener]
+    """Where TLS is spoken when it is configured and the client begins with it."""
+    tls: list[trio.SocketListener]
+    """Where nothing else is."""
+
+
+async def _open(address: str) -> list[trio.SocketListener]:
+    """Raises ListenError."""
+    host, port = parse_address(address)
+    try:
+        return await trio.open_tcp_listeners(port, host=host)
+    except OSError as problem:
+        raise ListenError(f"cannot listen on {address}: {problem.strerror or problem}") from problem
+    except UnicodeError as problem:
+        raise ListenError(f"cannot listen on {address}: that is no host name") from problem
+
+
+def _addresses(listeners: list[trio.SocketListener]) -> list[tuple[str, int]]:
+    return [listener.socket.getsockname()[:2] for listener in listeners]
+
+
 @asynccontextmanager
 async def open_server(config: Config) -> AsyncIterator[Server]:
     """Run a server within the block; at its end, stop it: confirm what is posted, flush, close the stores.
 
-    Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError, and
-    omq.drivers.channel.Refused when a configured topic exists with other types.
+    Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError,
+    omq.config.ConfigError when a certificate cannot be used, and omq.drivers.channel.Refused when a
+    configured topic exists with other types.
     """
+    shown = certificates(config)
     store = await trio.to_thread.run_sync(partial(Store.open, config.store, map_size=config.map_bytes))
     problem: ListenError | Refused | StoreError | None = None
     try:
@@ -185,7 +277,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
         async with trio.open_nursery() as background:
             memory = Memory(config.memory_bytes)
             catalogue = Catalogue(config, store, memory, background)
-            server = Server(config, catalogue, memory)
+            server = Server(config, catalogue, memory, shown)
             for writer in catalogue.writers.values():
                 background.start_soon(writer.run)
             try:
@@ -228,13 +320,16 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
 
 async def _accept(
     server: Server,
-    listeners: list[trio.SocketListener],
+    listeners: Listeners,
     connections: trio.Nursery,
     task_status: "trio.TaskStatus[trio.CancelScope]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.CancelScope() as scope:
         task_status.started(scope)
-        await accept_all(listeners, server.serve_connection, connections)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept_all, listeners.any, server.serve_connection, connections)
+            tls_only = partial(server.serve_connection, tls_only=True)
+            nursery.start_soon(accept_all, listeners.tls, tls_only, connections)
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:

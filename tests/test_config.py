@@ -15,6 +15,8 @@ from storage.codec import describe
 
 # -- a configuration that cannot be used --------------------------------------------------------------------
 
+HASH = "$scrypt$ln=14,r=8,p=1$" + "c" * 22 + "$" + "K" * 43
+
 BAD = [
     # An unknown key, and wrong types.
     ("pings = 3", "pings"),
@@ -75,6 +77,21 @@ BAD = [
     # No configuration is like this, and the reader of TOML gives up in its own ways.
     (f"max_topics = {'9' * 5000}", "digits"),
     (f"store = {'[' * 5000}", "nested"),
+    # Clients.
+    ('clients = [{name = "a"}]', "secret"),
+    ('clients = [{name = "a", secret = "sesame"}]', "clients.secret"),
+    (f'clients = [{{name = "", secret = "{HASH}"}}]', "clients.name"),
+    (f'clients = [{{name = "a:b", secret = "{HASH}"}}]', "clients.name"),
+    (f'clients = [{{name = "a", secret = "{HASH}"}}, {{name = "a", secret = "{HASH}"}}]', "clients.name"),
+    (f'clients = [{{name = "a", secret = "{HASH}", publish = [""]}}]', "clients.publish"),
+    (f'clients = [{{name = "a", secret = "{HASH}", max_connections = 0}}]', "max_connections"),
+    (f'clients = [{{name = "a", secret = "{HASH.replace("ln=14", "ln=40")}"}}]', "clients.secret"),
+    ("max_connections = 0", "max_connections"),
+    # Certificates, and who may come without.
+    ('tls_cert = "a.pem"', "tls_key"),
+    ('listen_tls = ["127.0.0.1:0"]', "listen_tls"),
+    ('tls_client_ca = "a.pem"', "tls_client_ca"),
+    ('listen = ["192.0.2.1:0"]', "insecure"),
     # No TOML at all.
     ("ping_seconds = \n", "line 1"),
 ]
@@ -170,6 +187,30 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
 def test_without_a_file_everything_has_its_default() -> None:
     assert load(None) == Config()
     check(Config())
+
+
+def test_a_secret_in_the_place_of_its_hash_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text('clients = [{name = "a", secret = "sesame"}]')
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert "sesame" not in str(caught.value)
+    assert "omq-server --hash-secret" in str(caught.value)
+
+
+def test_addresses_for_tls_alone_take_the_place_of_the_usual_one(tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    files = 'tls_cert = "a.pem"\ntls_key = "a.key"\n'
+    file.write_text(files + 'listen_tls = ["127.0.0.1:1"]')
+    assert (load(file).listen, load(file).listen_tls) == ([], ["127.0.0.1:1"])
+    file.write_text(files + 'listen_tls = ["127.0.0.1:1"]\nlisten = ["127.0.0.1:2"]')
+    assert load(file).listen == ["127.0.0.1:2"]
+    # Certificates of clients do for clients.
+    file.write_text(files + 'tls_client_ca = "ca.pem"\nlisten_tls = ["192.0.2.1:1"]')
+    assert load(file).listen_tls == ["192.0.2.1:1"]
+    file.write_text(files + 'tls_client_ca = "ca.pem"\nlisten = ["192.0.2.1:1"]')
+    with pytest.raises(ConfigError, match="insecure"):
+        load(file)
 
 
 def test_addresses() -> None:

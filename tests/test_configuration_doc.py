@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from omq.config import Config, TopicConfig, load
+from omq.config import ClientConfig, Config, TopicConfig, load
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "CONFIGURATION.md").read_text()
 
 TOPICS_HEADING = "## Topics that exist from the start\n"
+
+CLIENTS_HEADING = "## Clients\n"
 
 EXAMPLE_HEADING = "## A complete example\n"
 
@@ -55,8 +57,13 @@ def test_every_key_is_documented_with_its_default() -> None:
 
 
 def test_every_key_of_a_topic_is_documented_with_its_default() -> None:
-    section = DOCUMENT.partition(TOPICS_HEADING)[2].partition(EXAMPLE_HEADING)[0]
+    section = DOCUMENT.partition(TOPICS_HEADING)[2].partition(CLIENTS_HEADING)[0]
     assert documented(section) == defaults(TopicConfig)
+
+
+def test_every_key_of_a_client_is_documented_with_its_default() -> None:
+    section = DOCUMENT.partition(CLIENTS_HEADING)[2].partition(EXAMPLE_HEADING)[0]
+    assert documented(section) == defaults(ClientConfig)
 
 
 def test_the_example_loads_and_shows_every_key(tmp_path: Path) -> None:
@@ -66,3 +73,4 @@ def test_the_example_loads_and_shows_every_key(tmp_path: Path) -> None:
     tables = tomllib.loads(example())
     assert set(tables) == set(defaults(Config))
     assert set().union(*tables["topics"]) == set(defaults(TopicConfig))
+    assert set().union(*tables["clients"]) == set(defaults(ClientConfig))

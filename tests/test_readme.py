@@ -158,7 +158,9 @@ def test_the_commands_for_wireshark(server: RunningServer, tmp_path: Path) -> No
     assert "second" in bodies
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/CONFIGURATION.md", "docs/SPARK.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/CONFIGURATION.md", "docs/SECURITY.md", "docs/SPARK.md"]
+)
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text):

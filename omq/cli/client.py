@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from omq.client import (
     Client,
+    Connecting,
     Delivery,
     Envelope,
     Feed,
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 class InputError(OmqError):
-    """What was to be published could not be."""
+    """What was given to the command cannot be used."""
 
 
 def _say(line: str) -> None:
@@ -108,8 +109,20 @@ def _say(line: str) -> None:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    async with connect(options.server, id=b"omq " + options.command.encode()) as client:
+    id = options.id_file or os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
+    async with _connecting(options, id) as client:
         await options.action(client, options)
+
+
+def _connecting(options: argparse.Namespace, id: bytes) -> Connecting:
+    """Raises InputError when a file of certificates cannot be used."""
+    ca = options.ca
+    if ca is None and parse_url(options.server).tls:
+        ca = os.environ.get("OMQ_CA") or None
+    try:
+        return connect(options.server, id=id, ca=ca, certificate=options.cert, key=options.key)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _sentences(group: BaseExceptionGroup[OmqError | OSError]) -> Iterator[str]:
@@ -425,8 +438,26 @@ def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
         type=_server,
         metavar="omq://HOST:PORT",
         default=os.environ.get("OMQ_SERVER", DEFAULT_SERVER),
-        help=f"where the server is (default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
+        help="where the server is; with TLS: omqs://HOST:PORT "
+        f"(default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
     )
+    parser.add_argument(
+        "--id-file",
+        type=_id_of_file,
+        metavar="FILE",
+        help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
+        "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
+    )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="for omqs://: the certificates of the authorities that may vouch for the server "
+        "(default: $OMQ_CA, or else those that the system trusts)",
+    )
+    parser.add_argument(
+        "--cert", metavar="FILE", help="for omqs://: our certificate, where the server wants one"
+    )
+    parser.add_argument("--key", metavar="FILE", help="its private key (default: in the same file)")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(name: str, action: Action | None, summary: str, more: str = "") -> argparse.ArgumentParser:
@@ -568,13 +599,22 @@ def _topic(text: str) -> bytes:
 
 def _server(text: str) -> str:
     try:
-        host, _ = parse_url(text)
-        host.encode("idna")
+        parse_url(text).host.encode("idna")
     except UnicodeError as error:
         raise argparse.ArgumentTypeError(f"{text!r} names no host that can be") from error
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def _id_of_file(text: str) -> bytes:
+    try:
+        line = Path(text).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from error
+    if not line or b"\n" in line:
+        raise argparse.ArgumentTypeError(f"{text}: must have one line, NAME:SECRET")
+    return line
 
 
 def _file(text: str) -> Path:

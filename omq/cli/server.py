@@ -2,6 +2,7 @@
 
 import argparse
 import faulthandler
+import getpass
 import importlib.metadata
 import logging
 import signal
@@ -13,27 +14,33 @@ import msgspec
 import trio
 from pythonjsonlogger.json import JsonFormatter
 
+from omq.access.hashes import hash_of
 from omq.cli.allocator import keep_freed_memory
+from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
-from omq.server import ListenError, open_server
+from omq.server import ListenError, Server, open_server
 from storage.codec import describe
 from storage.errors import StoreError
 
 EXIT_USAGE = 2
+
+log = logging.getLogger("omq.server")
 
 DESCRIPTION = """\
 Serve topics over the omq protocol: publish and subscribe, live and replayed, transient or kept on disk.
 
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
 logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: what was published is stored and confirmed, the
-stores are flushed and closed, and it exits with 0."""
+stores are flushed and closed, and it exits with 0. SIGHUP has it read its certificate, its key and the
+certificates of clients' authorities again, where it speaks TLS."""
 
 EPILOG = """\
 examples:
   omq-server                                    127.0.0.1:7730, the store in ./omq-store
   omq-server --listen 127.0.0.1:0 --store /tmp/demo      a free port, printed when it is ready
   omq-server --config omq.toml                  see docs/CONFIGURATION.md for every key
+  omq-server --hash-secret < secret.txt         for the secret of a client in the configuration
 
 exit status: 0 stopped by a signal, 1 a failure while running, 2 it could not start (bad option or
 configuration, store in use, address in use)."""
@@ -60,6 +67,29 @@ def parser() -> argparse.ArgumentParser:
         help="where to listen; port 0 takes a free one; may be given several times (default 127.0.0.1:7730)",
     )
     made.add_argument(
+        "--listen-tls",
+        metavar="HOST:PORT",
+        action="append",
+        help="where to listen for TLS and nothing else; then there is no default for --listen",
+    )
+    made.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen where others than this machine can come, though no client is configured and so anybody "
+        "may do everything",
+    )
+    made.add_argument(
+        "--tls-cert",
+        metavar="FILE.pem",
+        help="speak TLS, at all addresses, with this certificate and what leads from it to its authority",
+    )
+    made.add_argument("--tls-key", metavar="FILE.pem", help="the private key of that certificate")
+    made.add_argument(
+        "--tls-client-ca",
+        metavar="FILE.pem",
+        help="have TLS clients show a certificate of one of these authorities",
+    )
+    made.add_argument(
         "--store",
         metavar="DIR",
         help="the directory with everything that is kept; made when it is not there (default ./omq-store)",
@@ -74,6 +104,12 @@ def parser() -> argparse.ArgumentParser:
         default="info",
         help="the least that is logged (default info)",
     )
+    made.add_argument(
+        "--hash-secret",
+        action="store_true",
+        help="read a client's secret from standard input, print what to write into the configuration for it, "
+        "and end",
+    )
     made.add_argument("--version", action="version", version=f"omq {importlib.metadata.version('omq')}")
     return made
 
@@ -81,6 +117,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Run the server until a signal; exits with the status that `--help` describes."""
     arguments = parser().parse_args()
+    if arguments.hash_secret:
+        sys.exit(_hash_secret())
     try:
         config = configuration(arguments)
     except ConfigError as problem:
@@ -89,40 +127,81 @@ def main() -> None:
     # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
     faulthandler.enable()
     keep_freed_memory()
-    logging.getLogger("omq.server").info("%s", describe())
+    log.info("%s", describe())
     try:
         trio.run(run, config)
-    except (StoreError, ListenError) as problem:
+    except (StoreError, ListenError, ConfigError) as problem:
         sys.exit(_refuse(str(problem)))
     except Refused as problem:
         sys.exit(_refuse(f"topics: {problem}"))
 
 
+def _hash_secret() -> int:
+    """Print the hash of a secret; the exit status."""
+    if sys.stdin.isatty():
+        secret = getpass.getpass("secret: ").encode()
+    else:
+        secret = sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
+    if not secret:
+        return _refuse("--hash-secret: there is no secret on standard input")
+    print(hash_of(secret))
+    return 0
+
+
 def configuration(arguments: argparse.Namespace) -> Config:
     """The configuration file with the options over it. Raises ConfigError."""
     config = load(arguments.config)
-    if arguments.listen:
-        config = msgspec.structs.replace(config, listen=arguments.listen)
-    if arguments.store is not None:
-        config = msgspec.structs.replace(config, store=arguments.store)
+    if arguments.listen_tls:
+        config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
+    if arguments.insecure:
+        config = msgspec.structs.replace(config, insecure=True)
+    for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca"):
+        value = getattr(arguments, key)
+        if value is not None:
+            config = msgspec.structs.replace(config, **{key: value})
     check(config)
     return config
 
 
 async def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    awaited = [signal.SIGTERM, signal.SIGINT]
+    if config.tls_cert is not None:
+        awaited.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*awaited) as signals:
         async with open_server(config) as server:
-            for host, port in server.addresses:
-                shown = f"[{host}]" if ":" in host else host
-                print(f"omq-server listening on {shown}:{port}", flush=True)
+            tell_exposure(config)
+            for address in server.addresses:
+                print(f"omq-server listening on {_shown(address)}", flush=True)
+            for address in server.tls_addresses:
+                print(f"omq-server listening on {_shown(address)} (TLS only)", flush=True)
             async for number in signals:
-                logging.getLogger("omq.server").info("%s: stopping", signal.Signals(number).name)
+                if number == signal.SIGHUP:
+                    await _reload(server)
+                    continue
+                log.info("%s: stopping", signal.Signals(number).name)
                 break
         with trio.move_on_after(0):
             async for _ in signals:
                 pass  # asked again while it was stopping already
-    logging.getLogger("omq.server").info("stopped")
+    log.info("stopped")
+
+
+async def _reload(server: Server) -> None:
+    """Have connections that come from now on begin with what the files of the certificates say now."""
+    if server.certificates is None:
+        return
+    try:
+        await trio.to_thread.run_sync(server.certificates.reload)
+    except ConfigError as problem:
+        log.error("SIGHUP: the certificates stay as they were: %s", problem)
+    else:
+        log.info("SIGHUP: the certificates were read again")
+
+
+def _shown(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _set_up_logging(style: str, level: str) -> None:

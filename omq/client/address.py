@@ -1,19 +1,33 @@
-"""Where a server is: `omq://host:port`."""
+"""Where a server is: `omq://host:port`, or `omqs://host:port` with TLS."""
 
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 DEFAULT_PORT = 7730
 
 
-def parse_url(url: str) -> tuple[str, int]:
-    """Host and port of `omq://host[:port]`; an IPv6 address stands in brackets. Raises ValueError."""
-    problem = f"{url!r} is no address of the form omq://HOST:PORT"
+class Address(NamedTuple):
+    """A server's host and port, and whether it is spoken to with TLS."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def parse_url(url: str) -> Address:
+    """The address that `omq://host[:port]` or `omqs://host[:port]` is; an IPv6 address stands in brackets.
+
+    Raises ValueError, whose text never has a word of what may be a secret.
+    """
+    problem = f"{url!r} is no address of the form omq://HOST:PORT or omqs://HOST:PORT"
+    if "@" in url:
+        problem = "an address has the form omq://HOST:PORT or omqs://HOST:PORT: who asks is told by the id"
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ValueError(problem) from error
+    except ValueError:
+        raise ValueError(problem) from None
     stray = parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None
-    if parts.scheme != "omq" or not parts.hostname or stray:
+    if parts.scheme not in ("omq", "omqs") or not parts.hostname or stray:
         raise ValueError(problem)
-    return parts.hostname, DEFAULT_PORT if port is None else port
+    return Address(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme == "omqs")

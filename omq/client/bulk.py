@@ -9,9 +9,10 @@ from typing import Self
 import trio
 
 from omq.client.errors import ConnectionLost, Gap, OmqError, ProtocolError, ServerError
+from omq.client.network import Security, Stream
 from omq.client.reasons import reason
 from omq.client.replies import gap_in
-from omq.client.stream import open_stream
+from omq.client.stream import open_greeted
 from omq.protocol.blocks import Block, DamagedBlock, unpack_sent
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
@@ -29,7 +30,7 @@ class Blocks:
     ServerError when the server ends the Fetch, and ConnectionLost.
     """
 
-    def __init__(self, stream: trio.SocketStream, topic: bytes, on_gap: Callable[[Gap], None]) -> None:
+    def __init__(self, stream: Stream, topic: bytes, on_gap: Callable[[Gap], None]) -> None:
         self.next: int | None = None
         """The id to go on at, once everything was received."""
         self._stream = stream
@@ -100,14 +101,20 @@ class Blocks:
 
 @asynccontextmanager
 async def fetching(
-    host: str, port: int, id: bytes, seconds: float, command: Fetch, on_gap: Callable[[Gap], None]
+    host: str,
+    port: int,
+    security: Security | None,
+    id: bytes,
+    seconds: float,
+    command: Fetch,
+    on_gap: Callable[[Gap], None],
 ) -> AsyncIterator[Blocks]:
     """A Fetch on a connection that ends with the block. Raises ConnectionFailed and HandshakeRefused."""
-    stream = await open_stream(host, port, seconds)
+    stream = await open_greeted(host, port, seconds, security)
     try:
         blocks = Blocks(stream, command.topic, on_gap)
         await blocks.start(id, command)
         yield blocks
     finally:
         # Closed at once: the rest of what was asked for is not wanted.
-        await trio.aclose_forcefully(stream)
+        stream.socket.close()

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import trio
@@ -29,6 +29,7 @@ from omq.client.fast import Opened, SinkBlock, feed_block
 from omq.client.feed import Feed
 from omq.client.ledger import Ledger
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
+from omq.client.network import File, Security, client_context
 from omq.client.replies import Answer, AnsweredCommand
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
@@ -71,6 +72,12 @@ BREAK_OFF_SECONDS = 0.5
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
 
+NOT_LET_IN = "Connect: "
+"""How an Error begins that says why the server does not let this client in: not now, or not at all."""
+
+UNKNOWN_CLIENT = "Connect: no client has this name and secret"
+"""Not at all: it would be the same the next time."""
+
 MOST_STARTS = 1024
 
 EVERYTHING = 2**63 - 1
@@ -90,7 +97,8 @@ class Settings:
 
     host: str
     port: int
-    id: bytes
+    security: Security | None
+    id: bytes = field(repr=False)  # there may be a secret in it
     reconnect: bool
     on_gap: Callable[[Gap], None]
     connect_seconds: float
@@ -114,7 +122,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
-        self._opened = Opened(settings.on_gap, settings.connect_seconds)
+        self._opened = Opened(settings.on_gap, settings.security, settings.connect_seconds)
         self._leaving = False
 
     # -- topics --------------------------------------------------------------------------------------------
@@ -438,6 +446,7 @@ class Client:
         return await Connection.open(
             settings.host,
             settings.port,
+            settings.security,
             settings.id,
             settings.connect_seconds,
             self._ledger,
@@ -458,11 +467,13 @@ class Client:
             for subscription in self._subscriptions:
                 subscription.disconnected()
             failure = connection.failure()
-            if not self._settings.reconnect or self._leaving or isinstance(failure, ProtocolError):
+            said = failure.server_error or ""
+            final = isinstance(failure, ProtocolError) or said.startswith(UNKNOWN_CLIENT)
+            if not self._settings.reconnect or self._leaving or final:
                 self._give_up(failure)
                 return
             log.warning("%s; connecting again", failure)
-            if connection.heard_from:
+            if connection.heard_from and not said.startswith(NOT_LET_IN):
                 pause = SHORTEST_PAUSE
             while True:
                 await trio.sleep(random.uniform(pause / 2, pause))
@@ -592,11 +603,20 @@ def connect(
     reconnect: bool = False,
     on_gap: Callable[[Gap], None] = warn_of_gap,
     connect_seconds: float = 10.0,
+    ca: File | None = None,
+    certificate: File | None = None,
+    key: File | None = None,
 ) -> Connecting:
     """Connect to a server: `async with connect("omq://host:port", id="prices-feed") as client:`.
 
-    `id` is who we say we are; the server logs it. Connecting, handshake included, takes at most
-    `connect_seconds`.
+    `id` is who we say we are; the server logs it, up to the first colon. Connecting, handshake included,
+    takes at most `connect_seconds`. A server that knows its clients wants to see `NAME:SECRET`. When that is
+    refused, it is not tried again, with `reconnect` either.
+
+    With `omqs://host:port` everything goes through TLS, and the server must show a certificate for this host:
+    one that the authorities in the file `ca` vouch for, or without it those whom the system trusts. A server
+    that wants to see a certificate of ours is shown that in the file `certificate`, whose private key is in
+    `key`, or else in the same file.
 
     With `reconnect`, a lost connection is made again, as often as it takes (the first one is tried once);
     commands that were waiting for an answer still raise ConnectionLost, and so does the `confirm` after
@@ -610,10 +630,15 @@ def connect(
 
     Leaving the block without an exception sends what was published and sees that the server has read
     it. Raises ConnectionFailed and HandshakeRefused when entered, ConnectionLost and PublishRefused when
-    left, and ValueError at once for a bad `url`.
+    left, and ValueError at once for a bad `url` and for files that cannot be used.
     """
-    host, port = parse_url(url)
-    return Connecting(Settings(host, port, _octets(id), reconnect, on_gap, connect_seconds))
+    host, port, tls = parse_url(url)
+    security = None
+    if tls:
+        security = Security(client_context(ca, certificate, key), host)
+    elif ca is not None or certificate is not None or key is not None:
+        raise ValueError("certificates are for omqs://, and this address begins with omq://")
+    return Connecting(Settings(host, port, security, _octets(id), reconnect, on_gap, connect_seconds))
 
 
 def _octets(name: Name) -> bytes:

@@ -23,10 +23,11 @@ from omq.client.errors import (
     ServerError,
 )
 from omq.client.ledger import Ledger
+from omq.client.network import Security, Stream
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
-from omq.client.stream import open_stream
+from omq.client.stream import open_greeted
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
 from omq.protocol.sentences import sentence
@@ -97,7 +98,7 @@ class Sink(Protocol):
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
-    def __init__(self, stream: trio.SocketStream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: Stream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
         """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
         self._stream = stream
         self._ledger = ledger
@@ -120,6 +121,7 @@ class Connection:
         cls,
         host: str,
         port: int,
+        security: Security | None,
         id: bytes,
         seconds: float,
         ledger: Ledger,
@@ -130,7 +132,7 @@ class Connection:
 
         Raises ConnectionFailed and HandshakeRefused.
         """
-        stream = await open_stream(host, port, seconds)
+        stream = await open_greeted(host, port, seconds, security)
         connection = cls(stream, ledger, news)
         connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
         return connection

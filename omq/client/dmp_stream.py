@@ -7,6 +7,7 @@ from typing import assert_never
 import trio
 
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
+from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
 from omq.protocol.dmp_client import (
     Answered,
@@ -38,25 +39,27 @@ class LeaseDeclined(Exception):
 class DmpStream:
     """A connection whose lease was taken, and what came behind that answer."""
 
-    stream: trio.SocketStream
+    stream: Stream
     dialogue: ClientDialogue
     following: tuple[ClientEvent, ...]
 
 
-async def open_dmp(host: str, port: int, lease: bytes, purpose: Purpose, seconds: float) -> DmpStream:
+async def open_dmp(
+    host: str, port: int, security: Security | None, lease: bytes, purpose: Purpose, seconds: float
+) -> DmpStream:
     """Connect and show the lease, within `seconds`.
 
     Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
     """
     try:
         with trio.fail_after(seconds):
-            stream = await trio.open_tcp_stream(host, port)
+            stream = await open_stream(host, port, security)
             try:
                 # Nobody sends to an idle sink, so only the system can find out that its server has vanished.
-                stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 return await _show(stream, lease, purpose)
             except BaseException:
-                await trio.aclose_forcefully(stream)
+                stream.socket.close()
                 raise
     except trio.TooSlowError as error:
         raise ConnectionFailed(f"{host}:{port} did not answer a lease within {seconds:g} s") from error
@@ -66,7 +69,7 @@ async def open_dmp(host: str, port: int, lease: bytes, purpose: Purpose, seconds
         raise ConnectionLost(f"the {purpose.value}'s connection broke: {reason(error)}") from error
 
 
-async def _show(stream: trio.SocketStream, lease: bytes, purpose: Purpose) -> DmpStream:
+async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:
     dialogue = ClientDialogue(lease, purpose)
     await stream.send_all(dialogue.start())
     while True:

@@ -11,6 +11,7 @@ from omq.client.connection import Connection
 from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
 from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFailed
 from omq.client.feed import Feed
+from omq.client.network import Security
 from omq.client.replies import gap_in
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
@@ -28,10 +29,13 @@ Live = Callable[[], Awaitable[Connection]]
 class Opened:
     """The sinks and feeds that are open on a client."""
 
-    def __init__(self, on_gap: Callable[[Gap], None], connect_seconds: float) -> None:
+    def __init__(
+        self, on_gap: Callable[[Gap], None], security: Security | None, connect_seconds: float
+    ) -> None:
         self.sinks: set[Sink] = set()
         self.feeds: set[Feed] = set()
         self._on_gap = on_gap
+        self._security = security
         self._connect_seconds = connect_seconds
 
     def news(self, octets: bytes) -> None:
@@ -59,7 +63,7 @@ class Opened:
         answer = await connection.call(command)
         if not isinstance(answer, Leased):
             raise RuntimeError(f"a {type(answer).__name__} answered what was asked for a lease")
-        return await open_dmp(host, port, answer.lease, purpose, self._connect_seconds)
+        return await open_dmp(host, port, self._security, answer.lease, purpose, self._connect_seconds)
 
 
 class SinkBlock(AbstractAsyncContextManager[Sink]):

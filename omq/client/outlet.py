@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import trio
 
+from omq.client.network import Stream
 from omq.client.reasons import reason
 
 OUTPUT_OCTETS = 256 << 10
@@ -22,9 +23,7 @@ class Outlet:
     is not yet the end of the connection.
     """
 
-    def __init__(
-        self, stream: trio.SocketStream, refuse: Callable[[], None], broken: Callable[[], None]
-    ) -> None:
+    def __init__(self, stream: Stream, refuse: Callable[[], None], broken: Callable[[], None]) -> None:
         self._stream = stream
         self._refuse = refuse
         self._tell_broken = broken

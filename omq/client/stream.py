@@ -3,17 +3,18 @@
 import trio
 
 from omq.client.errors import ConnectionFailed, HandshakeRefused
+from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
 from omq.protocol import handshake
 from omq.protocol.types import VERSION_ONE
 
 
-async def open_stream(host: str, port: int, seconds: float) -> trio.SocketStream:
+async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
     """Connect and agree on the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
     where = f"{host}:{port}"
     try:
         with trio.fail_after(seconds):
-            stream = await trio.open_tcp_stream(host, port)
+            stream = await open_stream(host, port, security)
             try:
                 await stream.send_all(handshake.hello())
                 answer = b""
@@ -27,7 +28,7 @@ async def open_stream(host: str, port: int, seconds: float) -> trio.SocketStream
                 if answer != handshake.ACCEPTED:
                     raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
             except BaseException:
-                await trio.aclose_forcefully(stream)
+                stream.socket.close()
                 raise
     except trio.TooSlowError as error:
         raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error

@@ -193,8 +193,11 @@ class Catalogue:
             types = f"{driver.delivery.value} {_describe(driver.persistence)}"
             raise Refused(f"the topic exists as {types}")
 
-    async def lookup_or_declare(self, name: bytes) -> Driver:
-        """The driver behind a name; an unknown one is declared with the default types. Raises Refused."""
+    async def lookup_or_declare(self, name: bytes, *, may_declare: bool = True) -> Driver:
+        """The driver behind a name; an unknown one is declared with the default types. Raises Refused.
+
+        Without `may_declare`, whoever asks has no right to make a topic of this name.
+        """
         driver = self.lookup(name)
         if driver is not None:
             return driver
@@ -205,6 +208,9 @@ class Catalogue:
             if not self._config.allow_undeclared:
                 _check_name(name)
                 raise Refused("there is no such topic, and this server wants topics declared")
+            if not may_declare:
+                _check_name(name)
+                raise Refused("there is no such topic, and this client may not declare it")
             return await self._create(name, *self._config.default_types(), declared=False)
 
     async def _create(

@@ -14,18 +14,20 @@ from omq.protocol.types import Replay, Topic
 class Feed:
     """A subscriber (see omq.drivers.channel.Subscriber) that waits for its terminal."""
 
-    __slots__ = ("_channel", "_ended", "_wake", "topic")
+    __slots__ = ("_channel", "_closed", "_ended", "_wake", "topic")
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
+        """`closed` is called once, when nobody will take from it any more."""
         self.topic = topic
+        self._closed: Callable[[], None] | None = closed
         self._channel: Channel | None = None
         self._wake: Callable[[], None] | None = None
         self._ended = False
 
     @classmethod
-    def open(cls, driver: Driver, replay: Replay) -> "Feed":
+    def open(cls, driver: Driver, replay: Replay, closed: Callable[[], None]) -> "Feed":
         """Raises omq.drivers.channel.Refused when the driver cannot replay from there."""
-        feed = cls(driver.topic)
+        feed = cls(driver.topic, closed)
         feed.replaced(driver.open(feed, replay))
         return feed
 
@@ -47,6 +49,9 @@ class Feed:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
 
     @property
     def channel(self) -> Channel:

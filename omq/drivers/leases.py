@@ -11,6 +11,7 @@ from enum import Enum
 
 import trio
 
+from omq.access.clients import NOBODY
 from omq.drivers.channel import Refused
 from omq.drivers.feed import Feed
 from omq.protocol.types import Topic
@@ -32,12 +33,14 @@ class Sink:
 class Principal:
     """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
 
-    __slots__ = ("_report", "host", "leases")
+    __slots__ = ("_report", "client", "host", "leases")
 
     def __init__(self, host: str, report: Callable[[bytes], Awaitable[None]]) -> None:
         """`report` sends an Error with this sentence; it may wait until there is room for one more."""
         self.host = host
         """Where the connection comes from."""
+        self.client = NOBODY
+        """Whose connection it is: its leases carry that client's rights and limits."""
         self.leases: set[bytes] = set()
         """Those not used yet: they are looked after by `Leases`."""
         self._report: Callable[[bytes], Awaitable[None]] | None = report

@@ -142,6 +142,8 @@ def _with_arguments(name: bytes, arguments: list[Sexp]) -> Command:
                 raise ConversionError(f"{called} {error}") from error
     except ConversionError as error:
         first = arguments[0] if arguments and isinstance(arguments[0], bytes) else None
+        if shape.name == "Connect" and first != b"%d" % types.VERSION_ONE:
+            first = None  # there may be a secret where the version should be
         raise CommandError(sentence(shape.name, first, str(error)), shape.name) from error
     return shape.make(*values)
 

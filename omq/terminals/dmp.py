@@ -7,7 +7,8 @@ What is answered to the lease, beside the 200 of a good one:
     404 NOT-FOUND        the topic was deleted since
     502 SYNTAX-ERROR     (sinks only, later: an envelope that is none, is too long, or is cut off)
     503 INVALID          a Put or Get instead of a lease: they belong to the principal connection
-    530 NOT-ALLOWED      as many DMP connections as there may be, no lease in time, the server is stopping
+    530 NOT-ALLOWED      as many DMP connections as there may be, or connections of the client; no lease in
+                         time; the server is stopping
     540 NOT-IMPLEMENTED  any other command instead of a lease
     541 INTERNAL-ERROR   (sinks only, later: the store failed)
 """
@@ -17,6 +18,7 @@ from typing import assert_never
 
 import trio
 
+from omq.access.limits import Places
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import Feed
@@ -47,27 +49,10 @@ GOODBYE_SECONDS = 2.0
 OTHER_HOST = response(ResponseCode.NO_ACCESS, b"The lease was given to a client on another host")
 NO_LEASE_IN_TIME = response(ResponseCode.NOT_ALLOWED, b"No lease came in time")
 STOPPING = response(ResponseCode.NOT_ALLOWED, b"The server is stopping")
+TOO_MANY_OF_CLIENT = response(ResponseCode.NOT_ALLOWED, b"The client has as many connections as it may have")
 TOO_MANY = response(ResponseCode.NOT_ALLOWED, b"The server has as many DMP connections as it may have")
 ON_THE_PRINCIPAL = response(ResponseCode.INVALID, b"Ask for a lease on the principal connection")
 NO_SUCH_COMMAND = response(ResponseCode.NOT_IMPLEMENTED, b"Only a lease is understood here")
-
-
-class Places:
-    """How many sinks and feeds may be open at a time."""
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-
-    def take(self) -> bool:
-        """Take a place, if there is one."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
-    def give(self) -> None:
-        """A sink or feed is over."""
-        self._free += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +64,7 @@ class Shared:
     memory: Memory
     config: Config
     places: Places
+    """For sinks and feeds."""
 
 
 class DmpTerminal:
@@ -174,16 +160,31 @@ class DmpTerminal:
                 await self._refuse(LEASE_IN_USE)
             case Unusable.OTHER_HOST:
                 await self._refuse(OTHER_HOST)
-            case Lease():
-                match used.leased:
-                    case Sink() as sink:
-                        await self._serve_sink(sink, used.principal)
-                    case Feed() as feed:
-                        await self._serve_feed(feed, used.principal)
-                    case never:
-                        assert_never(never)
+            case Lease(leased, principal):
+                connections = principal.client.connections
+                if not connections.take():
+                    if isinstance(leased, Feed):
+                        leased.close()
+                    await self._refuse(TOO_MANY_OF_CLIENT)
+                    return
+                try:
+                    await self._serve_leased(leased, principal)
+                finally:
+                    connections.give()
             case _:
                 assert_never(used)
+
+    async def _serve_leased(self, leased: Sink | Feed, principal: Principal) -> None:
+        match leased:
+            case Sink():
+                await self._serve_sink(leased, principal)
+            case Feed():
+                try:
+                    await self._serve_feed(leased, principal)
+                finally:
+                    leased.close()
+            case _:
+                assert_never(leased)
 
     async def _serve_sink(self, sink: Sink, principal: Principal) -> None:
         shared = self._shared
@@ -202,10 +203,7 @@ class DmpTerminal:
             return
         service = FeedService(self._transport, feed, principal, self._shared.config.feed_null_seconds)
         self._service = service
-        try:
-            await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
-        finally:
-            feed.close()
+        await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 
     async def _refuse(self, said: Response) -> None:
         await self._answer(self._dialogue.decide(Refused(said)))

@@ -34,6 +34,7 @@ class FeedService:
         self._transport = transport
         self._feed = feed
         self._principal = principal
+        self._pace = principal.client.sent
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
@@ -102,13 +103,15 @@ class FeedService:
                 await self._report("404 NOT-FOUND the topic was deleted")
                 return
             channel = self._feed.channel
-            if channel.ready():
+            is_ready = channel.ready()
+            if is_ready and (self._pace is None or self._pace.is_open()):
                 if not await self._forward(channel):
                     return
-            elif self._finishing:
+            elif self._finishing and not is_ready:
                 return
             else:
-                with trio.move_on_at(due):
+                opens = self._pace.until if self._pace is not None and is_ready else due
+                with trio.move_on_at(min(due, opens)):
                     await self._signal.wait()
 
     async def _forward(self, channel: Channel) -> bool:
@@ -139,6 +142,8 @@ class FeedService:
             await self._transport.send(envelopes)
         finally:
             sent = self._transport.sent - before
+            if self._pace is not None:
+                self._pace.spend(sent)
             everything = sent == len(envelopes)
             channel.written(
                 sum(len(cut.ids) for cut in cuts) if everything else _whole_envelopes(envelopes, sent)

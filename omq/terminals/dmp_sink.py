@@ -99,6 +99,7 @@ class SinkService:
         self._catalogue = catalogue
         self._topic = sink.topic
         self._principal = principal
+        self._pace = principal.client.received
         self._envelopes = EnvelopeReader(config.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
@@ -153,7 +154,10 @@ class SinkService:
         while True:
             if received:
                 await self._take(received)
-            received = await self._intake.receive()
+                if self._pace is not None:
+                    self._pace.spend(len(received))
+                    await trio.sleep_until(self._pace.until)
+            received = await self._intake.receive(None if self._pace is None else self._pace.piece)
             if not received:
                 break
         self._finished = True

@@ -32,16 +32,20 @@ class Intake:
         self._has_one = False
         self._since: float | None = None
 
-    async def receive(self) -> bytes:
-        """Read the socket: as much as there is, as far as the memory for it goes, else a little.
+    async def receive(self, most: int | None = None) -> bytes:
+        """Read the socket: as much as there is, as far as the memory for it goes, else a little; or at `most`
+        so much.
 
         Nothing when the other side has finished sending. Raises trio.BrokenResourceError when it broke.
         """
+        if most is not None:
+            return await self._transport.receive(most)
         if self._is_streaming:
             # There was much the last time: where there is much again, all of it is one read.
             octets = self._take_arrived()
-            if octets:
-                return await self._transport.receive_arrived(octets)
+            if octets and (received := await self._transport.receive_arrived(octets)):
+                return received
+            self.done()
         received = await self._transport.receive()
         self._is_streaming = len(received) == FIRST_OCTETS
         if self._is_streaming:

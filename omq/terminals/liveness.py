@@ -55,11 +55,11 @@ class Liveness:
         self._due = True
         return Tick.PING
 
-    def is_stuck(self, now: float, sent: int) -> bool:
+    def is_stuck(self, now: float, sent: int, *, waiting: bool = False) -> bool:
         """For a client that has closed its sending side: whether it took nothing for as long as pings would
-        have given it. `sent` counts the octets it took so far.
+        have given it. `sent` counts the octets it took so far; while it is `waiting` it is given none.
         """
-        if sent != self._sent or self._last is None:
+        if waiting or sent != self._sent or self._last is None:
             self._sent = sent
             self._last = now
         return self._missed > 0 and now - self._last >= self._interval * (self._missed + 1)

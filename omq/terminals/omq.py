@@ -5,15 +5,18 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 """
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import assert_never
 
 import trio
 
+from omq.access.clients import NOBODY, Clients
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, Cut, End, Gone, Messages, Octets, Refused
+from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
 from omq.drivers.memory import Memory
@@ -28,6 +31,7 @@ from omq.protocol.sentences import sentence
 from omq.terminals.fetches import Fetches, stored_topic
 from omq.terminals.intake import Intake
 from omq.terminals.liveness import Liveness, Tick
+from omq.terminals.permission import check_rights
 from omq.terminals.replies import Replies
 from omq.terminals.transport import Transport
 from storage.batches import Batch, Bodies, joined
@@ -39,6 +43,11 @@ MOST_REPLIES = 1000
 MOST_BLOCKS = 4096
 """How many blocks the answer to one Blocks lists: some 300 KiB."""
 
+LONGEST_CONNECT = 4 << 10
+"""Where clients are configured, the most octets of a line of somebody who is not known yet."""
+
+UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
+
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
 
@@ -48,10 +57,12 @@ log = logging.getLogger("omq.terminal")
 class Subscription:
     """The terminal's side of one channel (see omq.drivers.channel.Subscriber)."""
 
-    __slots__ = ("_closed", "_started", "_terminal", "channel", "topic")
+    __slots__ = ("_closed", "_place", "_started", "_terminal", "channel", "topic")
 
-    def __init__(self, terminal: "OmqTerminal", topic: types.Topic) -> None:
+    def __init__(self, terminal: "OmqTerminal", topic: types.Topic, place: Callable[[], None]) -> None:
+        """`place` gives back its place among those of its client."""
         self._terminal = terminal
+        self._place = place
         self.topic = topic
         self.channel: Channel | None = None
         self._started = False
@@ -67,7 +78,9 @@ class Subscription:
         self.wake()
 
     def close(self) -> None:
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._place()
 
     def is_closed(self) -> bool:
         return self._closed
@@ -88,6 +101,7 @@ class OmqTerminal:
         transport: Transport,
         catalogue: Catalogue,
         leases: Leases,
+        clients: Clients,
         memory: Memory,
         config: Config,
         received: bytes,
@@ -95,6 +109,8 @@ class OmqTerminal:
         self._transport = transport
         self._catalogue = catalogue
         self._leases = leases
+        self._clients = clients
+        self._client = NOBODY
         self._principal = Principal(transport.host(), self._report)
         self._config = config
         self._intake = Intake(transport, memory)
@@ -109,6 +125,7 @@ class OmqTerminal:
         self._sending: Subscription | None = None
         self._credits: dict[bytes, tuple[int, int]] = {}  # by name: the topic's id, and the credit
         self._connected = False
+        self._connect_by = math.inf
         self._over = False
         self._finished = False
         self._finishing = False
@@ -121,17 +138,25 @@ class OmqTerminal:
 
     async def serve(self) -> None:
         """Read and write until the other side is done, or something ends the connection."""
+        if self._clients.are_known:
+            self._connect_by = trio.current_time() + self._config.handshake_seconds
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._fetches.run)
                     await self._read()
-                if not self._ended_by_peer:
+                if self._ended_by_peer:
+                    await self._transport.say_end()
+                else:
                     await self._transport.finish()
+        except trio.BrokenResourceError:
+            pass  # it did not wait for the end
         finally:
             for subscription in list(self._subscriptions.values()):
                 self._close(subscription)
+            if self._connected:
+                self._client.connections.give()
             self._leases.end_with(self._principal)
             self._over = True
             self._replied.unpark_all()
@@ -142,7 +167,9 @@ class OmqTerminal:
         """Called about every second: see whether a ping is due, or the client is gone."""
         if self._finished:
             # It cannot answer any more, but it can read.
-            if self._liveness.is_stuck(now, self._transport.sent):
+            pace = self._client.sent
+            waiting = pace is not None and not pace.is_open()
+            if self._liveness.is_stuck(now, self._transport.sent, waiting=waiting):
                 self._scope.cancel()
             return
         if self._intake.hinders(now):
@@ -150,6 +177,9 @@ class OmqTerminal:
             return
         if self._fetches.hinders(now):
             self.fail(self._fetches.complaint())
+            return
+        if not self._connected and now > self._connect_by:
+            self.fail(b"Connect: the client did not make itself known in time")
             return
         match self._liveness.tick(now):
             case Tick.NOTHING:
@@ -208,13 +238,16 @@ class OmqTerminal:
                     octets += encode(types.Ping(self._liveness.clock()))
                 if octets:
                     await self._transport.send(octets)
-                elif self._ready:
+                elif self._ready and (self._client.sent is None or self._client.sent.is_open()):
                     turn = next(iter(self._ready))
                     del self._ready[turn]
                     if isinstance(turn, Fetches):
                         await self._send_fetched()
                     else:
                         await self._forward(turn)
+                elif self._ready and self._client.sent is not None:
+                    with trio.move_on_at(self._client.sent.until):
+                        await self._signal.wait()
                 elif self._finished and not self._replies and not self._fetches:
                     if self._finishing:
                         self._fetches.stop()
@@ -260,6 +293,8 @@ class OmqTerminal:
                     await self._transport.send_together(parts)
                 finally:
                     self._sending = None
+                    if self._client.sent is not None:
+                        self._client.sent.spend(self._transport.sent - before)
                     channel.written(_whole_messages(cuts, parts, self._transport.sent - before))
                     if subscription.is_closed():
                         channel.close()
@@ -298,7 +333,7 @@ class OmqTerminal:
                 while True:
                     if self._received and not await self._feed():
                         break
-                    self._received = await self._intake.receive()
+                    self._received = await self._receive()
                     if not self._received:
                         self._ended_by_peer = True
                         if self._lines.buffered:
@@ -310,15 +345,25 @@ class OmqTerminal:
             self._scope.cancel()
         self._finish()
 
+    async def _receive(self) -> bytes:
+        """What comes next; not before the client's octets a second allow it."""
+        pace = self._client.received
+        if pace is None:
+            return await self._intake.receive()
+        with self._liveness.excused():
+            await trio.sleep_until(pace.until)
+        received = await self._intake.receive(pace.piece)
+        pace.spend(len(received))
+        return received
+
     async def _feed(self) -> bool:
         """Act on what was received; False when the connection is to end."""
         received, self._received = self._received, b""
         alive = False
         for number, events in enumerate(self._lines.reads(received)):
             if number:
-                await (
-                    trio.lowlevel.checkpoint()
-                )  # one connection's odd lines must not keep the others waiting
+                # One connection's odd lines must not keep the others waiting.
+                await trio.lowlevel.checkpoint()
             if not await self._act_on(events):
                 return False
             alive = alive or bool(events)
@@ -326,6 +371,9 @@ class OmqTerminal:
             self._liveness.alive()
             self._intake.finished()
         self._intake.done()
+        if not self._connected and self._clients.are_known and self._lines.buffered > LONGEST_CONNECT:
+            self._replies.add(types.Error(UNKNOWN_CLIENT))  # nobody's id is so long
+            return False
         with self._liveness.excused():
             await self._intake.hold(self._lines.buffered)
         return True
@@ -335,7 +383,7 @@ class OmqTerminal:
         runs: dict[bytes, list[Batch]] = {}
         for event in events:
             if not self._connected:
-                if not self._connect(event):
+                if not await self._connect(event):
                     return False
                 continue
             match event:
@@ -363,14 +411,12 @@ class OmqTerminal:
         await self._publish_all(runs)
         return True
 
-    def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
-        """The first command must be Connect, with the version of the handshake."""
+    async def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
+        """The first command must be Connect, with the version of the handshake, of a client that is known."""
         match event:
             case Parsed(types.Connect(version, id)):
                 if version == types.VERSION_ONE:
-                    self._connected = True
-                    log.debug("%s is %r", self._transport.peer(), id)
-                    return True
+                    return await self._identify(id)
                 what = f"the handshake agreed on version {types.VERSION_ONE}"
                 self._replies.add(types.Error(sentence("Connect", str(version).encode(), what)))
             case TooLong(error):
@@ -378,6 +424,22 @@ class OmqTerminal:
             case _:
                 self._replies.add(types.Error(b"Connect: it must be the first command of a connection"))
         return False
+
+    async def _identify(self, id: bytes) -> bool:
+        peer = self._transport.peer()
+        client = await self._clients.identify(id, self._transport.host(), peer)
+        if client is None:
+            self._replies.add(types.Error(UNKNOWN_CLIENT))
+            return False
+        if not client.connections.take():
+            what = b"Connect: this client has its %d connections, the most it is configured for"
+            self._replies.add(types.Error(what % (client.connections.most or 0)))
+            return False
+        self._connected = True
+        self._client = self._principal.client = client
+        # Behind a colon there is the secret, also where nobody asks for it.
+        log.debug("%s is %r", peer, id.partition(b":")[0])
+        return True
 
     async def _room_for_replies(self) -> None:
         while len(self._replies) + len(self._fetches) >= MOST_REPLIES and not self._over:
@@ -397,17 +459,24 @@ class OmqTerminal:
         await self._room_for_replies()
         limit = self._config.max_message_bytes
         try:
+            if topic not in self._client.rights.publish:
+                raise Refused("this client may not publish to it")
             if batch.longest > limit:
                 await self._publish_those_within(topic, batch.bodies(), limit)
                 return
-            driver = self._catalogue.lookup(topic) or await self._catalogue.lookup_or_declare(topic)
+            driver = self._catalogue.lookup(topic) or await self._driver(topic)
             with self._liveness.excused():
                 confirmation = await driver.post(batch)
         except Refused as refused:
             what = str(refused) if batch.count == 1 else f"{batch.count} messages: {refused}"
-            self._replies.refuse_publish(sentence("Publish", topic, what))
+            self._replies.refuse_publish(sentence("Publish", topic, what), batch.count)
             return
         self._replies.published(topic, batch.count, confirmation)
+
+    async def _driver(self, topic: bytes) -> Driver:
+        """What is behind a name, for this client. Raises Refused."""
+        may_declare = topic in self._client.rights.declare
+        return await self._catalogue.lookup_or_declare(topic, may_declare=may_declare)
 
     async def _publish_those_within(self, topic: bytes, bodies: Sequence[bytes], limit: int) -> None:
         fitting = [body for body in bodies if len(body) <= limit]
@@ -429,6 +498,7 @@ class OmqTerminal:
 
     async def _perform(self, command: types.Command) -> None:
         """Raises Refused."""
+        check_rights(self._client.rights, command)
         match command:
             case types.Connect():
                 raise Refused("this connection is connected already")
@@ -448,19 +518,25 @@ class OmqTerminal:
             case types.Delete(topic):
                 self._replies.add(types.Deleted(await self._catalogue.delete(topic)))
             case types.Topics():
-                self._replies.look(lambda: types.TopicList(self._catalogue.topics()))
+                self._replies.look(self._topics)
             case types.Request(topic, n):
                 await self._request(topic, n)
             case types.Received(topic, id):
                 self._round_robin_channel(topic).received(id)
             case types.Put(sink):
                 self._leases.check_room()
-                driver = await self._catalogue.lookup_or_declare(sink)
+                driver = await self._driver(sink)
                 self._lease(Sink(driver.topic))
             case types.Get(feed, replay):
                 self._leases.check_room()
-                driver = await self._catalogue.lookup_or_declare(feed)
-                self._lease(Feed.open(driver, replay))
+                driver = await self._driver(feed)
+                place = self._subscriptions_place()
+                try:
+                    opened = Feed.open(driver, replay, place)
+                except Refused:
+                    place()
+                    raise
+                self._lease(opened)
             case types.Fetch():
                 # It reads what was published before it; and nothing behind it waits for it.
                 self._replies.after(partial(self._fetches.add, command))
@@ -480,15 +556,32 @@ class OmqTerminal:
             tuple(types.BlockInfo(info.first, info.count, info.time, info.bytes) for info in found)
         )
 
+    def _topics(self) -> types.TopicList:
+        """Those that the client may know of."""
+        sees = self._client.rights.sees
+        return types.TopicList(tuple(info for info in self._catalogue.topics() if sees(info.topic)))
+
+    def _subscriptions_place(self) -> Callable[[], None]:
+        """A place for one more subscription or feed; what gives it back. Raises Refused."""
+        places = self._client.subscriptions
+        if not places.take():
+            raise Refused(f"this client has its {places.most} subscriptions, the most it is configured for")
+        return places.give
+
     def _lease(self, leased: Sink | Feed) -> None:
         self._replies.add(types.Leased(self._leases.grant(leased, self._principal)))
 
     async def _subscribe(self, topic: bytes, replay: types.Replay) -> None:
         if topic in self._subscriptions:
             raise Refused("this connection is subscribed already")
-        driver = await self._catalogue.lookup_or_declare(topic)
-        subscription = Subscription(self, driver.topic)
-        subscription.channel = driver.open(subscription, replay)
+        driver = await self._driver(topic)
+        place = self._subscriptions_place()
+        subscription = Subscription(self, driver.topic, place)
+        try:
+            subscription.channel = driver.open(subscription, replay)
+        except Refused:
+            place()
+            raise
         self._subscriptions[topic] = subscription
         of_topic, credit = self._credits.get(topic, (None, 0))
         if of_topic == driver.topic.id and isinstance(subscription.channel, RoundRobinChannel):

@@ -34,9 +34,10 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """The Error that answers a Publish."""
+    """The Error that answers so many Publishes."""
 
     octets: bytes
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ class Replies:
         self._queue.append(_Look(frame))
         self._wake()
 
-    def refuse_publish(self, text: bytes) -> None:
-        """Answer a Publish with an Error: the next Confirm will say so too."""
-        self._queue.append(_Refusal(encode(Error(text))))
+    def refuse_publish(self, text: bytes, count: int = 1) -> None:
+        """Answer so many Publishes with one Error: the next Confirm will say so too."""
+        self._queue.append(_Refusal(encode(Error(text)), count))
         self._wake()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
@@ -109,9 +110,9 @@ class Replies:
                         then()
                 case _Look(frame):
                     ready.append(encode(frame()))
-                case _Refusal(octets):
+                case _Refusal(octets, refused):
                     ready.append(octets)
-                    self._refused += 1
+                    self._refused += refused
                 case _Outcome(topic, count, confirmation):
                     if not confirmation.settled:
                         break

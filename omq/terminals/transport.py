@@ -64,7 +64,9 @@ class Transport:
                 pass  # it was readable for somebody who looked too early
 
     async def receive_arrived(self, octets: int) -> bytes:
-        """So many octets that have arrived, according to `arrived`. Raises as `receive` does."""
+        """So many octets that have arrived, according to `arrived`; none when all of them together are not
+        readable yet. Raises as `receive` does.
+        """
         await trio.lowlevel.checkpoint()
         return self._read(octets)
 
@@ -113,6 +115,9 @@ class Transport:
                 await self.send(memoryview(part)[count:] if count else part)
             count = max(0, count - len(part))
 
+    async def say_end(self) -> None:
+        """Say that nothing more comes, where that is more than closing. Raises trio.BrokenResourceError."""
+
     async def finish(self) -> None:
         """Say that nothing more comes, and read on a little.
 
@@ -121,6 +126,7 @@ class Transport:
         """
         try:
             with trio.move_on_after(LINGER_SECONDS):
+                await self.say_end()
                 await self._stream.send_eof()
                 dropped = 0
                 while dropped < LINGER_OCTETS and (data := await self.receive()):

@@ -20,9 +20,15 @@ class Shell:
         self.url = f"omq://{address}"
         self.directory = directory
 
-    def omq(self, *arguments: str | bytes, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def omq(
+        self, *arguments: str | bytes, input: bytes = b"", **environment: str
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*OMQ, *arguments], input=input, capture_output=True, env=self.environment, timeout=SECONDS
+            [*OMQ, *arguments],
+            input=input,
+            capture_output=True,
+            env={**self.environment, **environment},
+            timeout=SECONDS,
         )
 
     def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 import omq
@@ -20,6 +22,26 @@ def test_connect_is_at_the_top() -> None:
 
 
 def test_good_addresses() -> None:
-    assert parse_url("omq://example.org:1") == ("example.org", 1)
-    assert parse_url("omq://[::1]:99/") == ("::1", 99)
-    assert parse_url("omq://example.org") == ("example.org", 7730)
+    assert parse_url("omq://example.org:1") == ("example.org", 1, False)
+    assert parse_url("omq://[::1]:99/") == ("::1", 99, False)
+    assert parse_url("omqs://example.org") == ("example.org", 7730, True)
+    assert parse_url("omq://example.org") == ("example.org", 7730, False)
+
+
+def test_an_address_with_a_secret_in_it_is_refused_without_repeating_it() -> None:
+    for url in ("omq://me:hidden@h:1", "omqs://me:hidden@h:x"):
+        with pytest.raises(ValueError, match="omq://HOST:PORT") as caught:
+            parse_url(url)
+        assert "hidden" not in str(caught.value)
+
+
+def test_certificates_need_tls(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="omqs://"):
+        connect("omq://127.0.0.1:1", ca=tmp_path)
+    with pytest.raises(ValueError, match=r"nothing\.pem: No such file or directory"):
+        connect("omqs://127.0.0.1:1", ca=tmp_path / "nothing.pem")
+    (tmp_path / "text.pem").write_text("text")
+    with pytest.raises(ValueError, match=r"text\.pem: no certificate in PEM"):
+        connect("omqs://127.0.0.1:1", ca=tmp_path / "text.pem")
+    with pytest.raises(ValueError, match=r"text\.pem: no certificate in PEM with its key"):
+        connect("omqs://127.0.0.1:1", certificate=tmp_path / "text.pem")

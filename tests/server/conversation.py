@@ -171,7 +171,7 @@ class Conversation:
 
     def reset(self) -> None:
         """End the connection the hard way: the server gets a reset instead of an end."""
-        self.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def close(self) -> None:

@@ -1,0 +1,177 @@
+"""The clients that a server knows, and how one of them proves that it is who it says (PROTOCOL, "Clients").
+
+A secret is checked with scrypt, which is slow on purpose, so this is where somebody might keep the server
+busy. What stands against that: it is done in one other thread, one at a time; those of one network queue up
+among themselves, and wait a second after each wrong secret; and a secret that was right is remembered, by a
+digest under a key that only this process has, so that nobody who was here before has to queue.
+"""
+
+import hmac
+import ipaddress
+import logging
+import secrets
+from collections.abc import Iterable
+
+import trio
+
+from omq.access.hashes import SecretHash, hash_of, read_hash
+from omq.access.limits import Pace, Places
+from omq.access.repeats import Repeats
+from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
+from omq.config import ClientConfig
+
+PAUSE_SECONDS = 1.0
+"""How long nobody else of the same network is checked after a wrong secret."""
+
+MOST_ID_OCTETS = 1024
+"""A longer id is nobody's."""
+
+log = logging.getLogger("omq.access")
+
+
+class Client:
+    """One client, over however many connections it has."""
+
+    def __init__(
+        self,
+        rights: Rights,
+        *,
+        max_connections: int | None = None,
+        max_subscriptions: int | None = None,
+        max_bytes_per_second: int | None = None,
+    ) -> None:
+        self.rights = rights
+        self.connections = Places(max_connections)
+        self.subscriptions = Places(max_subscriptions)
+        rate = max_bytes_per_second
+        self.received = None if rate is None else Pace(rate)
+        """For what it sends to the server; None without a limit."""
+        self.sent = None if rate is None else Pace(rate)
+        """For the messages that it is sent; None without a limit."""
+
+
+NOBODY = Client(NOTHING)
+"""Whose a connection is before it has said so."""
+
+
+class _Known:
+    """A configured client and what is kept of its secret."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        rights = Rights(
+            Names.of(config.declare),
+            Names.of(config.publish),
+            Names.of(config.subscribe),
+            Names.of(config.delete),
+        )
+        self.name = config.name
+        self.client = Client(
+            rights,
+            max_connections=config.max_connections,
+            max_subscriptions=config.max_subscriptions,
+            max_bytes_per_second=config.max_bytes_per_second,
+        )
+        self.hash = read_hash(config.secret)
+        self.digest: bytes | None = None
+        """That of its secret under our key, once it was shown."""
+
+
+class _Line:
+    """Those of one network who wait to be checked."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.waiting = 0
+        self.paused_until = -1.0
+
+
+class Clients:
+    """All clients of a server. Without any configured, everybody may do everything."""
+
+    def __init__(self, configured: Iterable[ClientConfig]) -> None:
+        self._known = {config.name.encode(): _Known(config) for config in configured}
+        self._anybody = Client(EVERYTHING)
+        self._key = secrets.token_bytes(32)
+        self._nobody: SecretHash | None = None
+        self._thread = trio.CapacityLimiter(1)
+        self._lines: dict[str, _Line] = {}
+        self._failures = Repeats(log, logging.WARNING, "attempts to connect failed")
+
+    @property
+    def are_known(self) -> bool:
+        """Whether clients are configured, and nobody else may connect."""
+        return bool(self._known)
+
+    async def identify(self, id: bytes, host: str, peer: str) -> Client | None:
+        """The client that an id `NAME:SECRET` proves to be; None for anybody else.
+
+        `host` is where it comes from, and `peer` is that for the log.
+        """
+        if not self._known:
+            return self._anybody
+        name, colon, secret = id.partition(b":")
+        known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
+        if known is not None and self._was_shown(known, secret):
+            return known.client
+        if await self._check(known, secret[:MOST_ID_OCTETS], host):
+            assert known is not None
+            return known.client
+        # Of an id that names nobody nothing is written: it may be a secret in the wrong place.
+        what = "no client of that name" if known is None else f"a wrong secret for {known.name!r}"
+        self._failures.add(f"{peer}: {what}")
+        return None
+
+    def look(self) -> None:
+        """Called about every second."""
+        self._failures.look()
+        now = trio.current_time()
+        for network, line in list(self._lines.items()):
+            if not line.waiting and line.paused_until <= now:
+                del self._lines[network]
+
+    def _was_shown(self, known: _Known, secret: bytes) -> bool:
+        return known.digest is not None and hmac.compare_digest(known.digest, self._digest(secret))
+
+    def _digest(self, secret: bytes) -> bytes:
+        return hmac.digest(self._key, secret, "sha256")
+
+    async def _check(self, known: _Known | None, secret: bytes, host: str) -> bool:
+        line = self._lines.setdefault(_network(host), _Line())
+        line.waiting += 1
+        try:
+            async with line.lock:
+                await trio.sleep_until(line.paused_until)
+                if known is not None and self._was_shown(known, secret):
+                    return True  # on another connection, while this one queued
+                # Somebody who is not known takes as long as somebody who is.
+                hash = known.hash if known is not None else await self._hash_of_nobody()
+                fits = await trio.to_thread.run_sync(
+                    hash.fits, secret, limiter=self._thread, abandon_on_cancel=True
+                )
+                if known is None or not fits:
+                    line.paused_until = trio.current_time() + PAUSE_SECONDS
+                    return False
+                known.digest = self._digest(secret)
+                return True
+        finally:
+            line.waiting -= 1
+
+    async def _hash_of_nobody(self) -> SecretHash:
+        if self._nobody is None:
+            self._nobody = await trio.to_thread.run_sync(
+                hash_of, secrets.token_bytes(32), limiter=self._thread, abandon_on_cancel=True
+            )
+        return self._nobody
+
+
+def _network(host: str) -> str:
+    """What belongs together: one address, or of IPv6 the 64 bits that are usually given out together."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return host

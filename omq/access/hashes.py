@@ -1,0 +1,66 @@
+"""Secrets as they are kept: salted and hashed with scrypt (RFC 7914), which takes time and memory on purpose.
+
+Whoever reads the configuration cannot connect with what stands there, and has to try every secret that might
+be the right one, at that cost each.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from omq.config import SECRET_HASH
+
+LOG_N, R, P = 14, 8, 1
+"""The costs of a new hash: 16 MiB of memory and some hundredths of a second."""
+
+SALT_OCTETS, KEY_OCTETS = 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class SecretHash:
+    """What is kept of a secret."""
+
+    log_n: int
+    r: int
+    p: int
+    salt: bytes
+    key: bytes
+
+    def __str__(self) -> str:
+        """As it stands in a configuration: `$scrypt$ln=14,r=8,p=1$SALT$KEY`, the last two in base64."""
+        costs = f"ln={self.log_n},r={self.r},p={self.p}"
+        return f"$scrypt${costs}${_base64(self.salt)}${_base64(self.key)}"
+
+    def fits(self, secret: bytes) -> bool:
+        """Whether this is the hash of that secret. Takes long: not in Trio's thread."""
+        return hmac.compare_digest(_derive(secret, self.log_n, self.r, self.p, self.salt), self.key)
+
+
+def hash_of(secret: bytes) -> SecretHash:
+    """A new hash. Takes long."""
+    salt = secrets.token_bytes(SALT_OCTETS)
+    return SecretHash(LOG_N, R, P, salt, _derive(secret, LOG_N, R, P, salt))
+
+
+def read_hash(text: str) -> SecretHash:
+    """The hash that `str` wrote. Raises ValueError, which does not repeat the text."""
+    match = SECRET_HASH.fullmatch(text)
+    if match is None:
+        raise ValueError("no hash of a secret")
+    log_n, r, p = map(int, match.group(1, 2, 3))
+    return SecretHash(log_n, r, p, _from_base64(match[4]), _from_base64(match[5]))
+
+
+def _derive(secret: bytes, log_n: int, r: int, p: int, salt: bytes) -> bytes:
+    most = 256 * r * (1 << log_n)  # OpenSSL wants a bound: twice of what scrypt takes
+    return hashlib.scrypt(secret, salt=salt, n=1 << log_n, r=r, p=p, maxmem=most, dklen=KEY_OCTETS)
+
+
+def _base64(octets: bytes) -> str:
+    return base64.b64encode(octets).decode().rstrip("=")
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,51 @@
+"""How much at a time: places, of which there are so many, and octets a second."""
+
+import trio
+
+BURST_SECONDS = 1.0
+"""So much of the octets of a second may come together."""
+
+PIECE_OCTETS = 16 << 10
+"""At most so many octets are read at once where their number a second is limited."""
+
+
+class Places:
+    """So many of something may be open at a time; any number without a limit."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self.used = 0
+
+    def take(self) -> bool:
+        """Take a place, if there is one."""
+        if self.most is not None and self.used >= self.most:
+            return False
+        self.used += 1
+        return True
+
+    def give(self) -> None:
+        """One is over."""
+        self.used -= 1
+
+
+class Pace:
+    """So many octets a second. What was more has its time afterwards, in which nothing goes on."""
+
+    def __init__(self, octets_per_second: int) -> None:
+        self._rate = octets_per_second
+        self._spent = 0.0  # until when what has passed lasts at the allowed pace
+        self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
+        """How much is best read at once."""
+
+    def spend(self, octets: int) -> None:
+        """So many have passed."""
+        self._spent = max(self._spent, trio.current_time()) + octets / self._rate
+
+    @property
+    def until(self) -> float:
+        """From when on more may pass, in Trio's time."""
+        return self._spent - BURST_SECONDS
+
+    def is_open(self) -> bool:
+        """Whether more may pass now."""
+        return trio.current_time() >= self.until

@@ -1,0 +1,40 @@
+"""Log lines that strangers can cause: a few are written, and the others counted."""
+
+import logging
+
+import trio
+
+LINES = 5
+SECONDS = 10.0
+
+
+class Repeats:
+    """At most LINES lines in SECONDS, and how many more there were."""
+
+    def __init__(self, log: logging.Logger, level: int, what: str) -> None:
+        """`what` is what there were more of, in the plural: "attempts that failed"."""
+        self._log = log
+        self._level = level
+        self._what = what
+        self._until = -1.0
+        self._written = 0
+        self._more = 0
+
+    def add(self, line: str) -> None:
+        """Write a line, or count it."""
+        self.look()
+        now = trio.current_time()
+        if now >= self._until:
+            self._until = now + SECONDS
+            self._written = 0
+        if self._written < LINES:
+            self._written += 1
+            self._log.log(self._level, "%s", line)
+        else:
+            self._more += 1
+
+    def look(self) -> None:
+        """Say how many more there were, when it is time."""
+        if self._more and trio.current_time() >= self._until:
+            self._log.log(self._level, "%d more %s", self._more, self._what)
+            self._more = 0

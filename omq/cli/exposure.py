@@ -1,0 +1,25 @@
+"""What whoever starts a server should know about who can reach it."""
+
+import logging
+
+from omq.config import Config, is_loopback, parse_address
+
+log = logging.getLogger("omq.server")
+
+
+def tell_exposure(config: Config) -> None:
+    """Log it: as a warning where strangers can read or do something."""
+    if config.clients:
+        for address in config.listen:
+            if not is_loopback(parse_address(address)[0]):
+                log.warning(
+                    "%s: what clients send there without TLS, secrets too, can be read on the way", address
+                )
+    elif not any(not is_loopback(parse_address(address)[0]) for address in config.listen + config.listen_tls):
+        log.info(
+            "no client is configured: only this machine can connect, and anybody on it may do everything"
+        )
+    elif config.insecure:
+        log.warning("no client is configured: anybody who can connect may do everything")
+    else:
+        log.info("no client is configured: whoever shows a certificate that is accepted may do everything")

@@ -1,0 +1,142 @@
+"""The stream underneath a connection: a socket, or TLS on one."""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+
+PIECE_OCTETS = 4 * RECORD_OCTETS
+"""About how much is encrypted and sent at once."""
+
+AROUND_OCTETS = 1 << 10
+"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+
+
+class Stream(Protocol):
+    """What is needed of a stream. Its methods raise as those of trio.SocketStream."""
+
+    @property
+    def socket(self) -> trio.socket.SocketType: ...
+
+    async def send_all(self, data: bytes) -> None: ...
+
+    async def receive_some(self, max_bytes: int) -> bytes: ...
+
+    async def send_eof(self) -> None:
+        """Nothing more will be sent; receiving goes on."""
+
+
+class TlsStream:
+    """A socket with TLS on it, after its handshake. One task may send while another receives."""
+
+    def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
+        self._stream = stream
+        self._engine = engine
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        return self._stream.socket
+
+    async def shake_hands(self) -> None:
+        """Raises TlsError and trio.BrokenResourceError."""
+        try:
+            while not self._engine.shake_hands():
+                await self._flush()
+                self._engine.feed(await self._stream.receive_some(RECORD_OCTETS))
+        finally:
+            await self._flush()
+
+    async def send_all(self, data: bytes) -> None:
+        with memoryview(data) as octets:
+            for start in range(0, len(octets), RECORD_OCTETS):
+                try:
+                    ready = self._engine.write(octets[start : start + RECORD_OCTETS])
+                except TlsError as error:
+                    raise trio.BrokenResourceError(f"TLS: {error}") from error
+                if ready >= PIECE_OCTETS:
+                    await self._flush()
+        await self._flush()
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        while True:
+            try:
+                data = self._engine.read(max_bytes)
+            except TlsError as error:
+                raise trio.BrokenResourceError(f"TLS: {error}") from error
+            if data is not None:
+                return data
+            self._engine.feed(await self._stream.receive_some(max_bytes + AROUND_OCTETS))
+
+    async def send_eof(self) -> None:
+        """With `close_notify`, which nobody on the way can say for us. The socket need not say it too."""
+        self._engine.finish()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        octets = self._engine.outgoing()
+        if octets:
+            await self._stream.send_all(octets)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How a connection is made with TLS."""
+
+    context: ssl.SSLContext
+    name: str
+    """Whose certificate the server must show: the host as it was given, whatever address it has."""
+
+
+async def open_stream(host: str, port: int, security: Security | None) -> Stream:
+    """Connect, and shake hands if TLS is wanted. Raises OSError and trio.BrokenResourceError."""
+    stream = await trio.open_tcp_stream(host, port)
+    if security is None:
+        return stream
+    try:
+        tls = TlsStream(stream, TlsEngine(security.context, server_name=security.name))
+        await tls.shake_hands()
+    except TlsError as error:
+        stream.socket.close()
+        raise trio.BrokenResourceError(f"TLS: {error}") from error
+    except BaseException:
+        stream.socket.close()
+        raise
+    return tls
+
+
+File = str | os.PathLike[str]
+
+
+def client_context(ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext:
+    """What a client's side of TLS goes by: whose servers it trusts, and the certificate that it shows.
+
+    Raises ValueError with one line that names the file.
+    """
+    for file in (ca, certificate, key):
+        if file is not None:
+            _check_readable(file)
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"{ca}: no certificate in PEM") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key)
+        except ssl.SSLError as error:
+            raise ValueError(f"{certificate}: no certificate in PEM with its key") from error
+    return context
+
+
+def _check_readable(file: File) -> None:
+    """OpenSSL's own error would not say which file."""
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{os.fspath(file)}: {error.strerror}") from error

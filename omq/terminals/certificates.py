@@ -1,0 +1,69 @@
+"""The server's certificate and key, and whose certificates its clients must show: read from files."""
+
+import ssl
+from pathlib import Path
+
+from omq.config import Config, ConfigError
+from omq.protocol.tls import TlsEngine
+
+
+class Certificates:
+    """What every TLS connection begins with. Reading them anew changes those that come, and none that are."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ConfigError with one line that names the key and the file."""
+        self._config = config
+        self._context = _context(config)
+
+    def reload(self) -> None:
+        """Read the files again. Raises ConfigError: then everything stays as it is."""
+        self._context = _context(self._config)
+
+    def engine(self) -> TlsEngine:
+        """The server's side of one more connection."""
+        return TlsEngine(self._context)
+
+
+def certificates(config: Config) -> Certificates | None:
+    """Those that are configured. Raises ConfigError."""
+    return None if config.tls_cert is None else Certificates(config)
+
+
+def _context(config: Config) -> ssl.SSLContext:
+    assert config.tls_cert is not None
+    assert config.tls_key is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # A ticket shortens the next handshake of a client; ours connect seldom, and stay.
+    context.num_tickets = 0
+    _check_readable("tls_cert", config.tls_cert)
+    _check_readable("tls_key", config.tls_key)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_pass_phrase)
+    except ssl.SSLError as problem:
+        if problem.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"tls_key: {config.tls_key}: not the key of {config.tls_cert}") from problem
+        what = f"{config.tls_cert} and {config.tls_key} are no certificate and key in PEM"
+        raise ConfigError(f"tls_cert, tls_key: {what}") from problem
+    if config.tls_client_ca is not None:
+        _check_readable("tls_client_ca", config.tls_client_ca)
+        try:
+            context.load_verify_locations(config.tls_client_ca)
+        except ssl.SSLError as problem:
+            raise ConfigError(f"tls_client_ca: {config.tls_client_ca} has no certificate in PEM") from problem
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _check_readable(key: str, file: str) -> None:
+    """OpenSSL's own error would not say which file."""
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as problem:
+        raise ConfigError(f"{key}: {file}: {problem.strerror}") from problem
+
+
+def _no_pass_phrase() -> str:
+    """OpenSSL would ask at the terminal, and the server would wait."""
+    raise ConfigError("tls_key: a key with a pass phrase cannot be used, the server has nobody to ask")

@@ -1,0 +1,132 @@
+"""A connection with TLS, behind the interface of a plain one: terminals do not know the difference."""
+
+from collections.abc import Iterator, Sequence
+
+import trio
+
+from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.terminals.transport import Transport
+
+PIECE_OCTETS = 4 * RECORD_OCTETS
+"""How much is encrypted and handed to the socket at once: so much more memory a connection takes with TLS."""
+
+AROUND_OCTETS = 1 << 10
+"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+
+
+class TlsTransport(Transport):
+    """One connected stream socket with TLS on it, after its handshake. `sent` counts plain octets."""
+
+    def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
+        super().__init__(stream)
+        self._engine = engine
+        self._torn = False
+
+    @classmethod
+    async def accept(cls, stream: trio.SocketStream, engine: TlsEngine, received: bytes) -> "TlsTransport":
+        """The server's side of the handshake, of which some octets were received already.
+
+        Raises TlsError when it fails, after telling the client why, and trio.BrokenResourceError.
+        """
+        transport = cls(stream, engine)
+        engine.feed(received)
+        try:
+            while not engine.shake_hands():
+                await transport._send_octets(engine.outgoing())
+                engine.feed(await Transport.receive(transport))
+        finally:
+            if alert := engine.outgoing():
+                await transport._send_octets(alert)
+        return transport
+
+    async def receive(self, octets: int = RECORD_OCTETS) -> bytes:
+        """Raises trio.BrokenResourceError also when the connection ends and the other side did not say so."""
+        while (data := self._decrypted(octets)) is None:
+            self._engine.feed(await super().receive(octets + AROUND_OCTETS))
+        return data
+
+    async def receive_arrived(self, octets: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        try:
+            self._engine.feed(self._read(octets))
+        except BlockingIOError:
+            pass  # what has arrived was read before, and not decrypted
+        return self._decrypted(octets) or b""
+
+    def arrived(self) -> int:
+        return super().arrived() + self._engine.waiting
+
+    def _decrypted(self, octets: int) -> bytes | None:
+        try:
+            return self._engine.read(octets)
+        except TlsError as error:
+            raise trio.BrokenResourceError(f"TLS: {error}") from error
+
+    async def send(self, data: bytes | memoryview) -> None:
+        with memoryview(data) as octets:
+            for start in range(0, len(octets), PIECE_OCTETS):
+                await self._send_piece(octets[start : start + PIECE_OCTETS])
+
+    async def send_together(self, parts: Sequence[bytes | memoryview]) -> None:
+        for piece in _pieces(parts):
+            await self.send(piece)
+
+    async def _send_piece(self, piece: memoryview) -> None:
+        """Nobody can read a record that did not leave whole, so octets count when their record has left."""
+        try:
+            ends = [
+                self._engine.write(piece[start : start + RECORD_OCTETS])
+                for start in range(0, len(piece), RECORD_OCTETS)
+            ]
+        except TlsError as error:
+            raise trio.BrokenResourceError(f"TLS: {error}") from error
+        base, total = self.sent, len(piece)
+        left = 0
+        octets = self._engine.outgoing()
+        self._torn = True
+        with memoryview(octets) as view:
+            while left < len(octets):
+                left += await self._send_some(view[left:])
+                whole = sum(end <= left for end in ends)
+                self.sent = base + min(whole * RECORD_OCTETS, total)
+        self._torn = False
+
+    async def _send_octets(self, octets: bytes) -> None:
+        self._torn = True
+        with memoryview(octets) as view:
+            left = 0
+            while left < len(octets):
+                left += await self._send_some(view[left:])
+        self._torn = False
+
+    async def _send_some(self, octets: memoryview) -> int:
+        try:
+            return await self._stream.socket.send(octets)
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
+    async def say_end(self) -> None:
+        """With `close_notify`, unless a record was cut off: behind that nothing can be read."""
+        if not self._torn:
+            self._engine.finish()
+            await self._send_octets(self._engine.outgoing())
+
+
+def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same octets with small parts joined: every piece costs a record of its own."""
+    small: list[bytes | memoryview] = []
+    octets = 0
+    for part in parts:
+        if len(part) >= RECORD_OCTETS:
+            if small:
+                yield b"".join(small)
+                small, octets = [], 0
+            yield part
+            continue
+        small.append(part)
+        octets += len(part)
+        if octets >= PIECE_OCTETS:
+            yield b"".join(small)
+            small, octets = [], 0
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,33 @@
+"""Real certificates, made for a test: an authority, a server's, a client's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The files of one certificate and its key."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """One that the tests trust, or that they do not."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._authority = trustme.CA()
+        self.file = directory / "authority.pem"
+        self._authority.cert_pem.write_to_path(self.file)
+
+    def issue(self, name: str, file: str = "shown") -> Shown:
+        """A certificate for a host or an address; written over the one that these files had before."""
+        issued = self._authority.issue_cert(name)
+        shown = Shown(self._directory / f"{file}.pem", self._directory / f"{file}.key")
+        shown.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        issued.private_key_pem.write_to_path(shown.key)
+        return shown

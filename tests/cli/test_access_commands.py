@@ -1,0 +1,100 @@
+"""Clients and their secrets through the commands as people run them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_helpers import Shell
+from server_command import COMMAND, run_server, running_server
+
+from omq.access.hashes import read_hash
+
+
+def hash_secret(given: bytes) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [COMMAND, "--hash-secret"], input=given, capture_output=True, timeout=30, check=False
+    )
+
+
+def test_the_hash_of_a_secret() -> None:
+    done = hash_secret(b"open sesame\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    hash = read_hash(done.stdout.decode().removesuffix("\n"))
+    assert hash.fits(b"open sesame")
+    assert not hash.fits(b"open sesame\n")
+    assert hash_secret(b"open sesame").stdout != done.stdout, "the salt is another"
+    for nothing in (b"", b"\n"):
+        done = hash_secret(nothing)
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert done.stderr == b"omq-server: --hash-secret: there is no secret on standard input\n"
+
+
+def test_a_client_and_its_rights(tmp_path: Path) -> None:
+    hash = hash_secret(b"sesame\n").stdout.decode().strip()
+    configuration = tmp_path / "omq.toml"
+    configuration.write_text(
+        f"""
+        [[clients]]
+        name = "reader"
+        secret = "{hash}"
+        subscribe = ["news"]
+        declare = ["news"]
+        """
+    )
+    (tmp_path / "id").write_text("reader:sesame\n")
+    given = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*given, "--log-level", "debug") as server:
+        shell = Shell(server.address, tmp_path)
+        assert b"no client has this name and secret" in shell.omq("ping").stderr
+        done = shell.omq("--id-file", str(tmp_path / "id"), "ping")
+        assert (done.returncode, done.stderr) == (0, b"")
+        done = shell.omq("pub", "news", "x", "--confirm", OMQ_ID="reader:sesame")
+        assert done.returncode == 1
+        assert b"Publish news: this client may not publish to it" in done.stderr
+        done = shell.omq("sub", "news", "--count", "0", OMQ_ID="reader:sesame")
+        assert (done.returncode, done.stderr) == (0, b"")
+        status, _, log = server.stop()
+    assert status == 0
+    assert "sesame" not in log
+    assert "'reader'" in log
+
+
+def test_an_id_file_that_cannot_be_used(tmp_path: Path) -> None:
+    shell = Shell("127.0.0.1:1", tmp_path)
+    (tmp_path / "two").write_text("one:secret\ntwo:secret\n")
+    done = shell.omq("--id-file", str(tmp_path / "two"), "ping")
+    assert done.returncode == 2
+    assert b"must have one line, NAME:SECRET" in done.stderr
+    assert b"one:secret" not in done.stderr
+    done = shell.omq("--id-file", str(tmp_path / "none"), "ping")
+    assert done.returncode == 2
+    assert b"none: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.org:0", "127.0.0.1.nip.io:0"])
+def test_listening_elsewhere_without_clients_needs_an_option(tmp_path: Path, address: str) -> None:
+    done = run_server("--listen", "127.0.0.1:0", "--listen", address, "--store", tmp_path / "store")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"omq-server: insecure: {address} can be reached from other machines, and without clients configured"
+        " anybody may do everything: that needs --insecure\n"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_server_says_who_can_reach_it(tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store")
+    with running_server("--listen", "127.0.0.1:0", *store) as server:
+        log = server.stop()[2]
+    assert "INFO    omq.server: no client is configured: only this machine can connect" in log
+    with running_server("--listen", "0.0.0.0:0", "--insecure", *store) as server:
+        log = server.stop()[2]
+    assert "WARNING omq.server: no client is configured: anybody who can connect may do everything" in log
+    configuration = tmp_path / "omq.toml"
+    hash = hash_secret(b"sesame\n").stdout.decode().strip()
+    configuration.write_text(f'clients = [{{name = "one", secret = "{hash}"}}]')
+    with running_server("--config", configuration, "--listen", "0.0.0.0:0", *store) as server:
+        log = server.stop()[2]
+    assert re.search(r"WARNING omq\.server: 0\.0\.0\.0:0: what clients send there without TLS", log)
+    assert "no client is configured" not in log

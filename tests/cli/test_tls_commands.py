@@ -1,0 +1,129 @@
+"""TLS through the commands as people run them."""
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import IO
+
+import pytest
+from certificates import Authority
+from cli_helpers import Shell
+from server_command import run_server, running_server
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+def options(authority: Authority, tmp_path: Path) -> list[str | Path]:
+    shown = authority.issue("127.0.0.1")
+    return ["--store", tmp_path / "store", "--tls-cert", shown.cert, "--tls-key", shown.key]
+
+
+def omq(url: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    shell = Shell("", Path())
+    shell.url = url
+    return shell.omq(*arguments, OMQ_CA=environment.get("ca", ""))
+
+
+def test_the_commands_speak_it(authority: Authority, tmp_path: Path) -> None:
+    listen = ("--listen-tls", "127.0.0.1:0")
+    with running_server(*options(authority, tmp_path), *listen) as server:
+        assert server.ready.endswith(" (TLS only)\n")
+        address = server.address.removesuffix(" (TLS only)")
+        url = f"omqs://{address}"
+        for arguments in (
+            ["--ca", str(authority.file), "pub", "t", "hello", "--confirm"],
+            ["--ca", str(authority.file), "pub", "--dmp", "t", "again"],
+        ):
+            done = omq(url, *arguments)
+            assert (done.returncode, done.stderr) == (0, b"")
+        done = omq(url, "sub", "t", "--from", "beginning", "--count", "2", ca=str(authority.file))
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"hello\nagain\n", b"")
+        for url, said in (
+            (f"omqs://{address}", b"TLS: the certificate is not accepted: "),
+            (f"omq://{address}", b"closed the connection"),
+        ):
+            done = omq(url, "ping")
+            assert (done.returncode, done.stdout) == (1, b"")
+            assert said in done.stderr
+        assert b"nothing.pem: No such file" in omq(f"omqs://{address}", "--ca", "nothing.pem", "ping").stderr
+        status, output, log = server.stop()
+    assert (status, output) == (0, "")
+    assert "Traceback" not in log
+
+
+def test_sighup_reads_the_certificates_anew(authority: Authority, tmp_path: Path) -> None:
+    given = [*options(authority, tmp_path), "--listen", "127.0.0.1:0"]
+    with running_server(*given) as server:
+        url = f"omqs://{server.address}"
+        assert omq(url, "ping", ca=str(authority.file)).returncode == 0
+        assert server.process.stderr is not None
+
+        other = Authority(tmp_path / "other")
+        fresh = other.issue("127.0.0.1")
+        Path(given[3]).write_bytes(fresh.cert.read_bytes())
+        server.process.send_signal(signal.SIGHUP)
+        line = read_until(server.process.stderr, "SIGHUP")
+        assert "the certificates stay as they were: tls_key: " in line
+        assert omq(url, "ping", ca=str(authority.file)).returncode == 0
+
+        Path(given[5]).write_bytes(fresh.key.read_bytes())
+        server.process.send_signal(signal.SIGHUP)
+        assert "the certificates were read again" in read_until(server.process.stderr, "SIGHUP")
+        assert omq(url, "ping", ca=str(authority.file)).returncode == 1
+        assert omq(url, "ping", ca=str(other.file)).returncode == 0
+        assert server.stop()[0] == 0
+
+
+def read_until(stream: IO[str], word: str) -> str:
+    """The next line of a log that has this word."""
+    for line in stream:
+        if word in line:
+            return str(line)
+    raise AssertionError(f"the log ended without {word}")
+
+
+def refused(*given: str | Path) -> str:
+    done = run_server("--listen", "127.0.0.1:0", *given)
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr.splitlines()[-1]
+
+
+def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
+    shown, other = authority.issue("127.0.0.1"), authority.issue("127.0.0.1", "other")
+    text = tmp_path / "text.pem"
+    text.write_text("text")
+    store = ("--store", tmp_path / "store")
+    cert, key = ("--tls-cert", shown.cert), ("--tls-key", shown.key)
+    said = {
+        refused(*store, *cert): "tls_key: it is needed beside tls_cert",
+        refused(*store, *key): "tls_cert: it is needed beside tls_key",
+        refused(*store, "--listen-tls", "127.0.0.1:0"): "listen_tls: it needs tls_cert and tls_key",
+        refused(*store, "--tls-client-ca", "a.pem"): "tls_client_ca: it needs tls_cert and tls_key",
+        refused(*store, *cert, "--tls-key", other.key): f"tls_key: {other.key}: not the key of {shown.cert}",
+        refused(*store, *cert, "--tls-key", "no.pem"): "tls_key: no.pem: No such file or directory",
+        refused(*store, "--tls-cert", text, *key): f"tls_cert, tls_key: {text} and {shown.key} are no"
+        " certificate and key in PEM",
+        refused(*store, *cert, *key, "--tls-client-ca", text): f"tls_client_ca: {text} has no certificate in"
+        " PEM",
+    }
+    for line, wanted in said.items():
+        assert line == f"omq-server: {wanted}"
+
+
+def test_a_key_with_a_pass_phrase(authority: Authority, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    shown = authority.issue("127.0.0.1")
+    key = serialization.load_pem_private_key(shown.key.read_bytes(), None)
+    shown.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"phrase"),
+        )
+    )
+    line = refused("--store", tmp_path / "store", "--tls-cert", shown.cert, "--tls-key", shown.key)
+    assert line.startswith("omq-server: tls_key: a key with a pass phrase cannot be used")

@@ -1,0 +1,474 @@
+"""Configured clients: who is let in, what each may do, and what strangers cannot do to them."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.access.hashes import hash_of
+from omq.config import ClientConfig
+from omq.protocol.frames import encode
+from omq.protocol.types import Confirmed, Declared, Deleted, Error, Leased, Ping, Subscribed
+
+from .conversation import (
+    PATIENCE,
+    VERSION_ONE,
+    Conversation,
+    Host,
+    eventually,
+    numbered,
+    publish,
+    serving,
+)
+from .dmp_conversation import HEADER, envelopes, lease, response, said, short, show, stored
+
+SECRET = "hush-4711"
+HASH = str(hash_of(SECRET.encode()))
+
+UNKNOWN = b"Connect: no client has this name and secret"
+
+
+def client(name: str, **settings: Any) -> ClientConfig:
+    """A `[[clients]]` table; where no rights are given, with all of them."""
+    rights = {right: ["*"] for right in ("declare", "publish", "subscribe", "delete")}
+    if settings.keys() & rights.keys():
+        rights = {}
+    return ClientConfig(name=name, secret=HASH, **(rights | settings))
+
+
+async def open_as(host: Host, name: str, secret: str = SECRET) -> Conversation:
+    """A connection that has said who it is."""
+    conversation = await host.open()
+    await conversation.send(VERSION_ONE + b'(Connect 1 "%s:%s")\n' % (name.encode(), secret.encode()))
+    assert await conversation.octets(8) == VERSION_ONE
+    return conversation
+
+
+async def enter(host: Host, name: str, secret: str = SECRET) -> Conversation:
+    """The same, and was let in."""
+    conversation = await open_as(host, name, secret)
+    await conversation.confirm()
+    return conversation
+
+
+# -- who is let in -------------------------------------------------------------------------------------------
+
+
+async def test_the_right_secret(store: Path) -> None:
+    async with serving(store, clients=[client("alice"), client("bob")]) as host:
+        alice, bob = await enter(host, "alice"), await enter(host, "bob")
+        await alice.ask(b"(Subscribe t From_current)")
+        await bob.say(b"(Publish t hello)")
+        assert (await alice.message()).body == b"hello"
+
+
+async def test_anything_else_is_refused_and_closed(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        for id in (
+            b'"alice:wrong"', b"alice", b"alice:", b'""', b":", b'":hush-4711"', b"mallory:hush-4711",
+            b'"alice:hush-4711 "', b'"alice:' + b"x" * 3000 + b'"', b"hush-4711", b"Alice:hush-4711",
+        ):  # fmt: skip
+            stranger = await host.open()
+            await stranger.send(VERSION_ONE + b"(Connect 1 %s)\n(Publish t x)\nTopics\n" % id)
+            assert await stranger.octets(8) == VERSION_ONE
+            assert await stranger.rest() == [Error(UNKNOWN)], id
+            clock.jump(1)
+        assert await (await enter(host, "alice")).topics() == {}
+
+
+async def test_commands_before_connect_are_refused(store: Path) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        stranger = await host.open()
+        await stranger.send(VERSION_ONE + publish(b"t", numbered(1, 3)))
+        assert await stranger.octets(8) == VERSION_ONE
+        assert await stranger.rest() == [Error(b"Connect: it must be the first command of a connection")]
+
+
+async def test_nobody_may_take_long_or_much_to_say_who_it_is(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        silent, long = await host.open(), await host.open()
+        await silent.send(VERSION_ONE + b"(Connect 1 ali")
+        await long.send(VERSION_ONE + b"(Connect 1 " + b"x" * 5000)
+        for stranger in (silent, long):
+            assert await stranger.octets(8) == VERSION_ONE
+        assert await long.rest() == [Error(UNKNOWN)]
+        for _ in range(11):
+            clock.jump(1)
+            await trio.sleep(0.01)
+        frames = await silent.rest()
+        assert frames[-1] == Error(b"Connect: the client did not make itself known in time")
+
+
+async def test_secrets_are_nowhere(store: Path, caplog: pytest.LogCaptureFixture, clock: MockClock) -> None:
+    """Neither in the log, at any level, nor in what the server answers."""
+    caplog.set_level(logging.DEBUG)
+    heard = b""
+    whole = f"alice:{SECRET}"
+    lines = [
+        f"(Connect 1 {whole})",
+        f"(Connect 1 {whole}-not)",
+        f"(Connect {SECRET} 1)",
+        f"(Connect {whole} 1)",
+        f"(Connect {whole})",
+        f"(Connect 1 {whole} 3)",
+        f"(Connect 2 {whole})",
+        f"(Connect 1 {whole})\n(Connect {whole} x)\n(Connect 1 {whole})\n(Connect {whole})",
+        f"(Connect (1) ({whole}))",
+        f"(Connect 1 {SECRET})",
+    ]
+    for clients in ([client("alice")], []):
+        async with serving(store, clients=clients) as host:
+            for line in lines if clients else lines[:-1]:  # where nobody has a secret, that is a name
+                stranger = await host.open()
+                await stranger.send(VERSION_ONE + line.encode() + b"\n")
+                await stranger.done()
+                assert await stranger.octets(8) == VERSION_ONE
+                heard += b"".join(map(encode, await stranger.rest()))
+                clock.jump(1)
+    assert heard
+    assert SECRET.encode() not in heard
+    assert "'alice'" in caplog.text
+    assert SECRET not in caplog.text
+
+
+# -- attempts ------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_passes_after_each_wrong_secret(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store, clients=[client("alice"), client("bob")]) as host:
+        alice = await enter(host, "alice")
+        guesses = [await open_as(host, "bob", f"guess {number}") for number in range(5)]
+        assert await guesses[0].rest() == [Error(UNKNOWN)]
+        # Nobody else of this address is checked for now. Whoever was here before needs no check, and somebody
+        # from another address gets his.
+        again = await enter(host, "alice")
+        elsewhere = await trio.open_tcp_stream("127.0.0.1", host.port, local_address="127.0.0.2")
+        bob = Conversation(elsewhere)
+        await bob.send(VERSION_ONE + b"(Connect 1 bob:%s)\n" % SECRET.encode())
+        assert await bob.octets(8) == VERSION_ONE
+        await bob.confirm()
+        assert caplog.text.count("a wrong secret for 'bob'") == 1
+        for number in range(1, 5):
+            clock.jump(1)
+            assert await guesses[number].rest() == [Error(UNKNOWN)]
+        for one in (alice, again, bob):
+            await one.confirm()
+        bob.close()
+
+
+async def test_failed_attempts_are_logged_with_their_address_and_counted(
+    store: Path, caplog: pytest.LogCaptureFixture, clock: MockClock
+) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        for number in range(12):
+            stranger = await open_as(host, "alice", f"guess {number}")
+            assert await stranger.rest() == [Error(UNKNOWN)]
+            clock.jump(1)
+        clock.jump(20)
+        await eventually(lambda: " more attempts" in caplog.text)
+    lines = [record.getMessage() for record in caplog.records if record.name == "omq.access"]
+    assert all(record.levelname == "WARNING" for record in caplog.records if record.name == "omq.access")
+    written = [line for line in lines if line.startswith("127.0.0.1:")]
+    assert all(line.endswith(": a wrong secret for 'alice'") for line in written)
+    counted = [
+        int(line.partition(" ")[0]) for line in lines if line.endswith(" more attempts to connect failed")
+    ]
+    assert len(written) < 12
+    assert len(written) + sum(counted) == 12
+
+
+# -- rights --------------------------------------------------------------------------------------------------
+
+
+async def test_each_right_by_name_and_by_beginning(store: Path) -> None:
+    rights = {"declare": ["d", "p.*"], "publish": ["p.*"], "subscribe": ["s"], "delete": ["x*"]}
+    names = [b"d", b"p.1", b"p.", b"p", b"s", b"s1", b"x", b"x9", b"z"]
+    async with serving(store, clients=[client("root"), client("some", **rights)]) as host:
+        root, some = await enter(host, "root"), await enter(host, "some")
+        for name in names:
+            assert isinstance(await root.ask(b"(Declare %s Broadcast (Persistent Weak))" % name), Declared)
+        assert set(await root.topics()) == set(names)
+        assert set(await some.topics()) == {b"d", b"p.1", b"p.", b"s", b"x", b"x9"}
+        for name in names:
+            may = {
+                "declare": name == b"d" or name.startswith(b"p."),
+                "publish": name.startswith(b"p."),
+                "subscribe": name == b"s",
+                "delete": name.startswith(b"x"),
+            }
+            answer = await some.ask(b"(Declare %s Broadcast (Persistent Weak))" % name)
+            refused = Error(b"Declare %s: this client may not declare it" % name)
+            assert isinstance(answer, Declared) if may["declare"] else answer == refused
+
+            await some.say(b"(Publish %s body)" % name, b"(Confirm 1)")
+            if may["publish"]:
+                assert await some.frame() == Confirmed(1)
+            else:
+                assert await some.error() == b"Publish %s: this client may not publish to it" % name
+                assert (await some.error()).startswith(b"Confirm 1: 1 published before it")
+            answer = await some.ask(b"(Put %s)" % name)
+            refused = Error(b"Put %s: this client may not publish to it" % name)
+            assert isinstance(answer, Leased) if may["publish"] else answer == refused
+
+            for command in (b"Subscribe", b"Get"):
+                answer = await some.ask(b"(%s %s From_beginning)" % (command, name))
+                refused = Error(b"%s %s: this client may not subscribe to it" % (command, name))
+                assert isinstance(answer, Subscribed | Leased) if may["subscribe"] else answer == refused
+            if not may["subscribe"]:
+                answer = await some.ask(b"(Request %s 1)" % name)
+                assert answer == Error(b"Request %s: this client may not subscribe to it" % name)
+
+            answer = await some.ask(b"(Delete %s)" % name)
+            refused = Error(b"Delete %s: this client may not delete it" % name)
+            assert isinstance(answer, Deleted) if may["delete"] else answer == refused
+        assert {name for name, info in (await root.topics()).items() if info.messages} == {b"p.1", b"p."}
+
+
+async def test_a_refusal_does_not_tell_whether_there_is_a_topic(store: Path) -> None:
+    async with serving(store, clients=[client("root"), client("none", publish=["own"])]) as host:
+        await (await enter(host, "root")).say(b"(Publish there x)")
+        none = await enter(host, "none")
+        for command in (
+            b"(Subscribe %s From_current)", b"(Get %s From_current)", b"(Put %s)", b"(Publish %s x)",
+            b"(Delete %s)", b"(Declare %s Broadcast Transient)", b"(Request %s 1)",
+        ):  # fmt: skip
+            there, absent = [await none.refusal(command % name) for name in (b"there", b"absent")]
+            assert there.replace(b"there", b"absent") == absent
+
+
+async def test_using_a_name_makes_a_topic_only_with_the_right_to(store: Path) -> None:
+    rights = {"publish": ["*"], "subscribe": ["*"], "declare": ["own.*"]}
+    async with serving(store, clients=[client("some", **rights)]) as host:
+        some = await enter(host, "some")
+        for command, constructor in (
+            (b"(Publish t x)", b"Publish"), (b"(Subscribe t From_current)", b"Subscribe"),
+            (b"(Put t)", b"Put"), (b"(Get t From_current)", b"Get"),
+        ):  # fmt: skip
+            wanted = b"%s t: there is no such topic, and this client may not declare it" % constructor
+            assert await some.refusal(command) == wanted
+        assert isinstance(await some.ask(b"(Subscribe own.t From_current)"), Subscribed)
+
+
+async def test_runs_of_messages_are_refused_as_a_whole(store: Path) -> None:
+    async with serving(store, clients=[client("some", publish=["a"], declare=["a"])]) as host:
+        some = await enter(host, "some")
+        await some.send(publish(b"a", numbered(1, 50)) + publish(b"b", numbered(1, 50)) + b"(Confirm 1)\n")
+        refused = 0
+        while (text := await some.error()).startswith(b"Publish b: "):
+            assert text.endswith(b"this client may not publish to it")
+            refused += 1
+        assert refused
+        assert text == b"Confirm 1: 50 published before it and after the last Confirm were refused"
+        assert (await some.topics())[b"a"].messages == 50
+
+
+async def test_leases_carry_the_rights_of_who_asked(store: Path) -> None:
+    async with serving(
+        store, clients=[client("some", publish=["a"], subscribe=["b"], declare=["*"])]
+    ) as host:
+        some = await enter(host, "some")
+        put = await lease(some, b"(Put a)")
+        connection = await host.open()
+        await connection.send(HEADER + short(put) + envelopes(numbered(1, 10)))
+        await connection.done()
+        assert (await said(connection))[-1] == b"200 OK 10 messages stored"
+        # A connection without a lease has no rights, whatever it says.
+        stranger = await host.open()
+        await stranger.send(HEADER + short(b"alice:" + SECRET.encode()))
+        assert (await said(stranger))[-1].startswith(b"402 ")
+
+
+# -- limits --------------------------------------------------------------------------------------------------
+
+
+async def test_connections_of_a_client(store: Path) -> None:
+    async with serving(store, clients=[client("some", max_connections=2), client("other")]) as host:
+        first, second = await enter(host, "some"), await enter(host, "some")
+        third = await open_as(host, "some")
+        refused = b"Connect: this client has its 2 connections, the most it is configured for"
+        assert await third.rest() == [Error(refused)]
+        await enter(host, "other")
+        # A sink takes a place too.
+        connection = await show(host, await lease(first, b"(Put t)"))
+        too_many = b"530 NOT-ALLOWED The client has as many connections as it may have"
+        assert await said(connection) == [too_many]
+        second.close()
+        await eventually(lambda: host.connections == 2)
+        connection = await show(host, await lease(first, b"(Put t)"))
+        assert await response(connection) == b"200 OK Sink 't' ready"
+        assert await (await open_as(host, "some")).rest() == [Error(refused)]
+        assert await stored(connection) == 0
+        await eventually(lambda: host.connections == 2)
+        await enter(host, "some")
+
+
+async def test_subscriptions_of_a_client(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=[client("some", max_subscriptions=2)]) as host:
+        one, two = await enter(host, "some"), await enter(host, "some")
+        assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
+        get = await lease(two, b"(Get b From_current)")
+        refused = b"this client has its 2 subscriptions, the most it is configured for"
+        assert await two.refusal(b"(Subscribe c From_current)") == b"Subscribe c: " + refused
+        assert await two.refusal(b"(Get c From_current)") == b"Get c: " + refused
+        # One that is refused for another reason takes no place.
+        await one.ask(b"(Unsubscribe a)")
+        for command in (b"(Subscribe a (From_message 9))", b"(Get a (From_message 9))"):
+            assert (await one.refusal(command)).endswith(b"the next one is 1")
+        assert isinstance(await two.ask(b"(Subscribe c From_current)"), Subscribed)
+        assert (await one.refusal(b"(Subscribe a From_current)")).endswith(refused)
+        # A topic that is deleted gives its place back, and so does a lease that ends.
+        assert isinstance(await one.ask(b"(Delete c)"), Deleted)
+        assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
+        clock.jump(61)
+        await eventually(lambda: not len(host.server._leases))
+        feed = await show(host, await lease(one, b"(Get b From_current)"))
+        assert (await response(feed)).startswith(b"200 ")
+        assert (await one.refusal(b"(Subscribe d From_current)")).endswith(refused)
+        feed.close()
+        await eventually(lambda: host.connections == 2)
+        assert isinstance(await one.ask(b"(Subscribe d From_current)"), Subscribed)
+        del get
+
+
+async def test_connections_of_all(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(store, max_connections=3) as host:
+        clients = [await host.connect() for _ in range(3)]
+        for _ in range(20):
+            turned_away = await host.open()
+            with trio.fail_after(PATIENCE):
+                try:
+                    assert await turned_away.stream.receive_some(1) == b""
+                except trio.BrokenResourceError:
+                    pass
+        for one in clients:
+            await one.confirm()
+        clients[0].close()
+        await eventually(lambda: host.connections == 2)
+        await (await host.connect()).confirm()
+    lines = [
+        record.getMessage() for record in caplog.records if "the most there may be" in record.getMessage()
+    ]
+    assert 1 <= len(lines) <= 10
+
+
+async def test_who_says_nothing_makes_room(store: Path) -> None:
+    async with serving(store, max_connections=3) as host:
+        known = await host.connect()
+        silent = [await host.open(), await host.open()]
+        await eventually(lambda: host.handshakes == 2)
+        for _ in range(2):
+            newcomer = await host.connect()
+            await newcomer.confirm()
+            await silent.pop(0).ended()
+        await known.confirm()
+
+
+@asynccontextmanager
+async def passing(clock: MockClock) -> AsyncIterator[None]:
+    """Within the block, much time passes. What is in it must not be in a hurry."""
+
+    async def pass_time() -> None:
+        while True:
+            clock.jump(0.5)
+            await trio.sleep(0.005)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pass_time)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def received(conversation: Conversation, end: bytes) -> bytes:
+    """What comes, up to octets that end with these; however long that takes."""
+    octets = b""
+    while not octets.endswith(end):
+        data = await conversation.stream.receive_some(65536)
+        assert data, "the connection ended"
+        octets += data
+    return octets
+
+
+LINES_OF_100_KB = publish(b"t", [b"x" * 984] * 100)
+CONFIRMED = encode(Confirmed(1))
+
+
+async def test_octets_a_second_that_come_in(store: Path, clock: MockClock) -> None:
+    """100 KB at 10 KB a second, of which the first come at once. Nothing is dropped."""
+    async with serving(store, clients=[client("some", max_bytes_per_second=10_000)]) as host:
+        some = await enter(host, "some")
+        began = trio.current_time()
+        async with passing(clock):
+            await some.stream.send_all(LINES_OF_100_KB + b"(Confirm 1)\n")
+            await received(some, CONFIRMED)
+        assert trio.current_time() - began >= 8
+    async with serving(store) as host:
+        assert (await host.topics())[b"t"].messages == 100
+
+
+async def test_octets_a_second_are_those_of_all_connections_together(store: Path, clock: MockClock) -> None:
+    clients = [client("some", max_bytes_per_second=10_000), client("other")]
+    async with serving(store, clients=clients) as host:
+        both = [await enter(host, "some"), await enter(host, "some")]
+        other = await enter(host, "other")
+        for one in both:
+            await one.stream.send_all(LINES_OF_100_KB[: len(LINES_OF_100_KB) // 2] + b"(Confirm 1)\n")
+        # Nobody else has to wait meanwhile.
+        await other.send(LINES_OF_100_KB)
+        await other.confirm()
+        began = trio.current_time()
+        async with passing(clock), trio.open_nursery() as nursery:
+            for one in both:
+                nursery.start_soon(received, one, CONFIRMED)
+        assert trio.current_time() - began >= 6
+
+
+@pytest.mark.parametrize("way", ["subscription", "half-closed", "feed"])
+async def test_octets_a_second_that_go_out(store: Path, clock: MockClock, way: str) -> None:
+    """At this pace a client is sent nothing for longer than it takes to give up one that takes nothing."""
+    clients = [client("some", max_bytes_per_second=5000), client("other")]
+    bodies = [b"%02d" % number * 32_000 for number in range(20)]
+    missed = 3 if way == "half-closed" else 0
+    async with serving(store, clients=clients, ping_seconds=10, missed_pings=missed) as host:
+        other, some = await enter(host, "other"), await enter(host, "some")
+        for body in bodies:
+            await other.send(publish(b"t", [body]))
+            await other.confirm()
+        connection = some
+        if way == "feed":
+            connection = await show(host, await lease(some, b"(Get t From_beginning)"))
+            await response(connection)
+        else:
+            await some.say(b"(Subscribe t From_beginning)")
+        if way == "half-closed":
+            await some.done()
+        began = trio.current_time()
+        octets = b""
+        async with passing(clock):
+            while bodies[-1] not in octets:
+                data = await connection.stream.receive_some(65536)
+                assert data, "the connection ended"
+                octets += data
+        assert all(body in octets for body in bodies)
+        assert trio.current_time() - began >= 150
+        if way == "subscription":
+            assert octets.count(encode(Ping(0))[:5]) >= 10
+
+
+async def test_octets_a_second_of_a_sink(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=[client("some", max_bytes_per_second=10_000)]) as host:
+        some = await enter(host, "some")
+        connection = await show(host, await lease(some, b"(Put t)"))
+        assert await response(connection) == b"200 OK Sink 't' ready"
+        began = trio.current_time()
+        async with passing(clock):
+            await connection.stream.send_all(envelopes([b"x" * 989] * 100))
+            await connection.stream.send_eof()
+            assert await received(connection, b" 100 messages stored") == short(b"200 OK 100 messages stored")
+        assert trio.current_time() - began >= 8
