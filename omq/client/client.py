@@ -354,6 +354,7 @@ class Client:
         return bulk.fetching(
             settings.host,
             settings.port,
+            settings.security,
             settings.id,
             settings.connect_seconds,
             Fetch(_name(topic), first, count),

@@ -55,7 +55,7 @@ def check_address(data: bytes) -> None:
     """What a command line may hold after --server, and after --listen."""
     text = data.decode("utf-8", "surrogateescape")
     try:
-        host, port = parse_url(text)
+        host, port, _ = parse_url(text)
     except ValueError as error:
         _check_line(str(error))
     else:
