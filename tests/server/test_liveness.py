@@ -149,6 +149,6 @@ async def test_waiting_for_room_is_not_the_publishers_silence(store: Path, clock
 async def wait_until_full(host: InProcess) -> None:
     """Wait until the server takes nothing more from its publisher."""
     taken = -1
-    while taken != host.memory_used or taken < MIB // 2:
+    while taken != host.memory_used or taken < host.server.memory.waiting_octets // 2:
         taken = host.memory_used
         await trio.sleep(0.05)
