@@ -16,6 +16,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from omq.access.hashes import hash_of
 from omq.cli.allocator import keep_freed_memory
+from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
@@ -128,6 +129,7 @@ def main() -> None:
     faulthandler.enable()
     keep_freed_memory()
     log.info("%s", describe())
+    log.info("up to %d descriptors, and every connection takes one", raise_limit())
     try:
         trio.run(run, config)
     except (StoreError, ListenError, ConfigError) as problem:
