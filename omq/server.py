@@ -89,6 +89,11 @@ class Server:
         """The port of the first address."""
         return (self.addresses or self.tls_addresses)[0][1]
 
+    @property
+    def connections(self) -> int:
+        """How many there are, those included that have not said yet what they speak."""
+        return self._connections.used
+
     async def listen(self) -> "Listeners":
         """Open the configured addresses. Raises ListenError."""
         listeners = Listeners([], [])

@@ -34,7 +34,8 @@ Serve topics over the omq protocol: publish and subscribe, live and replayed, tr
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
 logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: what was published is stored and confirmed, the
 stores are flushed and closed, and it exits with 0. SIGHUP has it read its certificate, its key and the
-certificates of clients' authorities again, where it speaks TLS."""
+certificates of clients' authorities again, where it speaks TLS. SIGUSR1 has it log how many connections and tasks
+it has."""
 
 EPILOG = """\
 examples:
@@ -166,8 +167,8 @@ def configuration(arguments: argparse.Namespace) -> Config:
 
 
 async def run(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    awaited = [signal.SIGTERM, signal.SIGINT]
+    """Serve until SIGTERM or SIGINT; see DESCRIPTION for what other signals do."""
+    awaited = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
     if config.tls_cert is not None:
         awaited.append(signal.SIGHUP)
     with trio.open_signal_receiver(*awaited) as signals:
@@ -180,6 +181,10 @@ async def run(config: Config) -> None:
             async for number in signals:
                 if number == signal.SIGHUP:
                     await _reload(server)
+                    continue
+                if number == signal.SIGUSR1:
+                    tasks = trio.lowlevel.current_statistics().tasks_living
+                    log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
                     continue
                 log.info("%s: stopping", signal.Signals(number).name)
                 break
