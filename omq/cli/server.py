@@ -34,8 +34,8 @@ Serve topics over the omq protocol: publish and subscribe, live and replayed, tr
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
 logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: what was published is stored and confirmed, the
 stores are flushed and closed, and it exits with 0. SIGHUP has it read its certificate, its key and the
-certificates of clients' authorities again, where it speaks TLS. SIGUSR1 has it log how many connections and tasks
-it has."""
+certificates of clients' authorities again, where it speaks TLS. SIGUSR1 has it log how many connections
+and tasks it has."""
 
 EPILOG = """\
 examples:

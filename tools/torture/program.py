@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -16,6 +17,7 @@ from kills import kills
 from order import order
 from recording import NoCompiler
 from room import room
+from soak import JUDGED_SECONDS, soak
 from tally import Outcome
 from tqdm import tqdm
 
@@ -29,6 +31,9 @@ TORTURES: dict[str, tuple[Torture, int, str]] = {
     "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
 }
 DEFAULT_SEED = 1
+SOAK_SECONDS = 600
+SOAK_CONNECTIONS = 2000
+SOAK = "seconds with slow and hostile clients"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed: int = options.seed
     print(f"seed {seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="omq-torture-", dir=options.directory))
+    tortures = dict(TORTURES)
+    tortures["soak"] = partial(_soak, options.connections), 0, SOAK
     broken = False
-    for name, (torture, _, what) in TORTURES.items():
-        count: int = getattr(options, name)
+    for name, (torture, default, what) in tortures.items():
+        given: int | None = getattr(options, name)
+        count = given if given is not None else 0 if options.soak else default
         if not count:
             continue
         # A seed of its own, so that each can be repeated alone.
@@ -62,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         shutil.rmtree(directory)
     return int(broken)
+
+
+async def _soak(
+    connections: int, directory: Path, count: int, chance: random.Random, done: Callable[[], None]
+) -> Outcome:
+    return await soak(directory, count, connections, chance, done)
 
 
 def seed_number(text: str) -> int:
@@ -92,10 +106,25 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(
             f"--{name}",
             type=whole_number,
-            default=count,
             metavar="N",
             help=f"{what} (default {count}; 0 for none)",
         )
+    parser.add_argument(
+        "--soak",
+        type=whole_number,
+        nargs="?",
+        const=SOAK_SECONDS,
+        metavar="SECONDS",
+        help=f"{SOAK}, {SOAK_SECONDS} when no number is given; not done unless asked for, and then nothing "
+        f"else is but what is asked for too; latency and growth are judged from {JUDGED_SECONDS} seconds on",
+    )
+    parser.add_argument(
+        "--connections",
+        type=whole_number,
+        default=SOAK_CONNECTIONS,
+        metavar="N",
+        help=f"how many hostile connections the soak has (default {SOAK_CONNECTIONS})",
+    )
     parser.add_argument("--directory", help="where to work (default: the system's temporary directory)")
     return parser
 

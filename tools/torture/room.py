@@ -17,7 +17,7 @@ import trio
 from examiner import Examiner, Served
 from load import PERSISTENCES
 from server import Server
-from tally import Outcome
+from tally import Outcome, leaves
 
 from omq.client import (
     Client,
@@ -53,7 +53,7 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
             try:
                 outcome.messages += await scenario(place)
             except* Failed as group:
-                outcome.blame(str(place), map(str, _leaves(group)))
+                outcome.blame(str(place), map(str, leaves(group)))
         done()
     return outcome
 
@@ -342,10 +342,3 @@ def _mount(place: Path) -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     done: int = library.mount(b"omq", os.fsencode(place), b"tmpfs", 0, b"size=24m")
     return done == 0
-
-
-def _leaves(group: BaseExceptionGroup[Failed]) -> list[Failed]:
-    found: list[Failed] = []
-    for problem in group.exceptions:
-        found += _leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
-    return found

@@ -20,3 +20,11 @@ class Outcome:
     def count(self, topics: Mapping[str, Stored]) -> None:
         """Every message of these topics was looked at."""
         self.messages += sum(len(topic.messages) for topic in topics.values())
+
+
+def leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
+    """What went wrong, without the groups that Trio puts it into."""
+    found: list[Exception] = []
+    for problem in group.exceptions:
+        found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return found

@@ -1,0 +1,305 @@
+"""Slow and hostile clients, for a long time: does a well-behaved publisher or subscriber notice?
+
+A control publishes and subscribes while nothing else goes on, and then while the clients of `hostile` do what
+they do. At the end they go away, and everything must be as it was.
+"""
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import trio
+from control import Control, in_words
+from hostile import BUSY, HISTORY, KINDS, WORK
+from server import DidNotStart, Server
+from tally import Outcome, leaves
+from tqdm import tqdm
+from vitals import Vitals, counts, vitals
+
+from omq.client import Delivery, OmqError, Persistent, Sync, Transient, connect
+
+MIB = 1 << 20
+PROCESSES = 2
+"""How many processes the hostile clients are shared out to."""
+
+SETTINGS = "disk_reserve_bytes = 0\nretention_bytes = 67_108_864\n"
+
+MEMORY_OCTETS = 64 * MIB
+"""`memory_bytes`, as it is unless configured."""
+CONNECTION_OCTETS = 100 << 10
+"""What every connection may hold beyond that (docs/CONFIGURATION.md)."""
+
+STORED = 20_000
+"""Messages in the topics for those who read history, and for those who work."""
+BODY = b"h" * 1000
+
+BUSY_SECONDS = 0.05
+LOOK_SECONDS = 2.0
+AFTERWARDS_SECONDS = 60.0
+"""How long the server may take to be as it was, once the hostile clients are gone."""
+
+JUDGED_SECONDS = 180
+"""Shorter soaks measure, but judge neither latency nor growth: there is too little to compare."""
+MOST_LATENCY = 2.0
+"""How many times as long as before the median may be."""
+MOST_GROWTH = 1.1
+"""How many times as much memory as in the second minute the last fifth may have."""
+
+LOG_LINES = 60
+"""A minute, and as many besides."""
+
+
+class Failed(Exception):
+    """The soak could not go on."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What was seen."""
+
+    calm: dict[str, list[float]] = field(default_factory=dict)
+    soaked: dict[str, list[float]] = field(default_factory=dict)
+    before: Vitals | None = None
+    during: list[Vitals] = field(default_factory=list)
+    began: float = 0.0
+    most_connections: int = 0
+
+
+async def soak(
+    directory: Path, seconds: int, connections: int, chance: random.Random, done: Callable[[], None]
+) -> Outcome:
+    """So many seconds with so many hostile connections. `done` is called after each second."""
+    outcome = Outcome()
+    server = Server(directory / "soak", SETTINGS, "this-boot", {})
+    try:
+        port = await server.ready()
+        await _fill(port)
+        outcome.blame("soak", await _soak(server, port, seconds, connections, chance, done, outcome))
+    except* (DidNotStart, Failed, OmqError) as problems:
+        outcome.blame("soak", map(str, leaves(problems)))
+    except* trio.TooSlowError:
+        outcome.blame("soak", ["the server, or a process of hostile clients, did not answer in time"])
+    finally:
+        server.kill()
+    return outcome
+
+
+async def _fill(port: int) -> None:
+    """Make the topics, with what those find there who read history or work."""
+    async with connect(f"omq://127.0.0.1:{port}") as client:
+        await client.declare(BUSY, Delivery.BROADCAST, Transient())
+        await client.declare(HISTORY, Delivery.BROADCAST, Persistent(Sync.WEAK))
+        await client.declare(WORK, Delivery.ROUND_ROBIN, Persistent(Sync.WEAK))
+        for topic in (HISTORY, WORK):
+            for _ in range(STORED // 100):
+                await client.publish_many(topic, [BODY] * 100)
+            await client.confirm()
+
+
+async def _soak(
+    server: Server,
+    port: int,
+    seconds: int,
+    connections: int,
+    chance: random.Random,
+    done: Callable[[], None],
+    outcome: Outcome,
+) -> list[str]:
+    """What was not as it must be, a sentence each."""
+    control = Control(port)
+    record = Record()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(control.run)
+        busy = await nursery.start(_keep_busy, port)
+        calm = max(2, min(60, seconds // 10))
+        _tell("", "connections", "tasks", "MiB", "descriptors", "threads", "log", *control.latencies)
+        await trio.sleep(calm)
+        record.calm = _cut(control, dict.fromkeys(control.latencies, 0))
+        before = await counts(server)
+        record.before = vitals(server.process.pid)
+        _tell_vitals("before", before, record.before, server, record.calm)
+
+        made = await _hostile(server, port, seconds, connections, chance, done, control, record)
+
+        broken = await _as_it_was(server, before, record)
+        busy.cancel()
+        control.end()
+    outcome.messages += sum(len(found.seconds) for found in control.latencies.values())
+    broken += [sentence for found in control.latencies.values() for sentence in found.wrong[:5]]
+    for kind in KINDS:
+        print(f"  {made[kind.name]:7} connections of those that {kind.name}", flush=True)
+        if not made[kind.name]:
+            broken.append(f"there was nobody to {kind.name}")
+    return broken + _judged(server, seconds, connections, record)
+
+
+async def _keep_busy(
+    port: int, task_status: "trio.TaskStatus[trio.CancelScope]" = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Publish to the busy topic until cancelled."""
+    async with connect(f"omq://127.0.0.1:{port}") as client:
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            while True:
+                await client.publish(BUSY, BODY)
+                await trio.sleep(BUSY_SECONDS)
+
+
+async def _hostile(
+    server: Server,
+    port: int,
+    seconds: int,
+    connections: int,
+    chance: random.Random,
+    done: Callable[[], None],
+    control: Control,
+    record: Record,
+) -> Counter[str]:
+    """Have them come, look at what the server does, and have them go; how many connections were made."""
+    seed = chance.randrange(1 << 32)
+    program = Path(__file__).with_name("crowd.py")
+    made: Counter[str] = Counter()
+    with ExitStack() as stack:
+        async with trio.open_nursery() as nursery:
+            processes = []
+            for number in range(PROCESSES):
+                words = [str(word) for word in (port, seed, connections, number, PROCESSES)]
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, str(program), *words], stdin=-1, stdout=-1
+                )
+                stack.callback(process.kill)
+                processes.append(process)
+            nursery.start_soon(_watch, server, record)
+            record.began = trio.current_time()
+            first = {topic: len(found.seconds) for topic, found in control.latencies.items()}
+            minute = dict(first)
+            for second in range(1, seconds + 1):
+                await trio.sleep_until(record.began + second)
+                if server.process.poll() is not None:
+                    raise Failed(f"the server ended: {server.log()[-2000:]}")
+                done()
+                if second % 60 == 0 or second == seconds:
+                    told = await counts(server)
+                    record.most_connections = max(record.most_connections, told[0])
+                    now = _cut(control, minute)
+                    minute = {topic: len(found.seconds) for topic, found in control.latencies.items()}
+                    _tell_vitals(f"{second} s", told, record.during[-1], server, now)
+            record.soaked = _cut(control, first)
+            for process in processes:
+                assert process.stdin is not None
+                await process.stdin.aclose()
+            with trio.fail_after(30):
+                for process in processes:
+                    made.update(await _result(process))
+            nursery.cancel_scope.cancel()
+    return made
+
+
+async def _result(process: trio.Process) -> dict[str, int]:
+    """What a process of hostile clients says at its end. Raises Failed."""
+    assert process.stdout is not None
+    text = b"".join([part async for part in process.stdout])
+    if await process.wait():
+        raise Failed("a process of hostile clients ended by a defect of its own")
+    made: dict[str, int] = json.loads(text)
+    return made
+
+
+async def _watch(server: Server, record: Record) -> None:
+    while True:
+        record.during.append(vitals(server.process.pid))
+        await trio.sleep(LOOK_SECONDS)
+
+
+async def _as_it_was(server: Server, before: tuple[int, int], record: Record) -> list[str]:
+    """Wait until the server has as many connections, tasks and descriptors as before, and no more threads."""
+    assert record.before is not None
+    with trio.move_on_after(AFTERWARDS_SECONDS):
+        while True:
+            now = await counts(server)
+            seen = vitals(server.process.pid)
+            if now == before and seen.descriptors == record.before.descriptors:
+                break
+            await trio.sleep(1)
+    _tell_vitals("after", now, seen, server, {})
+    broken = []
+    for what, was, is_now in (
+        ("connections", before[0], now[0]),
+        ("tasks", before[1], now[1]),
+        ("descriptors", record.before.descriptors, seen.descriptors),
+    ):
+        if was != is_now:
+            broken.append(f"there were {was} {what} before, and {is_now} are left")
+    return broken
+
+
+def _judged(server: Server, seconds: int, connections: int, record: Record) -> list[str]:
+    assert record.before is not None
+    broken = []
+    if record.most_connections < connections // 2:
+        broken.append(f"there were {record.most_connections} connections at the most, of {connections}")
+    most = max(seen.memory for seen in record.during)
+    budget = record.before.memory + MEMORY_OCTETS + connections * CONNECTION_OCTETS
+    print(
+        f"  {most / MIB:.0f} MiB of memory at the most, of {budget / MIB:.0f}; "
+        f"{max(seen.threads for seen in record.during)} threads at the most",
+        flush=True,
+    )
+    if most > budget:
+        broken.append(f"{most / MIB:.0f} MiB of memory were taken, of {budget / MIB:.0f}")
+    lines = _log_lines(server)
+    if lines > LOG_LINES * (1 + seconds / 60):
+        broken.append(f"the log has {lines} lines")
+    log = server.log()
+    broken += [f"the log tells of a {word}" for word in ("Traceback", "defect") if word in log]
+    for topic, calm in record.calm.items():
+        ratio = median(record.soaked[topic]) / median(calm)
+        print(
+            f"  {topic}: {in_words(calm)} ms before, {in_words(record.soaked[topic])} ms meanwhile "
+            f"(median / 99th percentile), {ratio:.2f} times the median",
+            flush=True,
+        )
+        if seconds >= JUDGED_SECONDS and ratio > MOST_LATENCY:
+            broken.append(f"{topic}: the median latency was {ratio:.2f} times that of before")
+    if seconds >= JUDGED_SECONDS:
+        settled = _most_memory(record, 60, 120)
+        last = _most_memory(record, seconds * 0.8, seconds + 1)
+        print(f"  {settled / MIB:.0f} MiB in the second minute, {last / MIB:.0f} in the last fifth")
+        if last > settled * MOST_GROWTH:
+            broken.append(f"memory grew from {settled / MIB:.0f} to {last / MIB:.0f} MiB")
+    return broken
+
+
+def _most_memory(record: Record, begin: float, end: float) -> int:
+    """In these seconds of the soak."""
+    return max(seen.memory for seen in record.during if begin <= seen.when - record.began <= end)
+
+
+def _cut(control: Control, first: dict[str, int]) -> dict[str, list[float]]:
+    """What was measured from there on, of each topic."""
+    return {topic: found.seconds[first[topic] :] for topic, found in control.latencies.items()}
+
+
+def _log_lines(server: Server) -> int:
+    """How many lines the server has logged, but for those that it was asked for."""
+    return sum("SIGUSR1" not in line for line in server.log().splitlines())
+
+
+def _tell(*cells: object) -> None:
+    """A line of the table; tqdm keeps it clear of the progress bar."""
+    tqdm.write("  " + " ".join(f"{cell!s:>{12}}" for cell in cells), file=sys.stdout)
+    sys.stdout.flush()
+
+
+def _tell_vitals(
+    when: str, told: tuple[int, int], seen: Vitals, server: Server, latencies: dict[str, list[float]]
+) -> None:
+    memory = f"{seen.memory / MIB:.0f}"
+    words = map(in_words, latencies.values())
+    _tell(when, *told, memory, seen.descriptors, seen.threads, _log_lines(server), *words)
