@@ -1,6 +1,7 @@
 """The server: one store, its drivers, and listeners whose connections choose their terminal (design, 2)."""
 
 import logging
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ class Server:
         self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
         self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
-        self._dmp = Shared(catalogue, self._leases, memory, config, Places(config.max_dmp_connections))
+        self._defects = Repeats(log, logging.ERROR, "connections ended by a defect of the server")
+        self._untold = Repeats(log, logging.INFO, "news of sinks and feeds found no principal")
+        places = Places(config.max_dmp_connections)
+        self._dmp = Shared(catalogue, self._leases, memory, config, places, self._untold)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
         self._stopping = False
@@ -122,8 +126,8 @@ class Server:
             await self._choose_terminal(stream, transport, tls_only=tls_only)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
-        except Exception:
-            log.exception("a connection ended by a defect of the server")
+        except Exception:  # noqa: BLE001 - it is told, and the others go on
+            self._defects.add(f"a connection ended by a defect of the server\n{traceback.format_exc()}")
         finally:
             self._connections.give()
             transport.close()
@@ -214,6 +218,8 @@ class Server:
             self.clients.look()
             self._turned_away.look()
             self._strangers.look()
+            self._untold.look()
+            self._defects.look()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""

@@ -9,7 +9,7 @@ SECONDS = 10.0
 
 
 class Repeats:
-    """At most LINES lines in SECONDS, and how many more there were."""
+    """At most LINES lines in SECONDS, and how many more there were; one line only while that goes on."""
 
     def __init__(self, log: logging.Logger, level: int, what: str) -> None:
         """`what` is what there were more of, in the plural: "attempts that failed"."""
@@ -19,19 +19,23 @@ class Repeats:
         self._until = -1.0
         self._written = 0
         self._more = 0
+        self._flooded = False
 
     def add(self, line: str) -> None:
         """Write a line, or count it."""
         self.look()
         now = trio.current_time()
         if now >= self._until:
+            goes_on = self._flooded and now < self._until + SECONDS
+            self._written = LINES - 1 if goes_on else 0
             self._until = now + SECONDS
-            self._written = 0
+            self._flooded = False
         if self._written < LINES:
             self._written += 1
             self._log.log(self._level, "%s", line)
         else:
             self._more += 1
+            self._flooded = True
 
     def look(self) -> None:
         """Say how many more there were, when it is time."""

@@ -16,6 +16,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from omq.access.hashes import hash_of
 from omq.cli.allocator import keep_freed_memory
+from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
@@ -129,6 +130,7 @@ def main() -> None:
     # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
     faulthandler.enable()
     keep_freed_memory()
+    look_seldom()
     log.info("%s", describe())
     log.info("up to %d descriptors, and every connection takes one", raise_limit())
     try:

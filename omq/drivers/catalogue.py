@@ -11,6 +11,7 @@ import trio
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.channel import Refused
+from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -53,6 +54,7 @@ class Catalogue:
         self._resources = Resources(
             memory=memory,
             readers=trio.CapacityLimiter(READERS),
+            listers=trio.CapacityLimiter(1),
             reserve=self._reserve,
         )
         self._drivers: dict[bytes, Driver] = {}
@@ -60,6 +62,8 @@ class Catalogue:
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
+        self._complaints = Complaints(log, "the catalogue")
+        self._leftovers = Complaints(log, "not all of a deleted topic could be deleted yet")
 
     def __iter__(self) -> Iterator[Driver]:
         return iter(self._drivers.values())
@@ -278,7 +282,7 @@ class Catalogue:
                         await driver.writer.call(partial(driver.environment.drop, driver.topic.id))
                     except StoreError as problem:
                         # The catalogue has forgotten it: the next start drops what is left.
-                        log.error("%r: not all of it could be deleted yet: %s", name, problem)
+                        self._leftovers.add(f"{name!r}: {problem}")
             return driver.topic
 
     def _stop(self, driver: Driver) -> None:
@@ -299,7 +303,7 @@ class Catalogue:
         try:
             return await trio.to_thread.run_sync(function)
         except StoreError as problem:
-            log.error("the catalogue: %s", problem)
+            self._complaints.add(problem)
             raise Refused(for_clients(problem)) from problem
 
     def release_ids(self) -> dict[int, int]:

@@ -16,14 +16,16 @@ class Confirmation:
     def settle(self, failure: str | None = None) -> None:
         self.settled = True
         self.failure = failure
-        if self._listener is not None:
-            self._listener()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` when it is settled, at once if it is already."""
-        self._listener = listener
         if self.settled:
             listener()
+        else:
+            self._listener = listener
 
 
 def confirmed() -> Confirmation:

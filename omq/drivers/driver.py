@@ -43,6 +43,8 @@ class Resources:
 
     memory: Memory
     readers: trio.CapacityLimiter
+    listers: trio.CapacityLimiter
+    """For lists of what is stored: work for the interpreter, which every thread takes from all others."""
     reserve: Callable[[int, int], Awaitable[None]]
     """Reserve durably, for a topic id, all ids below another."""
 
@@ -89,6 +91,7 @@ class Driver(ABC):
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
         self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
+        self._unreadable = Complaints(log, f"{opening.topic.topic!r} cannot be read")
         self._reserving = trio.Lock()
         self._time = opening.time
 
@@ -228,12 +231,17 @@ class Driver(ABC):
     async def read(self, position: int, octets: int) -> list[StoredBlock]:
         """Stored blocks from `position` on, whole, none that subscribers may not see yet.
 
-        Raises storage.errors.DamagedBlock when the first of them is damaged.
+        Raises storage.errors.DamagedBlock when the first of them is damaged, and StoreError, which the log
+        tells.
         """
-        environment = self.environment
-        blocks = await trio.to_thread.run_sync(
-            partial(environment.read_stored, self.topic.id, position, octets), limiter=self.resources.readers
-        )
+        read = partial(self.environment.read_stored, self.topic.id, position, octets)
+        try:
+            blocks = await trio.to_thread.run_sync(read, limiter=self.resources.readers)
+        except DamagedBlock:
+            raise
+        except StoreError as problem:
+            self._unreadable.add(problem)
+            raise
         return [stored for stored in blocks if stored.block.first < self.next_id]
 
     async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
@@ -262,14 +270,17 @@ class Driver(ABC):
     async def stored_blocks(self, first: int, count: int, limit: int) -> list[BlockInfo]:
         """The blocks that hold any of `count` messages from `first` on, the first `limit` of them.
 
-        Raises storage.errors.StoreError.
+        Raises storage.errors.StoreError, which the log tells.
         """
         end = min(first + count, self.next_id)
         if first >= end:
             return []
-        infos = await trio.to_thread.run_sync(
-            partial(self.environment.blocks, self.topic.id, first, limit), limiter=self.resources.readers
-        )
+        look = partial(self.environment.blocks, self.topic.id, first, limit)
+        try:
+            infos = await trio.to_thread.run_sync(look, limiter=self.resources.listers)
+        except StoreError as problem:
+            self._unreadable.add(problem)
+            raise
         return [info for info in infos if info.first < end]
 
     @property

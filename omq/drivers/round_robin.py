@@ -14,6 +14,7 @@ from typing import assert_never
 import trio
 
 from omq.drivers.channel import Gone, Refused, Subscriber
+from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.holdings import Holdings
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
@@ -58,6 +59,7 @@ class RoundRobinDriver(Driver):
         self._room_made = trio.lowlevel.ParkingLot()
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
+        self._gone = Complaints(log, f"{self.topic.topic!r}: not dealt")
 
     # -- channels ------------------------------------------------------------------------------------------
 
@@ -172,8 +174,7 @@ class RoundRobinDriver(Driver):
                         await self._deal_returned(self._returned[0])
                     else:
                         await self._deal_next()
-                except StoreError as problem:
-                    log.error("%r cannot be read: %s", self.topic.topic, problem)
+                except StoreError:
                     await trio.sleep(RETRY_SECONDS)
                 await trio.lowlevel.checkpoint()
 
@@ -254,7 +255,7 @@ class RoundRobinDriver(Driver):
         return self._read_ahead[0] if self._read_ahead else None
 
     def _report(self, gone: Gone) -> None:
-        log.error("%r: messages %d to %d: %s", self.topic.topic, gone.first, gone.last, gone.reason)
+        self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}")
         for channel in self._channels:
             channel.tell(gone)
 

@@ -164,7 +164,7 @@ def _atom(written: bytes) -> bytes:
 # -- from lines to events -----------------------------------------------------------------------------------
 
 
-SLOW_LINES = 64
+SLOW_LINES = 8
 """How many lines in other than the quick forms are read at a time, with the compiled codec."""
 
 SLOW_OCTETS = 4 << 10
@@ -211,11 +211,17 @@ class _Events:
         return self._events
 
 
+_BLANK_LINES = re.compile(rb"(?:[ \t]*+\n)++")
+
+
 def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     """The compiled codec takes lines as long as it knows them, then one is read here."""
     events = _Events()
     slow = 0
     while position < len(lines) and slow < SLOW_LINES:
+        if blank := _BLANK_LINES.match(lines, position):
+            position = blank.end()
+            continue
         spans = codec.native.Spans(lines)
         topic, position = spans.take_lines(position)
         if topic is not None:

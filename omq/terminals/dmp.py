@@ -19,6 +19,7 @@ from typing import assert_never
 import trio
 
 from omq.access.limits import Places
+from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import Feed
@@ -65,6 +66,8 @@ class Shared:
     config: Config
     places: Places
     """For sinks and feeds."""
+    untold: Repeats
+    """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
 
 
 class DmpTerminal:
@@ -192,7 +195,9 @@ class DmpTerminal:
         if driver is None or driver.topic.id != sink.topic.id:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        service = SinkService(self._transport, self._intake, shared.catalogue, shared.config, sink, principal)
+        service = SinkService(
+            self._transport, self._intake, shared.catalogue, shared.config, sink, principal, shared.untold
+        )
         self._service = service
         self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
@@ -201,7 +206,9 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        service = FeedService(self._transport, feed, principal, self._shared.config.feed_null_seconds)
+        service = FeedService(
+            self._transport, feed, principal, self._shared.config.feed_null_seconds, self._shared.untold
+        )
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 

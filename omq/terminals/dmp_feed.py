@@ -4,12 +4,12 @@ Two tasks: one writes envelopes and null messages, the other reads, to see when 
 feed is ready nothing but envelopes goes to the client, so what else there is to say goes to its principal.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import assert_never
 
 import trio
 
+from omq.access.repeats import Repeats
 from omq.drivers.channel import Channel, Cut, Gone, Messages
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Principal
@@ -24,16 +24,17 @@ from omq.terminals.transport import Transport
 from storage.blocks import FRAME_HEADER
 from storage.errors import StoreError
 
-log = logging.getLogger("omq.terminal")
-
 
 class FeedService:
     """Serves one feed, from its ready response to the end of its connection."""
 
-    def __init__(self, transport: Transport, feed: Feed, principal: Principal, null_seconds: float) -> None:
+    def __init__(
+        self, transport: Transport, feed: Feed, principal: Principal, null_seconds: float, untold: Repeats
+    ) -> None:
         self._transport = transport
         self._feed = feed
         self._principal = principal
+        self._untold = untold
         self._pace = principal.client.sent
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
@@ -119,7 +120,6 @@ class FeedService:
         try:
             taken = await channel.take()
         except StoreError as problem:
-            log.error("%r cannot be read: %s", self._feed.topic.topic, problem)
             await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
             return False
         if self._feed.has_ended:
@@ -160,7 +160,7 @@ class FeedService:
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(sentence("Feed", self._feed.topic.topic, what)):
-            log.info("%s: feed %r: %s", self._transport.peer(), self._feed.topic.topic, what)
+            self._untold.add(f"{self._transport.peer()}: feed {self._feed.topic.topic!r}: {what}")
 
 
 def _whole_envelopes(envelopes: bytes, octets: int) -> int:

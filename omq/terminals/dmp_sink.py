@@ -4,11 +4,11 @@ One task: it reads envelopes and posts their messages, and waits for room where 
 reading of its socket. When the client has closed its sending side everything is seen through, and answered.
 """
 
-import logging
 from dataclasses import dataclass
 
 import trio
 
+from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
@@ -26,8 +26,6 @@ from omq.protocol.dmp_responses import ResponseCode, response
 from omq.protocol.sentences import sentence
 from omq.terminals.intake import Intake
 from omq.terminals.transport import Transport
-
-log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +91,14 @@ class SinkService:
         config: Config,
         sink: Sink,
         principal: Principal,
+        untold: Repeats,
     ) -> None:
         self._transport = transport
         self._intake = intake
         self._catalogue = catalogue
         self._topic = sink.topic
         self._principal = principal
+        self._untold = untold
         self._pace = principal.client.received
         self._envelopes = EnvelopeReader(config.max_message_bytes)
         self._posts = Posts()
@@ -221,4 +221,4 @@ class SinkService:
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(sentence("Sink", self._topic.topic, what)):
-            log.info("%s: sink %r: %s", self._transport.peer(), self._topic.topic, what)
+            self._untold.add(f"{self._transport.peer()}: sink {self._topic.topic!r}: {what}")

@@ -6,7 +6,6 @@ between answers and subscriptions. A piece is read only when there is memory for
 when it was sent. So a connection holds one piece, however much it asked for and however slowly it reads.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -26,8 +25,6 @@ from storage.errors import StoreError
 
 PATIENCE_SECONDS = 10.0
 """How long a client may take to read a piece while others wait for the memory that it takes."""
-
-log = logging.getLogger("omq.terminal")
 
 
 def stored_topic(catalogue: Catalogue, name: bytes, first: int, count: int) -> Driver:
@@ -97,6 +94,7 @@ class Fetches:
         self._commands.clear()
         self._frames.clear()
         self._scope.cancel()
+        self._wake = _nobody
 
     # -- the task ------------------------------------------------------------------------------------------
 
@@ -112,7 +110,6 @@ class Fetches:
                 except Refused as refused:
                     await self._send([_error(command, str(refused))])
                 except StoreError as problem:
-                    log.error("%r cannot be read: %s", command.topic, problem)
                     await self._send([_error(command, for_clients(problem))])
                 self._commands.popleft()
                 self._wake()
@@ -173,6 +170,10 @@ class Fetches:
                 await self._sent.wait()
         finally:
             self._since = None
+
+
+def _nobody() -> None:
+    """Is to be woken any more."""
 
 
 def _error(command: types.Fetch, what: str) -> tuple[Octets, ...]:

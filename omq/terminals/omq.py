@@ -40,6 +40,9 @@ from storage.errors import StoreError
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""
 
+MOST_REPLY_OCTETS = 32 << 10
+"""How much memory they may take before no more commands are read: some answers are large."""
+
 MOST_BLOCKS = 4096
 """How many blocks the answer to one Blocks lists: some 300 KiB."""
 
@@ -161,6 +164,11 @@ class OmqTerminal:
             self._over = True
             self._replied.unpark_all()
             self._intake.close()
+            # Nothing here is to point back at this: so what it holds is free at once, and need not be found
+            # by a garbage collection, which keeps everybody waiting.
+            self._fetches.stop()
+            self._replies.clear()
+            self._ready.clear()
             self._transport.close()
 
     def sweep(self, now: float) -> None:
@@ -278,7 +286,6 @@ class OmqTerminal:
         try:
             taken = await channel.take()
         except StoreError as problem:
-            log.error("%r cannot be read: %s", subscription.topic.topic, problem)
             what = f"{for_clients(problem)}, the connection is closed"
             self.fail(sentence("Subscribe", subscription.topic.topic, what))
             return
@@ -298,6 +305,7 @@ class OmqTerminal:
                     channel.written(_whole_messages(cuts, parts, self._transport.sent - before))
                     if subscription.is_closed():
                         channel.close()
+                        subscription.channel = None
             case Gone(first, last, reason):
                 what = f"messages {first} to {last} are gone: {reason}"
                 text = sentence("Subscribe", subscription.topic.topic, what)
@@ -316,12 +324,14 @@ class OmqTerminal:
         subscription.close()
         if subscription is not self._sending and subscription.channel is not None:
             subscription.channel.close()
+            subscription.channel = None
 
     def ended(self, subscription: Subscription) -> None:
         """The topic was deleted, and the channel with it."""
         self._subscriptions.pop(subscription.topic.topic, None)
         self._ready.pop(subscription, None)
         subscription.close()
+        subscription.channel = None
         self._credits.pop(subscription.topic.topic, None)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
@@ -442,7 +452,10 @@ class OmqTerminal:
         return True
 
     async def _room_for_replies(self) -> None:
-        while len(self._replies) + len(self._fetches) >= MOST_REPLIES and not self._over:
+        while not self._over and (
+            len(self._replies) + len(self._fetches) >= MOST_REPLIES
+            or self._replies.octets >= MOST_REPLY_OCTETS
+        ):
             await self._replied.park()
 
     async def _report(self, text: bytes) -> None:
@@ -550,7 +563,6 @@ class OmqTerminal:
         try:
             found = await driver.stored_blocks(first, count, MOST_BLOCKS)
         except StoreError as problem:
-            log.error("%r cannot be listed: %s", topic, problem)
             raise Refused(for_clients(problem)) from problem
         return types.BlockList(
             tuple(types.BlockInfo(info.first, info.count, info.time, info.bytes) for info in found)

@@ -17,6 +17,10 @@ COLLECTED_OCTETS = 64 << 10
 """How much is collected at once: an answer can be large, and others have their turn after each send."""
 
 
+ANSWER_OCTETS = 200
+"""About what an answer that waits takes beside its octets."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """A frame, and what is to happen when it is on its way."""
@@ -61,28 +65,36 @@ class Replies:
         self._wake = wake
         self._queue: deque[_Answer | _Look | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
+        self.octets = 0
+        """About how much memory the answers take that wait."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
         """Answer with a frame; call `then` when it is about to be sent."""
-        self._queue.append(_Answer(encode(frame), then))
-        self._wake()
+        self._answer(encode(frame), then)
 
     def after(self, then: Callable[[], None]) -> None:
         """Call `then` when everything before it is answered; it has no answer here."""
-        self._queue.append(_Answer(b"", then))
+        self._answer(b"", then)
+
+    def _answer(self, octets: bytes, then: Callable[[], None] | None) -> None:
+        self._queue.append(_Answer(octets, then))
+        self.octets += len(octets) + ANSWER_OCTETS
         self._wake()
 
     def look(self, frame: Callable[[], Frame]) -> None:
         """Answer with a frame that is made when it is about to be sent."""
         self._queue.append(_Look(frame))
+        self.octets += ANSWER_OCTETS
         self._wake()
 
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
         """Answer so many Publishes with one Error: the next Confirm will say so too."""
-        self._queue.append(_Refusal(encode(Error(text)), count))
+        refusal = _Refusal(encode(Error(text)), count)
+        self._queue.append(refusal)
+        self.octets += len(refusal.octets) + ANSWER_OCTETS
         self._wake()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
@@ -97,6 +109,11 @@ class Replies:
         self._queue.append(_Confirm(n))
         self._wake()
 
+    def clear(self) -> None:
+        """Answer nothing more."""
+        self._queue.clear()
+        self.octets = 0
+
     def collect(self) -> bytes:
         """The answers that can be given now."""
         ready: list[bytes] = []
@@ -106,12 +123,15 @@ class Replies:
             match answer:
                 case _Answer(octets, then):
                     ready.append(octets)
+                    self.octets -= len(octets) + ANSWER_OCTETS
                     if then is not None:
                         then()
                 case _Look(frame):
                     ready.append(encode(frame()))
+                    self.octets -= ANSWER_OCTETS
                 case _Refusal(octets, refused):
                     ready.append(octets)
+                    self.octets -= len(octets) + ANSWER_OCTETS
                     self._refused += refused
                 case _Outcome(topic, count, confirmation):
                     if not confirmation.settled:

@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+import trio
 
+from omq.protocol.frames import encode
 from omq.protocol.types import Confirmed, Declared, Error, Message, Subscribed, Topic, TopicList, Unsubscribed
+from omq.terminals.omq import MOST_REPLY_OCTETS, OmqTerminal
+from omq.terminals.replies import ANSWER_OCTETS
 
 from .conversation import CONNECT, VERSION_ONE, numbered, publish, serving
 
@@ -154,3 +158,39 @@ async def test_many_answers_that_nobody_reads_yet_are_not_lost(store: Path) -> N
         await client.send(b"".join(b"(Confirm %d)\n" % n for n in range(20_000)))
         for n in range(20_000):
             assert await client.frame() == Confirmed(n)
+
+
+@pytest.mark.parametrize("command", [b"(Blocks t 1 100)", b"(Subscribe t From_current)", b"(Nonsense)"])
+async def test_answers_that_nobody_reads_take_little_memory(store: Path, command: bytes) -> None:
+    """They are bounded in octets: their number alone would allow for a thousand long ones."""
+    count = 20_000
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        for _ in range(100):
+            await client.send(publish(b"t", [b"a block"]))
+            await client.confirm()
+        before = set(host.server._terminals)
+        flood = await host.connect(receive_octets=4096)
+        await flood.settle()
+        (terminal,) = set(host.server._terminals) - before
+        assert isinstance(terminal, OmqTerminal)
+        longest = len(encode(await client.ask(command)))
+        most = 0
+
+        async def send() -> None:
+            await flood.say(*[command] * count)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            # Once nothing moves any more, the client has to read.
+            still = 0
+            while still < 20:
+                was = terminal._transport.sent, len(terminal._replies)
+                await client.settle()
+                still = still + 1 if was == (terminal._transport.sent, len(terminal._replies)) else 0
+                most = max(most, terminal._replies.octets)
+            assert 0 < most <= MOST_REPLY_OCTETS + longest + ANSWER_OCTETS
+            for _ in range(count):
+                await flood.frame()
+        assert terminal._replies.octets == 0

@@ -1,0 +1,69 @@
+"""What a connection held is free as soon as it is over: no garbage collection has to find it.
+
+A collection keeps everybody waiting, and until it comes what is held stays held.
+"""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from omq.drivers.broadcast import BroadcastChannel
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.terminals.dmp import DmpTerminal
+from omq.terminals.omq import OmqTerminal, Subscription
+from omq.terminals.transport import Transport
+
+from . import dmp_conversation as dmp
+from .conversation import InProcess, eventually, serving
+
+KINDS = (OmqTerminal, DmpTerminal, Subscription, Transport, BroadcastChannel, RoundRobinChannel)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is collected meanwhile."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def left() -> list[object]:
+    return [found for found in gc.get_objects() if isinstance(found, KINDS)]
+
+
+def stuck_answers(host: InProcess) -> int:
+    """How many octets of answers wait, over all connections."""
+    return sum(each._replies.octets for each in host.server._terminals if isinstance(each, OmqTerminal))
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("how", ["closed", "reset"])
+async def test_connections_leave_nothing_behind(store: Path, how: str) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        await client.ask(b"(Declare work Round_robin Transient)")
+        await client.ask(b"(Subscribe t From_beginning)")
+        await client.ask(b"(Subscribe work From_current)")
+        await client.ask(b"(Put t)")
+        await client.ask(b"(Get t From_current)")
+        others = [await dmp.sink(host, client), (await dmp.feed(host, client)).connection]
+        await others[0].send(dmp.envelopes([b"a", b"b"]) + b"\0\0\1")
+        stuck = await host.connect(receive_octets=4096)
+        # Answers that wait, of each kind, and a line that is not complete.
+        await stuck.say(b"(Publish t x)", *[b"(Declare t Broadcast (Persistent Weak))"] * 2000)
+        await stuck.say(
+            b"(Fetch t 1 5)", b"(Confirm 1)", b"Topics", b"(Nonsense)", b"(Subscribe t From_current)"
+        )
+        await stuck.send(b"(Publish t " + b"x" * 1000)
+        await eventually(lambda: stuck_answers(host) > 0)
+        for each in (client, stuck, *others):
+            if how == "reset":
+                each.reset()
+            else:
+                each.close()
+        await eventually(lambda: host.server.connections == 0)
+        await eventually(lambda: not left())
