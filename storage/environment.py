@@ -30,6 +30,7 @@ from storage.records import (
     BlockInfo,
     Extent,
     Position,
+    TooOld,
     Usage,
     block_info,
     block_key,
@@ -191,11 +192,13 @@ class Environment:
             if not more:
                 return extent
 
-    def retain(self, topic: int, max_bytes: int | None, oldest: int | None, keep_from: int | None) -> Extent:
+    def retain(
+        self, topic: int, max_bytes: int | None, too_old: TooOld | None, keep_from: int | None
+    ) -> Extent:
         """Deletes the oldest blocks until what is left keeps to the limits; None is no limit.
 
         ``max_bytes``: octets of stored values; the newest block is kept even when it alone has more.
-        ``oldest``: microseconds since the epoch; blocks whose last message is older go, the newest block too.
+        ``too_old``: blocks with nothing but such messages go, the newest block too.
         ``keep_from``: blocks with this message id or later ones are never deleted.
 
         At most 256 blocks a call, in one transaction: call again while the extent changes.
@@ -205,8 +208,7 @@ class Environment:
             if keep_from is not None and info.next > keep_from:
                 return True
             too_many = max_bytes is not None and extent.bytes > max_bytes and info.last != extent.last
-            too_old = oldest is not None and info.time + info.span < oldest
-            return not (too_many or too_old)
+            return not (too_many or (too_old is not None and _is_too_old(info, too_old)))
 
         return self._freeing(topic, kept)[0]
 
@@ -432,3 +434,8 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     extent = extent_of(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
     _put_extent(transaction, topic, Extent(extent.first, extent.last, extent.messages, extent.bytes - saved))
+
+
+def _is_too_old(info: BlockInfo, too_old: TooOld) -> bool:
+    by_time = info.next <= too_old.time_below and info.time + info.span < too_old.time
+    return by_time or info.next <= too_old.below

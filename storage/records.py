@@ -20,6 +20,20 @@ _TOPIC = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
+class TooOld:
+    """Which messages are older than they may become, told by their times and, as clocks can be set, by their
+    ids. A block is too old when all its messages are, by the one or by the other.
+    """
+
+    time: int
+    """Microseconds since the epoch: messages with an earlier time,"""
+    time_below: int
+    """and of those only the ones below this id."""
+    below: int
+    """All messages below this id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Extent:
     """What is stored of one topic.
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from omq.drivers.ages import Ages
 from omq.drivers.channel import Channel, End, Gone, Refused, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
@@ -82,6 +83,8 @@ class Driver(ABC):
         self.reserved = opening.reserved
         self.extent = opening.extent
         self.retention = opening.retention
+        seconds = opening.retention[1]
+        self.ages = None if seconds is None else Ages(self.next_id, seconds)
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False

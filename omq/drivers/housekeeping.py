@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from functools import partial
 
 import trio
@@ -136,17 +135,19 @@ async def tidy(driver: Driver, writer: Writer) -> None:
             driver.merge_from = start
             start = await writer.call(partial(environment.merge_small, topic, start))
         driver.extent = await writer.call(partial(environment.extent, topic))
-    octets, seconds = driver.retention
+    octets, _ = driver.retention
     too_many = octets is not None and driver.extent.bytes > octets
-    if not driver.extent.messages or not (too_many or seconds is not None):
+    if driver.ages is not None:
+        driver.ages.mark(driver.next_id)
+    if not driver.extent.messages or not (too_many or driver.ages is not None):
         return
-    oldest = None if seconds is None else time.time_ns() // 1000 - int(seconds * 1_000_000)
+    too_old = None if driver.ages is None else driver.ages.too_old()
     keep_from = None
     if isinstance(driver, RoundRobinDriver):
         position = driver.position()
         keep_from = position.undone[0] if position.undone else position.cursor
     while True:
-        extent = await writer.call(partial(environment.retain, topic, octets, oldest, keep_from))
+        extent = await writer.call(partial(environment.retain, topic, octets, too_old, keep_from))
         changed = extent != driver.extent
         driver.extent = extent
         if not changed:

@@ -17,6 +17,7 @@ from storage.environment import BlockInfo, Environment, Extent, Position
 from storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
 from storage.levels import Level
 from storage.merging import MERGED_BYTES, MERGED_MESSAGES
+from storage.records import TooOld
 
 
 @pytest.fixture
@@ -115,6 +116,11 @@ def test_extents_of_topics_without_messages(environment: Environment) -> None:
     assert environment.extents() == {}
 
 
+def before(time: int) -> TooOld:
+    """All messages with an earlier time."""
+    return TooOld(time, time_below=1 << 63, below=0)
+
+
 def test_retention_by_size_keeps_the_newest_block(environment: Environment) -> None:
     blocks = [numbered(1, 10 * n, 10) for n in range(6)]
     environment.append(blocks)
@@ -132,14 +138,27 @@ def test_retention_by_age_looks_at_the_last_message(environment: Environment) ->
     environment.append([*old, numbered(1, 2, 1, time=NOON + 100)])
     assert environment.merge_small(1, 0) is not None
     assert [info.span for info in environment.blocks(1, 0)] == [100]
-    assert environment.retain(1, None, NOON + 100, None).messages == 3
-    assert environment.retain(1, None, NOON + 101, 2).messages == 3
-    assert environment.retain(1, None, NOON + 101, 3) == Extent(3, 2, 0, 0)
+    assert environment.retain(1, None, before(NOON + 100), None).messages == 3
+    assert environment.retain(1, None, before(NOON + 101), 2).messages == 3
+    assert environment.retain(1, None, before(NOON + 101), 3) == Extent(3, 2, 0, 0)
+
+
+def test_retention_by_age_may_be_told_by_ids(environment: Environment) -> None:
+    environment.append([numbered(1, 10 * n, 10, time=NOON) for n in range(4)])
+
+    def kept(time: int, time_below: int, below: int) -> int:
+        return environment.retain(1, None, TooOld(time, time_below, below), None).first
+
+    assert kept(NOON, 1000, 0) == 0  # none is too old
+    assert kept(NOON + 1, 9, 9) == 0  # not all messages of the first block are
+    assert kept(NOON + 1, 10, 0) == 10
+    assert kept(NOON, 1000, 20) == 20
+    assert kept(NOON + 1, 1000, 0) == 40  # the newest block, too
 
 
 def test_retention_is_bounded_and_goes_on_when_called_again(environment: Environment) -> None:
     environment.append([numbered(1, n, 1, size=1) for n in range(600)])
-    assert [environment.retain(1, None, NOON + 1, None).messages for _ in range(4)] == [344, 88, 0, 0]
+    assert [environment.retain(1, None, before(NOON + 1), None).messages for _ in range(4)] == [344, 88, 0, 0]
     environment.append([numbered(2, n, 1, size=1) for n in range(600)])
     assert environment.trim(2, 599).messages == 1
     environment.append([numbered(3, n, 1, size=1) for n in range(600)])
@@ -491,7 +510,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
 
     @rule(topic=topics, age=st.integers(0, 600), keep_from=st.integers(0, 60))
     def retain(self, topic: int, age: int, keep_from: int) -> None:
-        self.environment.retain(topic, None, NOON + age, keep_from)
+        self.environment.retain(topic, None, before(NOON + age), keep_from)
         self.keep(topic, lambda info: info.next > keep_from or info.time + info.span >= NOON + age)
 
     @rule(topic=topics, size=st.integers(0, 2000))
