@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kill omq-server, cut its power, damage its files, take away its room: does it keep its promises?
+"""Kill omq-server, cut its power, damage its files, take its room, let hostile clients at it: does it keep its
+promises?
 
 `--help` lists what it does; docs/RELIABILITY.md says what is promised.
 """

@@ -50,6 +50,34 @@ def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None
     directory.rmdir()  # it was left empty
 
 
+def test_a_short_soak(tmp_path: Path) -> None:
+    """A few hostile clients for some seconds. How long messages take is measured here, and not judged."""
+    done = subprocess.run(
+        [sys.executable, PROGRAM, "--soak", "10", "--connections", "150", "--directory", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    kept = r"^soak: 10 .*, [1-9]\d* messages looked at, 0 promises broken$"
+    assert re.search(kept, done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert done.returncode == 0
+    assert not any(f"\n{name}: " in done.stdout for name in ALL)  # nothing else was done
+    # Every kind of client was there, and when they were gone the server had what it had before.
+    made = re.findall(r"^ +(\d+) connections of those that .+$", done.stdout, re.MULTILINE)
+    assert len(made) >= 12
+    assert "0" not in made
+    rows = {
+        words[0]: words[1:]
+        for line in done.stdout.splitlines()
+        if (words := line.split()) and words[0] in ("before", "after")
+    }
+    connections, tasks, _, descriptors, *_ = rows["before"]
+    assert rows["after"][:2] == [connections, tasks]
+    assert rows["after"][3] == descriptors
+    tmp_path.rmdir()  # it was left empty
+
+
 def test_the_document_tells_the_defaults() -> None:
     said = subprocess.run(
         [sys.executable, PROGRAM, "--help"], capture_output=True, text=True, check=True

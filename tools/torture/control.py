@@ -43,6 +43,10 @@ class Control:
                 task_status.started()
                 await self._publish(publisher)
 
+    def count(self) -> dict[str, int]:
+        """How many have come, by topic."""
+        return {topic: len(found.seconds) for topic, found in self.latencies.items()}
+
     def end(self) -> None:
         """Publish no more; `run` returns when everything has come."""
         self._ending.set()

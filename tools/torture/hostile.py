@@ -25,6 +25,9 @@ DRAIN = "drain"
 LITTLE = 4096
 """Octets of what the kernel receives for a client that does not want to read."""
 
+DWELL_SECONDS = 4.0
+"""How long those stay on average that break off."""
+
 _FRAME = struct.Struct(">IB")
 _LEASED = 7
 
@@ -62,6 +65,10 @@ class Client:
         self.made += 1
         await send(made, octets)
         return made
+
+    async def dwell(self) -> None:
+        """Stay as it is for a while."""
+        await trio.sleep(self.chance.uniform(0, 2 * DWELL_SECONDS))
 
     def reset(self) -> None:
         """End all its connections without a word: the server sees them reset."""
@@ -127,10 +134,11 @@ async def reads_history_slowly(client: Client) -> None:
 
 
 async def _read_slowly(client: Client, subscribe: bytes) -> None:
-    """An octet a second. Half of them say now and then that they live, so they are never given up."""
+    """An octet a second. Half of them say now and then that they live, so they are not given up."""
     acknowledges = client.chance.random() < 0.5
     slow = await client.open(CONNECTED + subscribe, LITTLE)
-    for second in itertools.count(1):
+    # Those that are given up would take an hour to see it, at this pace: then they come again.
+    for second in range(1, client.chance.randint(100, 400)):
         if not await slow.recv(1):
             return
         if acknowledges and second % 20 == 0:
@@ -160,7 +168,7 @@ async def works_and_confirms_nothing(client: Client) -> None:
 async def breaks_off_a_command(client: Client) -> None:
     whole = f"(Publish {DRAIN} {'x' * 200})\n".encode() * client.chance.randint(1, 5)
     await client.open(CONNECTED + whole[: client.chance.randrange(len(whole))])
-    await trio.sleep(client.chance.random() * 0.1)
+    await client.dwell()
     client.reset()
 
 
@@ -169,7 +177,7 @@ async def breaks_off_an_envelope(client: Client) -> None:
     lease, _ = await _lease(client, f"(Put {DRAIN})\n".encode())
     whole = envelope(b"y" * 1000) * client.chance.randint(1, 5)
     await client.open(DMP + lease + whole[: client.chance.randrange(len(whole))])
-    await trio.sleep(client.chance.random() * 0.1)
+    await client.dwell()
     client.reset()
 
 
@@ -179,6 +187,7 @@ async def cuts_an_envelope_short(client: Client) -> None:
     sink = await client.open(DMP + lease)
     await sink.recv(1000)  # the lease is used
     principal.close()
+    await client.dwell()
     await send(sink, envelope(b"z" * 1000)[:-500])
     sink.shutdown(socket.SHUT_WR)
     with trio.move_on_after(2):
@@ -292,10 +301,10 @@ KINDS = (
     Kind("read history an octet a second", 50, reads_history_slowly, 1),
     Kind("work and confirm nothing", 25, works_and_confirms_nothing, 1),
     Kind("write an octet a second", 125, writes_slowly, 1),
-    Kind("break off a command", 75, breaks_off_a_command, 2),
-    Kind("break off an envelope", 50, breaks_off_an_envelope, 2),
-    Kind("cut an envelope short", 25, cuts_an_envelope_short, 2),
-    Kind("talk nonsense", 100, talks_nonsense, 4),
+    Kind("break off a command", 75, breaks_off_a_command, 0.5),
+    Kind("break off an envelope", 50, breaks_off_an_envelope, 0.5),
+    Kind("cut an envelope short", 25, cuts_an_envelope_short, 0.5),
+    Kind("talk nonsense", 100, talks_nonsense, 6),
     Kind("flood and read nothing", 50, floods, 4),
 )
 

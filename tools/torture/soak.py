@@ -5,6 +5,7 @@ they do. At the end they go away, and everything must be as it was.
 """
 
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ from hostile import BUSY, HISTORY, KINDS, WORK
 from server import DidNotStart, Server
 from tally import Outcome, leaves
 from tqdm import tqdm
-from vitals import Vitals, counts, vitals
+from vitals import Vitals, Work, counts, vitals, work
 
 from omq.client import Delivery, OmqError, Persistent, Sync, Transient, connect
 
@@ -51,8 +52,12 @@ MOST_LATENCY = 2.0
 MOST_GROWTH = 1.1
 """How many times as much memory as in the second minute the last fifth may have."""
 
-LOG_LINES = 60
+LOG_LINES = 40
 """A minute, and as many besides."""
+
+
+HEADINGS = ("", "connections", "tasks", "MiB", "descriptors", "threads", "log", "processors", "others")
+"""Of the table: `processors` are those that the server took, `others` those that other programs took."""
 
 
 class Failed(Exception):
@@ -65,6 +70,7 @@ class Record:
 
     calm: dict[str, list[float]] = field(default_factory=dict)
     soaked: dict[str, list[float]] = field(default_factory=dict)
+    calm_again: dict[str, list[float]] = field(default_factory=dict)
     before: Vitals | None = None
     during: list[Vitals] = field(default_factory=list)
     began: float = 0.0
@@ -118,16 +124,23 @@ async def _soak(
         await nursery.start(control.run)
         busy = await nursery.start(_keep_busy, port)
         calm = max(2, min(60, seconds // 10))
-        _tell("", "connections", "tasks", "MiB", "descriptors", "threads", "log", *control.latencies)
+        _tell(*HEADINGS, *control.latencies)
+        began = work(server.process.pid, os.getpid())
         await trio.sleep(calm)
         record.calm = _cut(control, dict.fromkeys(control.latencies, 0))
         before = await counts(server)
         record.before = vitals(server.process.pid)
-        _tell_vitals("before", before, record.before, server, record.calm)
+        _tell_vitals("before", before, record.before, server, began, record.calm)
 
         made = await _hostile(server, port, seconds, connections, chance, done, control, record)
 
         broken = await _as_it_was(server, before, record)
+        first = control.count()
+        began = work(server.process.pid, os.getpid())
+        await trio.sleep(calm)
+        record.calm_again = _cut(control, first)
+        told, seen = await counts(server), vitals(server.process.pid)
+        _tell_vitals("after", told, seen, server, began, record.calm_again)
         busy.cancel()
         control.end()
     outcome.messages += sum(len(found.seconds) for found in control.latencies.values())
@@ -177,8 +190,9 @@ async def _hostile(
                 processes.append(process)
             nursery.start_soon(_watch, server, record)
             record.began = trio.current_time()
-            first = {topic: len(found.seconds) for topic, found in control.latencies.items()}
-            minute = dict(first)
+            first = minute = control.count()
+            ours = (server.process.pid, os.getpid(), *(process.pid for process in processes))
+            began = work(*ours)
             for second in range(1, seconds + 1):
                 await trio.sleep_until(record.began + second)
                 if server.process.poll() is not None:
@@ -188,8 +202,9 @@ async def _hostile(
                     told = await counts(server)
                     record.most_connections = max(record.most_connections, told[0])
                     now = _cut(control, minute)
-                    minute = {topic: len(found.seconds) for topic, found in control.latencies.items()}
-                    _tell_vitals(f"{second} s", told, record.during[-1], server, now)
+                    minute = control.count()
+                    _tell_vitals(f"{second} s", told, record.during[-1], server, began, now)
+                    began = work(*ours)
             record.soaked = _cut(control, first)
             for process in processes:
                 assert process.stdin is not None
@@ -227,7 +242,6 @@ async def _as_it_was(server: Server, before: tuple[int, int], record: Record) ->
             if now == before and seen.descriptors == record.before.descriptors:
                 break
             await trio.sleep(1)
-    _tell_vitals("after", now, seen, server, {})
     broken = []
     for what, was, is_now in (
         ("connections", before[0], now[0]),
@@ -258,15 +272,17 @@ def _judged(server: Server, seconds: int, connections: int, record: Record) -> l
         broken.append(f"the log has {lines} lines")
     log = server.log()
     broken += [f"the log tells of a {word}" for word in ("Traceback", "defect") if word in log]
-    for topic, calm in record.calm.items():
-        ratio = median(record.soaked[topic]) / median(calm)
+    for topic, soaked in record.soaked.items():
+        before, after = record.calm[topic], record.calm_again[topic]
+        # Whatever else the machine does may have begun or ended meanwhile.
+        ratio = median(soaked) / max(median(before), median(after))
         print(
-            f"  {topic}: {in_words(calm)} ms before, {in_words(record.soaked[topic])} ms meanwhile "
-            f"(median / 99th percentile), {ratio:.2f} times the median",
+            f"  {topic}: {in_words(before)} ms before, {in_words(soaked)} ms meanwhile, {in_words(after)} ms "
+            f"after (median / 99th percentile): {ratio:.2f} times the median",
             flush=True,
         )
         if seconds >= JUDGED_SECONDS and ratio > MOST_LATENCY:
-            broken.append(f"{topic}: the median latency was {ratio:.2f} times that of before")
+            broken.append(f"{topic}: the median latency was {ratio:.2f} times that without hostile clients")
     if seconds >= JUDGED_SECONDS:
         settled = _most_memory(record, 60, 120)
         last = _most_memory(record, seconds * 0.8, seconds + 1)
@@ -293,13 +309,20 @@ def _log_lines(server: Server) -> int:
 
 def _tell(*cells: object) -> None:
     """A line of the table; tqdm keeps it clear of the progress bar."""
-    tqdm.write("  " + " ".join(f"{cell!s:>{12}}" for cell in cells), file=sys.stdout)
+    tqdm.write("  " + " ".join(f"{cell!s:>12}" for cell in cells), file=sys.stdout)
     sys.stdout.flush()
 
 
 def _tell_vitals(
-    when: str, told: tuple[int, int], seen: Vitals, server: Server, latencies: dict[str, list[float]]
+    when: str,
+    told: tuple[int, int],
+    seen: Vitals,
+    server: Server,
+    began: Work,
+    latencies: dict[str, list[float]],
 ) -> None:
     memory = f"{seen.memory / MIB:.0f}"
+    now = work(*began.by)
+    taken = f"{now.since(began, server.process.pid):.2f}", f"{now.others(began):.2f}"
     words = map(in_words, latencies.values())
-    _tell(when, *told, memory, seen.descriptors, seen.threads, _log_lines(server), *words)
+    _tell(when, *told, memory, seen.descriptors, seen.threads, _log_lines(server), *taken, *words)

@@ -1,5 +1,6 @@
 """What a running server takes, as Linux and the server itself tell."""
 
+import os
 import re
 import signal
 from dataclasses import dataclass
@@ -33,6 +34,38 @@ def vitals(pid: int) -> Vitals:
         descriptors=len(list((place / "fd").iterdir())),
         threads=len(list((place / "task").iterdir())),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What processors have done until now, in seconds."""
+
+    when: float
+    all: float
+    by: dict[int, float]
+    """By process."""
+
+    def since(self, before: "Work", *pids: int) -> float:
+        """How many processors these processes took, on average, of those that exist."""
+        seconds = self.when - before.when
+        return sum(self.by.get(pid, 0.0) - before.by.get(pid, 0.0) for pid in pids) / seconds
+
+    def others(self, before: "Work") -> float:
+        """How many all other processes took."""
+        return (self.all - before.all) / (self.when - before.when) - self.since(before, *self.by)
+
+
+def work(*pids: int) -> Work:
+    """What the machine, and each of these processes, has done. Raises OSError when one is gone."""
+    tick = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    by = {}
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        by[pid] = (int(fields[11]) + int(fields[12])) / tick
+    return Work(trio.current_time(), (user + nice + system + irq + softirq + steal) / tick, by)
 
 
 async def counts(server: Server) -> tuple[int, int]:
