@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kill omq-server, cut its power, damage its files, take its room, let hostile clients at it: does it keep its
+"""Kill omq-server, cut its power, damage its files, take its room, let hostile clients in: does it keep its
 promises?
 
 `--help` lists what it does; docs/RELIABILITY.md says what is promised.
