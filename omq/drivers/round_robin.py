@@ -139,7 +139,7 @@ class RoundRobinDriver(Driver):
         return self._cursor < self.next_id or bool(self._returned)
 
     def _invite(self) -> None:
-        """When everything is dealt, whoever waits for room may hand over a batch to those that can take it."""
+        """When everything is dealt, whoever waits for room may hand over a batch."""
         if not self._is_undealt():
             self._room_made.unpark_all()
 
