@@ -164,7 +164,7 @@ def _atom(written: bytes) -> bytes:
 # -- from lines to events -----------------------------------------------------------------------------------
 
 
-SLOW_LINES = 16
+SLOW_LINES = 8
 """How many lines in other than the quick forms are read at a time, with the compiled codec."""
 
 SLOW_OCTETS = 4 << 10
