@@ -18,7 +18,7 @@ from functools import partial
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import trio
 from tqdm import tqdm
@@ -44,6 +44,7 @@ from omq.client import (
 )
 from omq.client.address import parse_url
 from omq.client.lines import publish_start
+from omq.protocol.credentials import read_id
 from omq.protocol.topics import check_topic
 from omq.protocol.types import Persistence, Replay
 from omq.replay import arguments as replay_arguments
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # Its own world, of threads and plain sockets, which the other commands need not load.
         from omq.replay.command import run
 
+        if options.id_file is not None:
+            options.id_file = options.id_file.path  # it is read where a connection is made
         sys.exit(run(options, parser.error))
     if options.action is _sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
@@ -109,7 +112,10 @@ def _say(line: str) -> None:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    id = options.id_file or os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
+    if options.id_file is not None:
+        id = options.id_file.id
+    else:
+        id = os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
     async with _connecting(options, id) as client:
         await options.action(client, options)
 
@@ -443,7 +449,7 @@ def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--id-file",
-        type=_id_of_file,
+        type=_id_file,
         metavar="FILE",
         help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
         "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
@@ -607,14 +613,18 @@ def _server(text: str) -> str:
     return text
 
 
-def _id_of_file(text: str) -> bytes:
+class _IdFile(NamedTuple):
+    """A file with an id in it, and the id."""
+
+    path: str
+    id: bytes
+
+
+def _id_file(text: str) -> _IdFile:
     try:
-        line = Path(text).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from error
-    if not line or b"\n" in line:
-        raise argparse.ArgumentTypeError(f"{text}: must have one line, NAME:SECRET")
-    return line
+        return _IdFile(text, read_id(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _file(text: str) -> Path:

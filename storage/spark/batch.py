@@ -40,7 +40,7 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, access: Access) -> Iterator[Range]:
         options = self._options
-        topics = choose(access.topics(), options.choice)
+        topics = choose(access, options.choice)
         starts = offsets(access, topics, options.start, begins=True)
         ends = offsets(access, topics, options.end, begins=False)
         for name, topic in topics.items():

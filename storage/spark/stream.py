@@ -49,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:
         access = self._opened()
-        topics = choose(access.topics(), self._options.choice)
+        topics = choose(access, self._options.choice)
         found = offsets(access, topics, self._options.start, begins=True)
         if self._options.start is Edge.LATEST:
             self._initial = found
@@ -123,12 +123,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._access
 
     def _topics(self) -> dict[str, StoredTopic]:
-        found = self._opened().topics()
+        access = self._opened()
         if not self._options.fail_on_data_loss and not isinstance(self._options.choice, Pattern):
             # One that was deleted is skipped, as its messages are.
-            found = {name: topic for name, topic in found.items() if topic.problem is None}
+            found = {name: topic for name, topic in access.topics().items() if topic.problem is None}
             return {name: found[name] for name in self._options.choice.names if name in found}
-        return choose(found, self._options.choice)
+        return choose(access, self._options.choice)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
