@@ -105,6 +105,7 @@ def _check(request: Request, options: argparse.Namespace) -> None:
     for option, value in (("--speed", request.speed), ("--producer", options.producer)):
         if value is not None:
             raise BadOptions(f"{option} is for --to omq://...: files have no pace and no producer.")
+    servers.refuse_destination(options)
     path = request.destination.path
     if "://" not in path and Path(path).exists():
         raise BadOptions(f"{path} is there already.")

@@ -16,6 +16,8 @@ class _Named:
     variable: str
 
 
+_NAMES = ("id-file", "ca", "cert", "key")
+
 _FROM = _Named("", "OMQ_ID")
 _TO = _Named("to-", "OMQ_TO_ID")
 
@@ -36,12 +38,19 @@ def destination(options: argparse.Namespace, url: str) -> dict[str, str]:
     return found
 
 
+def refuse_destination(options: argparse.Namespace) -> None:
+    """For a replay into files. Raises BadOptions."""
+    for name in _NAMES:
+        if _given(options, _TO, name) is not None:
+            raise BadOptions(f"--to-{name} is for --to omq://...: files are on no server.")
+
+
 def _bare(url: str) -> str:
     return url.removesuffix("/").lower()
 
 
 def _is_told(options: argparse.Namespace, named: _Named) -> bool:
-    given = [_given(options, named, name) for name in ("id-file", "ca", "cert", "key")]
+    given = [_given(options, named, name) for name in _NAMES]
     return any(value is not None for value in given) or bool(os.environ.get(named.variable))
 
 
