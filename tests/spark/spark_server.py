@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from certificates import Authority
 from server_command import RunningServer, running_server
 
+from omq.access.hashes import hash_of
 from omq.client import connect
 from omq.client.client import Connecting
 
@@ -24,13 +26,44 @@ class Secured:
     ca: Path
 
 
+HASH = str(hash_of(b"sesame"))
+
+CLIENTS = f"""
+[[clients]]
+name = "reader"
+secret = "{HASH}"
+subscribe = ["prices", "much"]
+
+[[clients]]
+name = "feeder"
+secret = "{HASH}"
+declare = ["out.*"]
+publish = ["out.*", "prices"]
+
+[[clients]]
+name = "test"
+secret = "{HASH}"
+subscribe = ["*"]
+"""
+
+
+def secured(authority: Authority, more: str = "", clients: str = CLIENTS) -> Secured:
+    """TLS, and clients; without those anybody may do everything."""
+    shown = authority.issue("127.0.0.1", "server")
+    return Secured(
+        f'tls_cert = "{shown.cert}"\ntls_key = "{shown.key}"\n{more}\n{clients}',
+        b"test:sesame",
+        authority.file,
+    )
+
+
 @dataclass
 class Serving:
     """A running server and its store."""
 
     running: RunningServer
     store: Path
-    security: "Secured | None" = None
+    security: Secured | None = None
 
     @property
     def address(self) -> str:

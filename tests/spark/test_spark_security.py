@@ -20,33 +20,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from replay_helpers import Refused, replay
 from spark_helpers import Log, Topic, make_store
-from spark_server import Secured, Serving, serving
+from spark_server import HASH, Serving, secured, serving
 
-from omq.access.hashes import hash_of
 from storage.spark import OmqDataSource
 from storage.spark.credentials import IdFile, IdVariable
 from storage.spark.errors import BadOptions
 from storage.spark.options import read_options, write_options
-
-HASH = str(hash_of(b"sesame"))
-
-CLIENTS = f"""
-[[clients]]
-name = "reader"
-secret = "{HASH}"
-subscribe = ["prices", "much"]
-
-[[clients]]
-name = "feeder"
-secret = "{HASH}"
-declare = ["out.*"]
-publish = ["out.*", "prices"]
-
-[[clients]]
-name = "test"
-secret = "{HASH}"
-subscribe = ["*"]
-"""
 
 PLAIN = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
 
@@ -73,15 +52,6 @@ class Place:
         }
         given = ours | PLAIN | {key.replace("_", "."): value for key, value in more.items()}
         return {key: str(value) for key, value in given.items() if value is not None}
-
-
-def secured(authority: Authority, more: str = "", clients: str = CLIENTS) -> Secured:
-    shown = authority.issue("127.0.0.1", "server")
-    return Secured(
-        f'tls_cert = "{shown.cert}"\ntls_key = "{shown.key}"\n{more}\n{clients}',
-        b"test:sesame",
-        authority.file,
-    )
 
 
 @pytest.fixture(scope="module")
