@@ -11,18 +11,12 @@ else (section 6.1), so it is the half-close of a plain connection.
 import re
 import ssl
 
+from omq.protocol.tls_errors import CertificateRefused, TlsError
+
+__all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError"]
+
 RECORD_OCTETS = 16 << 10
 """The most plain octets of one record (RFC 8446, section 5.1)."""
-
-
-class TlsError(Exception):
-    """The other side does not speak TLS as it must, shows no certificate that is accepted, or has ended the
-    connection without saying so. The message is one phrase.
-    """
-
-
-class CertificateRefused(TlsError):
-    """One side does not accept what the other shows as its certificate: trying again does not help."""
 
 
 _CERTIFICATE_ALERT = re.compile("ALERT_.*(?:CERTIFICATE|UNKNOWN_CA)")

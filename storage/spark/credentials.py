@@ -1,11 +1,13 @@
 """What we show a server, and whom we trust: where that stands, and not what it is."""
 
 import os
-import ssl
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from omq.protocol.credentials import client_context, read_id
 from storage.spark.errors import BadOptions
+
+if TYPE_CHECKING:
+    import ssl
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class IdFile:
 
     def read(self) -> bytes:
         """Raises BadOptions."""
+        from omq.protocol.credentials import read_id
+
         try:
             return read_id(self.path)
         except ValueError as error:
@@ -60,8 +64,11 @@ class Credentials:
         """Who we say we are. Raises BadOptions."""
         return b"omq.spark" if self.id is None else self.id.read()
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> "ssl.SSLContext":
         """Raises BadOptions."""
+        # As for `tls_wire`: OpenSSL takes its time to load.
+        from omq.protocol.credentials import client_context
+
         try:
             return client_context(self.ca, self.certificate, self.key)
         except ValueError as error:

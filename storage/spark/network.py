@@ -1,29 +1,22 @@
-"""What is underneath a connection: a plain socket that blocks, or TLS on one."""
+"""What is underneath a connection: a plain socket that blocks, or TLS on one (`tls_wire`)."""
 
 import socket
-import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from omq.protocol.tls import RECORD_OCTETS, CertificateRefused, TlsEngine, TlsError
+from omq.protocol.tls_errors import CertificateRefused, TlsError
 from storage.spark.errors import OmqError, Refused
+
+if TYPE_CHECKING:
+    import ssl
 
 ANSWER_SECONDS = 60.0
 """How long a server may say nothing while an answer is awaited."""
 
 CONNECT_SECONDS = 10.0
 """How long connecting may take, with TLS and the first eight octets."""
-
-PIECE_OCTETS = 4 * RECORD_OCTETS
-"""About how much is encrypted and sent at once."""
-
-READ_OCTETS = 256 << 10
-"""The most that is decrypted at once."""
-
-AROUND_OCTETS = 1 << 10
-"""Read beyond the plain octets that are wanted, for what is around them in their records."""
 
 
 class ConnectionLost(OmqError):
@@ -68,75 +61,33 @@ class PlainWire:
     """A socket."""
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+        self.socket = connected
 
     def send(self, octets: bytes) -> None:
-        self._socket.sendall(octets)
+        self.socket.sendall(octets)
 
     def receive(self, room: memoryview) -> int:
-        return self._socket.recv_into(room)
+        return self.socket.recv_into(room)
 
     def finish(self) -> None:
-        self._socket.shutdown(socket.SHUT_WR)
+        self.socket.shutdown(socket.SHUT_WR)
 
     def be_patient(self) -> None:
-        self._socket.settimeout(ANSWER_SECONDS)
+        self.socket.settimeout(ANSWER_SECONDS)
 
     def peer(self) -> tuple[str, int]:
-        host, port, *_ = self._socket.getpeername()
+        host, port, *_ = self.socket.getpeername()
         return host, port
 
     def close(self) -> None:
-        self._socket.close()
-
-
-class TlsWire(PlainWire):
-    """TLS on a socket. The standard library's own cannot end one direction and go on with the other."""
-
-    def __init__(self, connected: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """Shakes hands with a server that has a certificate for this name. Raises OSError and TlsError."""
-        super().__init__(connected)
-        self._engine = TlsEngine(context, server_name=name)
-        try:
-            while not self._engine.shake_hands():
-                self._flush()
-                self._engine.feed(connected.recv(RECORD_OCTETS))
-        except TlsError:
-            with suppress(OSError):
-                self._flush()  # why, for the server
-            raise
-        self._flush()
-
-    def send(self, octets: bytes) -> None:
-        with memoryview(octets) as left:
-            for start in range(0, len(left), RECORD_OCTETS):
-                if self._engine.write(left[start : start + RECORD_OCTETS]) >= PIECE_OCTETS:
-                    self._flush()
-        self._flush()
-
-    def receive(self, room: memoryview) -> int:
-        wanted = min(len(room), READ_OCTETS)
-        while (data := self._engine.read(wanted)) is None:
-            self._engine.feed(self._socket.recv(wanted + AROUND_OCTETS))
-        room[: len(data)] = data
-        return len(data)
-
-    def finish(self) -> None:
-        # With `close_notify`, which nobody on the way can say for us. The socket need not say it too.
-        self._engine.finish()
-        self._flush()
-
-    def _flush(self) -> None:
-        octets = self._engine.outgoing()
-        if octets:
-            self._socket.sendall(octets)
+        self.socket.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
     """How a connection is made with TLS."""
 
-    context: ssl.SSLContext
+    context: "ssl.SSLContext"
     name: str
     """Whose certificate the server must show: the host as it was given, whatever address it has."""
 
@@ -145,8 +96,14 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
     """Connect, and shake hands where TLS is wanted. Raises OSError and TlsError."""
     connected = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     try:
+        # Else the first question waits until the other system has acknowledged what was said before it, which
+        # takes 40 ms where nothing is answered to that, as to a Connect.
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if security is None:
             return PlainWire(connected)
+        # OpenSSL takes its time to load, and Spark starts many processes.
+        from storage.spark.tls_wire import TlsWire
+
         return TlsWire(connected, security.context, security.name)
     except BaseException:
         connected.close()

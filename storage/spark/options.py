@@ -14,7 +14,6 @@ from omq.protocol.topics import check_topic
 from storage.spark.access import Access
 from storage.spark.credentials import NO_CREDENTIALS, Credentials, IdFile, IdVariable
 from storage.spark.errors import BadOptions
-from storage.spark.local import LocalStore
 from storage.spark.network import Address
 from storage.spark.remote import Patience, Server, parse_servers
 
@@ -92,6 +91,9 @@ class StorePlace:
 
     def open(self) -> Access:
         """Raises storage.errors.StoreError."""
+        # With it comes all of the store, which takes its time to load, and a server's readers do without.
+        from storage.spark.local import LocalStore
+
         return LocalStore(self.path)
 
 

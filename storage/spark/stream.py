@@ -22,7 +22,8 @@ from storage.spark.access import Access, StoredTopic
 from storage.spark.errors import DataLoss
 from storage.spark.options import Edge, Pattern, ReadOptions
 from storage.spark.ranges import Range, choose, cut, offsets
-from storage.spark.reading import TopicPartition, check_schema
+from storage.spark.reading import TopicPartition
+from storage.spark.schema import check_schema
 
 log = logging.getLogger("omq.spark")
 

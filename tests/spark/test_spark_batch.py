@@ -22,7 +22,8 @@ from omq.protocol.dmp_head import Head
 from omq.protocol.properties import Properties
 from storage.spark.batch import BatchReader
 from storage.spark.options import read_options
-from storage.spark.reading import TopicPartition, usual_schema
+from storage.spark.reading import TopicPartition
+from storage.spark.schema import usual_schema
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 
