@@ -35,6 +35,7 @@ never look like a newer format.
 What is done for each message is in ``storage.codec``, in ``storage.heads`` and in ``merge``.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -135,6 +136,13 @@ class Block:
         """Each frame from this message id on.  ValueError when it is outside first to next."""
         self.check(message)
         return codec.slices(self.frames, self.offsets, message - self.first)
+
+    def messages_within(self, message: int, octets: int) -> int:
+        """How many frames from this message id on lie whole within so many octets.  ValueError when the id is
+        outside first to next.
+        """
+        end = self._offset(message) + octets
+        return bisect_right(range(message, self.next), end, key=lambda each: self._offset(each + 1))
 
     def gather(self, messages: range) -> bytes:
         """The frames of these message ids, one after another, in the order of the block: a hand of cards.

@@ -50,6 +50,7 @@ _FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
 _MERGED_AT_ONCE = 8 << 20
 _GROWTH = 8 << 20
+_SPARE = 256 << 10
 _NO_SEQUENCES: Mapping[int, Mapping[bytes, int]] = {}
 
 T = TypeVar("T")
@@ -335,8 +336,8 @@ class Environment:
         """Runs what deletes in one transaction.  Gets by in a full environment too.
 
         Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
-        before held; where that is not enough, the map grows a little.  Raises StoreFull when the disk has no
-        room even so.
+        before held; where that is not enough, and where nothing is left behind it, the map grows a little.
+        Raises StoreFull when the disk has no room even so.
         """
 
         def attempt() -> T:
@@ -345,16 +346,22 @@ class Environment:
 
         with self._one_writer:
             try:
-                return attempt()
+                result = attempt()
             except StoreFull:
                 self.checkpoint()
-            try:
-                return attempt()
-            except StoreFull as full:
-                if full.limit is Limit.DISK:
-                    raise
-                self._renew(_GROWTH)
-            return attempt()
+                try:
+                    result = attempt()
+                except StoreFull as full:
+                    if full.limit is Limit.DISK:
+                        raise
+                    self._renew(_GROWTH)
+                    result = attempt()
+            room = self._database.room()
+            if room.map_size - room.used < _SPARE:
+                # What was freed can be used by the commit after the next one. If this one took the last pages
+                # there were, the next one would have none, and so for ever.
+                self._renew(_SPARE)
+            return result
 
 
 def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:

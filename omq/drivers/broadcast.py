@@ -15,7 +15,7 @@ TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
 
 LITTLE_OCTETS = 64 << 10
-"""What a channel gives from the store at once when the memory for that is spent."""
+"""What a channel gives at once when its subscriber is slow, or the memory for what was read is spent."""
 
 TRIM_BLOCKS = 64
 """How many small blocks a tail gathers before it is looked through for those that everybody has had."""
@@ -108,7 +108,7 @@ class BroadcastDriver(Driver):
         self.moved()
 
     def _forget_taken(self) -> None:
-        self.tail.forget_below(min(channel.position for channel in self._channels))
+        self.tail.forget_below(min(channel.unwritten for channel in self._channels))
 
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
@@ -138,15 +138,20 @@ class BroadcastDriver(Driver):
 class BroadcastChannel:
     """A cursor: `position` is the id of the next message its subscriber gets."""
 
-    __slots__ = ("_end", "_replayed", "driver", "is_held", "position", "subscriber")
+    can_take_again = True
+
+    __slots__ = ("_end", "_replayed", "_slow", "driver", "is_held", "position", "subscriber", "unwritten")
 
     def __init__(self, driver: BroadcastDriver, subscriber: Subscriber, position: int) -> None:
         self.driver = driver
         self.subscriber = subscriber
         self.position = position
+        self.unwritten = position
+        """As `position`, but before what was taken and may be taken again."""
         self.is_held = False
         self._end: int | None = None
         self._replayed = 0  # octets held of the memory for what is read from stores
+        self._slow = False
 
     def ready(self) -> bool:
         end = self.driver.next_id
@@ -160,18 +165,19 @@ class BroadcastChannel:
             return None
         driver = self.driver
         if driver.tail.covers(self.position):
-            return self._forward(driver.tail.from_position(self.position, TAKE_OCTETS))
+            recent = driver.tail.from_position(self.position, 1 if self._slow else TAKE_OCTETS)
+            return self._forward([_beginning(recent[0], self.position)] if self._slow else recent)
         if not driver.is_persistent:
             oldest = driver.tail.first
             return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
-        if not self._replayed and driver.resources.memory.replayed.try_take(READ_OCTETS):
+        if not (self._slow or self._replayed) and driver.resources.memory.replayed.try_take(READ_OCTETS):
             self._replayed = READ_OCTETS
         found = await driver.replay(self.position, self._replayed or 1)
         if isinstance(found, Gone):
             return self._skip(found.last + 1, found.reason)
         blocks = [stored.block for stored in found]
         if not self._replayed:
-            # Memory is short: send a little, and keep nothing of the rest meanwhile.
+            # Send a little, and keep nothing of the rest meanwhile.
             return self._forward([_beginning(blocks[0], self.position)])
         return self._forward(_unbroken(blocks))
 
@@ -185,12 +191,17 @@ class BroadcastChannel:
 
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
-        self.position = position
+        self.position = self.unwritten = position
         self.driver.moved()
         return gone
 
     def written(self, count: int) -> None:
-        """The cursor moved when the blocks were taken; now their memory is free."""
+        """The cursor moved when the blocks were taken; now it stands where the subscriber is, and their
+        memory is free. Who stalled gets little at a time until that goes well.
+        """
+        self.unwritten += count
+        self._slow = self.unwritten < self.position
+        self.position = self.unwritten
         self._give_back()
 
     def _give_back(self) -> None:
@@ -212,15 +223,16 @@ class BroadcastChannel:
 
 
 def _beginning(block: Block, position: int) -> Block:
-    """The messages of a block from `position` on, about LITTLE_OCTETS of them, in octets of their own."""
-    bodies: list[bytes] = []
-    octets = 0
-    for frame in block.slices(position):
-        bodies.append(bytes(frame[FRAME_HEADER:]))
-        octets += len(frame)
-        if octets >= LITTLE_OCTETS:
-            break
-    heads = block.heads_from(position)[: len(bodies)] if block.has_heads else ()
+    """The messages of a block from `position` on, about LITTLE_OCTETS of them: in octets of their
+    own, unless it has but one.
+    """
+    if block.count == 1:
+        return block
+    left = block.after(position)
+    count = max(1, block.messages_within(position, min(len(left), LITTLE_OCTETS)))
+    ids = range(position, position + count)
+    bodies = [bytes(block.frame(message)[FRAME_HEADER:]) for message in ids]
+    heads = block.heads_from(position)[:count] if block.has_heads else ()
     return encode(block.topic, position, bodies, block.time, heads)
 
 

@@ -29,6 +29,23 @@ class Cut:
             return self.block.after(self.ids.start)
         return self.block.gather(self.ids)
 
+    def sent(self, octets: int) -> tuple[int, Octets]:
+        """How many of its messages lie whole within the first so many octets of its frames, and what is
+        missing of the next one when that is begun: in octets of its own, unless the block has no other.
+        """
+        if self.ids.step == 1:
+            count = self.block.messages_within(self.ids.start, octets)
+            octets -= len(self.block.after(self.ids.start)) - len(self.block.after(self.ids.start + count))
+        else:
+            count = 0
+            while count < len(self.ids) and (size := len(self.block.frame(self.ids[count]))) <= octets:
+                octets -= size
+                count += 1
+        if not octets or count == len(self.ids):
+            return count, b""
+        rest = self.block.frame(self.ids[count])[octets:]
+        return count, rest if self.block.count == 1 else bytes(rest)
+
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -71,6 +88,9 @@ class Subscriber(Protocol):
 class Channel(Protocol):
     """The driver's side of a channel."""
 
+    can_take_again: bool
+    """Whether `take` gives again what was not written, so that nobody has to hold it for a stalled client."""
+
     def ready(self) -> bool:
         """Whether `take` has something to give without waiting for a publisher."""
 
@@ -78,7 +98,7 @@ class Channel(Protocol):
         """The next thing to write, None when there was nothing after all."""
 
     def written(self, count: int) -> None:
-        """How many of the last Messages taken went whole to the socket: all, or fewer when it broke."""
+        """How many of the last Messages taken are on their way: all, or fewer when it broke or stalled."""
 
     def hold(self) -> None:
         """Nobody takes yet: keep the place, and leave to others what can be left to them."""

@@ -105,8 +105,7 @@ class RoundRobinDriver(Driver):
         """A subscriber has room again, or has done something."""
         self.moved = True
         self._signal.set()
-        if not self._held:
-            self._room_made.unpark_all()  # who waited may hand over a batch to it
+        self._invite()
 
     def done(self, message: int, count: int) -> None:
         """`count` messages of the block that holds `message` need not be kept any more."""
@@ -125,14 +124,24 @@ class RoundRobinDriver(Driver):
 
     def _take_room(self, octets: int) -> bool:
         waiting = self.resources.memory.waiting
-        too_much = self._held and self._held + octets > self.resources.memory.waiting_octets
-        if not self._held and (octets <= FREE_OCTETS or self._able()):
+        # What workers have at work does not keep the next messages from workers that have nothing to do.
+        is_wanted = not self._is_undealt() and bool(self._able())
+        too_much = not is_wanted and self._held + octets > self.resources.memory.waiting_octets
+        if not self._held and (octets <= FREE_OCTETS or is_wanted):
             # A little for every topic, and a batch for one with a worker, however much others keep waiting.
             waiting.force(octets)
-        elif too_much or not waiting.try_take(octets):
+        elif (self._held and too_much) or not waiting.try_take(octets):
             return False
         self._held += octets
         return True
+
+    def _is_undealt(self) -> bool:
+        return self._cursor < self.next_id or bool(self._returned)
+
+    def _invite(self) -> None:
+        """When everything is dealt, whoever waits for room may hand over a batch."""
+        if not self._is_undealt():
+            self._room_made.unpark_all()
 
     def _free(self, octets: int) -> None:
         if octets:
@@ -234,6 +243,7 @@ class RoundRobinDriver(Driver):
             index += count
         self._cursor = block.first + index
         self.moved = True
+        self._invite()
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         self._channels.rotate(-1 - self._channels.index(channel))

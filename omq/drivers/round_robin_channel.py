@@ -32,6 +32,8 @@ class Dealer(Protocol):
 class RoundRobinChannel:
     """Plain at first; with credit from the first `request` on."""
 
+    can_take_again = False  # what was dealt to it has no other owner
+
     def __init__(self, dealer: Dealer, subscriber: Subscriber) -> None:
         self.subscriber = subscriber
         self._dealer = dealer

@@ -156,15 +156,6 @@ def block_header(octets: int) -> bytes:
     return _HEADER.pack(1 + octets, FrameType.BLOCK)
 
 
-def whole_frames(octets: bytes | memoryview) -> int:
-    """How many frames lie whole at the start of octets that end anywhere."""
-    count = end = 0
-    while len(octets) - end >= _LENGTH.size:
-        end += _LENGTH.size + _LENGTH.unpack_from(octets, end)[0]
-        count += end <= len(octets)
-    return count
-
-
 def _framed(kind: FrameType, payload: bytes) -> bytes:
     return _HEADER.pack(1 + len(payload), kind) + payload
 

@@ -125,8 +125,16 @@ class FeedService:
         if self._feed.has_ended:
             return True
         match taken:
-            case Messages(cuts):
-                await self._send(channel, cuts)
+            case Messages():
+                before = self._transport.sent
+                try:
+                    rest = await self._send(channel, taken.cuts)
+                    del taken  # a stalled client keeps nothing but the rest of one message
+                    if rest:
+                        await self._transport.send(rest)
+                finally:
+                    if self._pace is not None:
+                        self._pace.spend(self._transport.sent - before)
             case Gone(first, last, reason):
                 await self._report(f"messages {first} to {last} are gone: {reason}")
             case None:
@@ -135,19 +143,26 @@ class FeedService:
                 assert_never(taken)
         return True
 
-    async def _send(self, channel: Channel, cuts: Sequence[Cut]) -> None:
+    async def _send(self, channel: Channel, cuts: Sequence[Cut]) -> bytes:
+        """Send what was taken. What is still to be sent of one message, where the client stalled and the
+        channel can give the others again.
+        """
         envelopes = b"".join(map(self._envelopes, cuts))
         before = self._transport.sent
+        stalled = False
         try:
-            await self._transport.send(envelopes)
+            if channel.can_take_again:
+                stalled = not await self._transport.send_unless_stalled((envelopes,))
+            else:
+                await self._transport.send(envelopes)
         finally:
-            sent = self._transport.sent - before
-            if self._pace is not None:
-                self._pace.spend(sent)
-            everything = sent == len(envelopes)
-            channel.written(
-                sum(len(cut.ids) for cut in cuts) if everything else _whole_envelopes(envelopes, sent)
-            )
+            octets = self._transport.sent - before
+            if octets == len(envelopes):
+                count, end = sum(len(cut.ids) for cut in cuts), octets
+            else:
+                count, end = _whole_envelopes(envelopes, octets)
+            channel.written(count + 1 if stalled and end > octets else count)
+        return envelopes[octets:end] if stalled else b""
 
     def _envelopes(self, cut: Cut) -> bytes:
         """Each message with its own head, or with the one for messages without."""
@@ -163,10 +178,12 @@ class FeedService:
             log.info("%s: feed %r: %s", self._transport.peer(), self._feed.topic.topic, what)
 
 
-def _whole_envelopes(envelopes: bytes, octets: int) -> int:
-    """How many of the envelopes lie whole within the first so many octets."""
+def _whole_envelopes(envelopes: bytes, octets: int) -> tuple[int, int]:
+    """How many of the envelopes lie whole within the first so many octets, and where the next one ends that
+    is begun there.
+    """
     count = end = 0
     while end < octets:
         end += NUMBER.size + NUMBER.unpack_from(envelopes, end)[0]
         count += end <= octets
-    return count
+    return count, end

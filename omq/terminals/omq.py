@@ -24,7 +24,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.protocol import types
-from omq.protocol.frames import encode, whole_frames
+from omq.protocol.frames import encode
 from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
@@ -285,17 +285,18 @@ class OmqTerminal:
         if subscription.is_closed():
             return
         match taken:
-            case Messages(cuts):
+            case Messages():
                 self._sending = subscription
-                parts = [cut.frames() for cut in cuts]
                 before = self._transport.sent
                 try:
-                    await self._transport.send_together(parts)
+                    rest = await self._send_messages(channel, taken.cuts)
+                    del taken  # a stalled client keeps nothing but the rest of one message
+                    if rest:
+                        await self._transport.send(rest)
                 finally:
                     self._sending = None
                     if self._client.sent is not None:
                         self._client.sent.spend(self._transport.sent - before)
-                    channel.written(_whole_messages(cuts, parts, self._transport.sent - before))
                     if subscription.is_closed():
                         channel.close()
             case Gone(first, last, reason):
@@ -308,6 +309,23 @@ class OmqTerminal:
                 assert_never(taken)
         if not subscription.is_closed() and channel.ready():
             self._ready[subscription] = None
+
+    async def _send_messages(self, channel: Channel, cuts: Sequence[Cut]) -> Octets:
+        """Send what was taken. What is still to be sent of one message, where the client stalled and the
+        channel can give the others again.
+        """
+        parts = [cut.frames() for cut in cuts]
+        before = self._transport.sent
+        stalled = False
+        try:
+            if channel.can_take_again:
+                stalled = not await self._transport.send_unless_stalled(parts)
+            else:
+                await self._transport.send_together(parts)
+        finally:
+            count, rest = _sent(cuts, parts, self._transport.sent - before)
+            channel.written(count + 1 if stalled and rest else count)
+        return rest if stalled else b""
 
     def _close(self, subscription: Subscription) -> None:
         """End a subscription from this side, now or when what it is sending is sent."""
@@ -619,15 +637,16 @@ class OmqTerminal:
         return subscription.channel
 
 
-def _whole_messages(cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> int:
-    """How many messages lie whole within the first so many octets of the parts."""
+def _sent(cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, Octets]:
+    """As `Cut.sent`, for several cuts and their frames."""
     count = 0
     for cut, part in zip(cuts, parts, strict=True):
         if octets < len(part):
-            return count + whole_frames(memoryview(part)[:octets])
+            whole, rest = cut.sent(octets)
+            return count + whole, rest
         octets -= len(part)
         count += len(cut.ids)
-    return count
+    return count, b""
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:

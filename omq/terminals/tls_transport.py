@@ -71,6 +71,11 @@ class TlsTransport(Transport):
         for piece in _pieces(parts):
             await self.send(piece)
 
+    async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
+        """Sends all: a record that is begun has to leave whole."""
+        await self.send_together(parts)
+        return True
+
     async def _send_piece(self, piece: memoryview) -> None:
         """Nobody can read a record that did not leave whole, so octets count when their record has left."""
         try:

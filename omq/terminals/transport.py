@@ -14,6 +14,9 @@ FIRST_OCTETS = 16 << 10
 MOST_OCTETS = 512 << 10
 """What it takes when there is more and the server's memory allows it (design, section 1)."""
 
+STALL_SECONDS = 1.0
+"""How long the other side may take for what is sent at once before it counts as stalled."""
+
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
 
@@ -114,6 +117,14 @@ class Transport:
             if count < len(part):
                 await self.send(memoryview(part)[count:] if count else part)
             count = max(0, count - len(part))
+
+    async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
+        """As `send_together`, but False when not all of it is on its way after STALL_SECONDS: `sent` says how
+        far it got, and the rest is still to be sent.
+        """
+        with trio.move_on_after(STALL_SECONDS) as patience:
+            await self.send_together(parts)
+        return not patience.cancelled_caught
 
     async def say_end(self) -> None:
         """Say that nothing more comes, where that is more than closing. Raises trio.BrokenResourceError."""

@@ -1,5 +1,6 @@
 """Broadcast topics: every subscriber gets every message, in order, replayed and live (design, section 4)."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.protocol.types import Error, Message, Subscribed, Topic, Unsubscribed
+from omq.terminals.transport import STALL_SECONDS
 
 from .conversation import (
     PERSISTENCES,
@@ -225,6 +227,42 @@ async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
             assert (message.id, message.body) == (number + 1, b"%05d" % number + body)
         await publisher.say(b"(Publish t live)")
         assert (await slow.message()).body == (await quick.message()).body == b"live"
+
+
+async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, clock: MockClock) -> None:
+    """They go on where they were, in the middle of a message, when they read again."""
+    count = 20_000
+    bodies = [b"%d " % n + b"x" * (n % 997) for n in range(count)]
+    async with serving(store, memory_bytes=64 * MIB) as host:
+        publisher = await declared(host, b"(Persistent Weak)")
+        await publisher.send(publish(b"t", bodies))
+        await publisher.confirm()
+        replayed = host.server.memory.replayed
+        stalled = [await host.connect(receive_octets=4096) for _ in range(5)]
+        for client in stalled:
+            await client.say(b"(Subscribe t From_beginning)")
+        await eventually(lambda: replayed.used > 0)
+        await stall(clock, lambda: replayed.used == 0)
+
+        async def read_all(client: Conversation) -> None:
+            await client.frame()
+            for number, body in enumerate(bodies, 1):
+                message = await client.message()
+                assert (message.id, message.body) == (number, body)
+                if number == count // 2:
+                    clock.jump(STALL_SECONDS)  # whoever is in the middle of something stalls again
+
+        async with trio.open_nursery() as nursery:
+            for client in stalled:
+                nursery.start_soon(read_all, client)
+        await eventually(lambda: replayed.used == 0)
+
+
+async def stall(clock: MockClock, is_over: Callable[[], bool]) -> None:
+    """Let time pass for those who wait for somebody that does not read, until that is over."""
+    while not is_over():
+        clock.jump(STALL_SECONDS)
+        await trio.sleep(0.01)
 
 
 async def test_a_slow_subscriber_of_a_transient_topic_is_told_what_it_missed(store: Path) -> None:

@@ -362,12 +362,12 @@ async def test_a_full_transient_topic_holds_a_sink_back(store: Path) -> None:
         client = await host.connect()
         await client.ask(b"(Declare t Round_robin Transient)")
         connection = await sink(host, client)
-        octets = envelopes([b"x" * 1000] * 1000)
+        octets = envelopes([b"x" * 1000] * 100)
         sent = 0
         with trio.move_on_after(1):
             while True:
                 await connection.stream.send_all(octets)
-                sent += 1000
+                sent += 100
         assert host.memory_used < 4 * MIB
         connection.close()
         # What waits for room there gives way when the topic goes.

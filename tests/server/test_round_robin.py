@@ -319,7 +319,7 @@ async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: P
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish_all)
-            await eventually(lambda: host.memory_used > MIB // 2)
+            await eventually(lambda: host.memory_used > host.server.memory.waiting_octets // 2)
             # Others publish meanwhile.
             await observer.say(b"(Publish elsewhere 1)")
             await observer.confirm()
@@ -341,7 +341,7 @@ async def test_publishers_of_a_full_transient_topic_may_leave(store: Path) -> No
         async with trio.open_nursery() as nursery:
             for publisher in publishers:
                 nursery.start_soon(_publish_until_stopped, publisher)
-            await eventually(lambda: host.memory_used > MIB // 2)
+            await eventually(lambda: host.memory_used > host.server.memory.waiting_octets // 2)
             assert await observer.ask(b"(Delete t)") == Deleted(Topic(0, b"t"))
             nursery.cancel_scope.cancel()
         for publisher in publishers:

@@ -1,6 +1,7 @@
 """Blocks in LMDB: what is stored, found, deleted and merged, beside a model that is nothing but a list."""
 
 import threading
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -394,6 +395,31 @@ def test_a_full_map(tmp_path: Path, level: Level) -> None:
     environment.close()
     environment = open_level(tmp_path / "level", level, map_size=1 << 20)
     assert read_all(environment, 1) == stored
+    environment.close()
+
+
+@pytest.mark.parametrize("map_size", [1 << 20, 3_000_000])
+@pytest.mark.parametrize("others", range(4))
+def test_a_full_map_takes_more_as_soon_as_a_topic_is_deleted(
+    tmp_path: Path, map_size: int, others: int
+) -> None:
+    """Also when deleting took the last free pages: LMDB gives what it freed to the commit after the next."""
+    environment = open_level(tmp_path / "level", Level.STRONG, map_size=map_size)
+    for topic in range(2, 2 + others):
+        environment.append([encode(topic, 1, [b"x" * 20_000], 0)])
+    full = False
+    message = 0
+    while not full:
+        message += 1
+        try:
+            environment.append([encode(1, message, [b"x" * 20_000], 0)])
+        except StoreFull:
+            full = True
+    with suppress(StoreFull):
+        for cursor in range(others):
+            environment.set_positions({1: Position(cursor)})
+    environment.drop(1)
+    environment.append([encode(9, 1, [b"again"], 0)])
     environment.close()
 
 

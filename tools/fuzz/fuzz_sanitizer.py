@@ -103,6 +103,7 @@ def run_tests(extension: Path, examples: int, seed: int) -> int:
         "tests", str(extension), str(examples),
         # The profile needs hypothesis before pytest has looked at it.
         "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-q",
+        "--timeout=0",  # so many examples take longer than a test may
         "--hypothesis-show-statistics", f"--hypothesis-seed={seed}",
         *TESTS,
     )  # fmt: skip
