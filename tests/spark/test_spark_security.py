@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from spark_server import HASH, Serving, secured, serving
 from storage.spark import OmqDataSource
 from storage.spark.credentials import IdFile, IdVariable
 from storage.spark.errors import BadOptions
+from storage.spark.network import PlainWire
 from storage.spark.options import read_options, write_options
 
 PLAIN = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
@@ -158,6 +160,27 @@ def test_a_server_that_dies_and_comes_back_has_every_row_once(spark: SparkSessio
     )
     assert found.count() == 300_000
     assert found.select("value").distinct().count() == 300_000
+
+
+def test_questions_leave_at_once(place: Place, tmp_path: Path) -> None:
+    """Whatever was said before them, of which the other system may tell only later that it has come."""
+    with serving(tmp_path / "store") as plain:
+        for options in ({"omq.servers": plain.address}, place.known("feeder")):
+            with write_options(options).servers.open() as server:
+                wire = server.connected()._wire
+                assert isinstance(wire, PlainWire)
+                assert wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_process_that_plans_loads_no_store_and_no_tls() -> None:
+    """Spark starts several for a query."""
+    program = (
+        "import sys\nfrom storage.spark.source import OmqDataSource\n"
+        "source = OmqDataSource({'omq.servers': 'h', 'subscribe': 't'})\nsource.reader(source.schema())\n"
+        "unwanted = {'lmdb', 'storage.store', 'omq.protocol.tls', 'storage.spark.columns'}\n"
+        "sys.exit(', '.join(unwanted & sys.modules.keys()) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # -- what does not ------------------------------------------------------------------------------------------
