@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # Its own world, of threads and plain sockets, which the other commands need not load.
         from omq.replay.command import run
 
+        if options.id_file is not None:
+            options.id_file = options.id_file.path  # it is read where a connection is made
         sys.exit(run(options, parser.error))
     if options.action is _sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
@@ -88,7 +90,10 @@ def _say(line: str) -> None:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    id = options.id_file or os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
+    if options.id_file is not None:
+        id = options.id_file.id
+    else:
+        id = os.environb.get(b"OMQ_ID") or b"omq " + options.command.encode()
     async with _connecting(options, id) as client:
         await options.action(client, options)
 

@@ -6,12 +6,13 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from omq.cli.output import FORMATS
 from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
+from omq.protocol.credentials import read_id
 from omq.protocol.topics import check_topic
 from omq.protocol.types import Replay
 from omq.replay import arguments as replay_arguments
@@ -65,7 +66,7 @@ def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse
     )
     top.add_argument(
         "--id-file",
-        type=_id_of_file,
+        type=_id_file,
         metavar="FILE",
         help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
         "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
@@ -224,14 +225,18 @@ def _server(text: str) -> str:
     return text
 
 
-def _id_of_file(text: str) -> bytes:
+class _IdFile(NamedTuple):
+    """A file with an id in it, and the id."""
+
+    path: str
+    id: bytes
+
+
+def _id_file(text: str) -> _IdFile:
     try:
-        line = Path(text).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from error
-    if not line or b"\n" in line:
-        raise argparse.ArgumentTypeError(f"{text}: must have one line, NAME:SECRET")
-    return line
+        return _IdFile(text, read_id(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _file(text: str) -> Path:
