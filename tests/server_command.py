@@ -22,7 +22,7 @@ class RunningServer:
 
     @property
     def address(self) -> str:
-        return self.ready.removeprefix(READY).strip()
+        return self.ready.removeprefix(READY).strip().removesuffix(" (TLS only)")
 
     @property
     def port(self) -> int:

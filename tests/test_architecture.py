@@ -137,6 +137,12 @@ def test_the_rooms_in_the_document_are_real() -> None:
     assert [str(file) for file in files if not (ROOT / file).is_file()] == []
 
 
+def test_every_module_is_in_the_document_once() -> None:
+    files = [str(file) for file in drawn()]
+    modules = [str(path.relative_to(ROOT)) for path in MODULES.values() if path.name != "__init__.py"]
+    assert sorted(files) == sorted(modules)
+
+
 def test_every_room_is_in_the_document() -> None:
     packages = {str(path.parent.relative_to(ROOT)) + "/" for path in MODULES.values()} - {"omq/"}
     assert {package for package in packages if f"\n    {package} " not in DOCUMENT.read_text()} == set()

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from omq.access.hashes import read_hash
-from omq.cli.client import _parser
+from omq.cli.client import ACTIONS
+from omq.cli.command_line import parser
 from omq.config import Config, check
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ def test_the_command_exists() -> None:
     line = blocks("sh")[1].split()
     assert line[0] == "omq"
     known = {option for option in line if option.startswith("--")}
-    assert known <= set(_parser()._option_string_actions)
+    assert known <= set(parser(ACTIONS)._option_string_actions)
 
 
 def test_the_keys_it_names_exist() -> None:

@@ -9,7 +9,7 @@
 import argparse
 import sys
 
-from omq.replay.arguments import EXAMPLES, add_arguments
+from omq.replay.arguments import EXAMPLES, add_arguments, add_server_arguments
 from omq.replay.command import run
 
 
@@ -20,9 +20,7 @@ def main() -> int:
         epilog=EXAMPLES.replace("omq replay", "replay.py"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--server", metavar="omq://HOST:PORT", default="omq://127.0.0.1:7730", help="where to read"
-    )
+    add_server_arguments(parser)
     add_arguments(parser)
     return run(parser.parse_args(), parser.error)
 

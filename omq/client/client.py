@@ -29,11 +29,12 @@ from omq.client.fast import Opened, SinkBlock, feed_block
 from omq.client.feed import Feed
 from omq.client.ledger import Ledger
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
-from omq.client.network import File, Security, client_context
+from omq.client.network import Security
 from omq.client.replies import Answer, AnsweredCommand
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
+from omq.protocol.credentials import File, client_context
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
     BlockInfo,

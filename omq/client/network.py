@@ -1,9 +1,7 @@
 """The stream underneath a connection: a socket, or TLS on one."""
 
-import os
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import trio
@@ -107,36 +105,3 @@ async def open_stream(host: str, port: int, security: Security | None) -> Stream
         stream.socket.close()
         raise
     return tls
-
-
-File = str | os.PathLike[str]
-
-
-def client_context(ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext:
-    """What a client's side of TLS goes by: whose servers it trusts, and the certificate that it shows.
-
-    Raises ValueError with one line that names the file.
-    """
-    for file in (ca, certificate, key):
-        if file is not None:
-            _check_readable(file)
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except ssl.SSLError as error:
-        raise ValueError(f"{ca}: no certificate in PEM") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if certificate is not None:
-        try:
-            context.load_cert_chain(certificate, key)
-        except ssl.SSLError as error:
-            raise ValueError(f"{certificate}: no certificate in PEM with its key") from error
-    return context
-
-
-def _check_readable(file: File) -> None:
-    """OpenSSL's own error would not say which file."""
-    try:
-        with Path(file).open("rb"):
-            pass
-    except OSError as error:
-        raise ValueError(f"{os.fspath(file)}: {error.strerror}") from error

@@ -90,7 +90,7 @@ class BroadcastDriver(Driver):
             self.tail.octets >= min(TAKE_OCTETS, self.resources.memory.tails.share())
             or len(self.tail) >= TRIM_BLOCKS
         ):
-            self._forget_taken()
+            self._forget_written()
         self.tail.append(block)
         for channel in self._channels:
             channel.subscriber.wake()
@@ -98,17 +98,16 @@ class BroadcastDriver(Driver):
     def _most(self) -> int:
         return self.resources.memory.tails.share()
 
-    def taken(self) -> None:
-        """A channel has taken blocks. When the memory of all tails is half full, those that nobody wants any
+    def written(self) -> None:
+        """Messages are on their way. When the memory of all tails is half full, blocks that nobody wants any
         more go at once: a little of it in each of many topics would push out what others still wait for.
         """
         tails = self.resources.memory.tails
         if tails.used > tails.limit // 2:
-            self._forget_taken()
-        self.moved()
+            self._forget_written()
 
-    def _forget_taken(self) -> None:
-        self.tail.forget_below(min(channel.unwritten for channel in self._channels))
+    def _forget_written(self) -> None:
+        self.tail.forget_below(min((channel.unwritten for channel in self._channels), default=self.next_id))
 
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
@@ -186,7 +185,7 @@ class BroadcastChannel:
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         self.position = cuts[-1].ids.stop
-        self.driver.taken()
+        self.driver.moved()
         return Messages(cuts)
 
     def _skip(self, position: int, reason: str) -> Gone:
@@ -203,6 +202,7 @@ class BroadcastChannel:
         self._slow = self.unwritten < self.position
         self.position = self.unwritten
         self._give_back()
+        self.driver.written()
 
     def _give_back(self) -> None:
         self.driver.resources.memory.replayed.give(self._replayed)

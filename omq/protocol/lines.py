@@ -11,8 +11,6 @@ the same meaning.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 
 from omq.protocol.commands import CommandError, parse
 from omq.protocol.sentences import sentence
@@ -24,7 +22,7 @@ from storage.batches import Batch, Bodies, batch, joined
 
 @dataclass(frozen=True, slots=True)
 class PublishRun:
-    """Consecutive Publish commands of one topic."""
+    """Publish commands of one topic: nothing else stood between them but those of other topics."""
 
     topic: bytes
     batch: Batch
@@ -177,18 +175,14 @@ def _events(lines: bytes, position: int) -> tuple[list[Event], int]:
 
 
 class _Events:
-    """Events in the making: what is published to one topic without a break becomes one run."""
+    """Events in the making: what is published to one topic becomes one run, up to the next other event."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._topic: bytes | None = None
-        self._parts: list[Batch] = []
+        self._runs: dict[bytes, list[Batch]] = {}
 
     def publish(self, topic: bytes, part: Batch) -> None:
-        if topic != self._topic:
-            self._close()
-            self._topic = topic
-        self._parts.append(part)
+        self._runs.setdefault(topic, []).append(part)
 
     def add(self, line: bytes) -> None:
         """A line that is in none of the quick forms."""
@@ -202,9 +196,8 @@ class _Events:
                 self._events.append(event)
 
     def _close(self) -> None:
-        if self._topic is not None:
-            self._events.append(PublishRun(self._topic, joined(self._parts)))
-        self._topic, self._parts = None, []
+        self._events += [PublishRun(topic, joined(parts)) for topic, parts in self._runs.items()]
+        self._runs.clear()
 
     def all(self) -> list[Event]:
         self._close()
@@ -222,11 +215,10 @@ def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
         if blank := _BLANK_LINES.match(lines, position):
             position = blank.end()
             continue
-        spans = codec.native.Spans(lines)
-        topic, position = spans.take_lines(position)
-        if topic is not None:
+        dealt, position = codec.native.deal_lines(lines, position)
+        for topic, spans in dealt:
             events.publish(_atom(topic), batch(spans))
-        else:
+        if not dealt:
             end = lines.index(b"\n", position)
             events.add(lines[position:end])
             position = end + 1
@@ -306,12 +298,19 @@ def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
 def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
     """The events of rows of several topics, or of other commands too."""
     events = _Events()
-    for written, rest in groupby(rows, key=itemgetter(0)):
+    topics: dict[bytes, bytes] = {}  # what stands for each way to write one
+    waiting: dict[bytes, list[bytes]] = {}
+    for written, quoted, bare, other in rows:
         if written:
-            events.publish(_atom(written), Bodies([bare or unescape(quoted) for _, quoted, bare, _ in rest]))
-        else:
-            for *_, other in rest:
-                events.add(other[:-1])
+            topic = topics.get(written) or topics.setdefault(written, _atom(written))
+            waiting.setdefault(topic, []).append(bare or unescape(quoted))
+            continue
+        for topic, bodies in waiting.items():
+            events.publish(topic, Bodies(bodies))
+        waiting = {}
+        events.add(other[:-1])
+    for topic, bodies in waiting.items():
+        events.publish(topic, Bodies(bodies))
     return events.all()
 
 

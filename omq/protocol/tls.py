@@ -8,16 +8,19 @@ Only version 1.3 is spoken (RFC 8446). In it `close_notify` ends the direction i
 else (section 6.1), so it is the half-close of a plain connection.
 """
 
+import re
 import ssl
+
+from omq.protocol.tls_errors import CertificateRefused, TlsError
+
+__all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError"]
 
 RECORD_OCTETS = 16 << 10
 """The most plain octets of one record (RFC 8446, section 5.1)."""
 
 
-class TlsError(Exception):
-    """The other side does not speak TLS as it must, shows no certificate that is accepted, or has ended the
-    connection without saying so. The message is one phrase.
-    """
+_CERTIFICATE_ALERT = re.compile("ALERT_.*(?:CERTIFICATE|UNKNOWN_CA)")
+"""What the other side says of ours, in OpenSSL's names (RFC 8446, section 6.2)."""
 
 
 class TlsEngine:
@@ -57,7 +60,7 @@ class TlsEngine:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise TlsError(_phrase(error)) from error
+            raise _problem(error) from error
         return True
 
     def read(self, octets: int) -> bytes | None:
@@ -84,7 +87,7 @@ class TlsEngine:
         except ssl.SSLZeroReturnError:
             self._ended = True
         except ssl.SSLError as error:
-            self._failure = TlsError(_phrase(error))
+            self._failure = _problem(error)
         if self._failure is not None and not parts:
             raise self._failure  # what came before it was good
         return b"".join(parts)
@@ -104,7 +107,7 @@ class TlsEngine:
         try:
             self._object.write(octets)
         except ssl.SSLError as error:
-            raise TlsError(_phrase(error)) from error
+            raise _problem(error) from error
         return self._outgoing.pending
 
     def finish(self) -> None:
@@ -121,13 +124,14 @@ class TlsEngine:
             pass  # our own is written; whoever reads finds what is wrong
 
 
-def _phrase(error: ssl.SSLError) -> str:
+def _problem(error: ssl.SSLError) -> TlsError:
     """What went wrong, in a few words without numbers of lines."""
     match error:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
-            return f"the certificate is not accepted: {message}"
+            return CertificateRefused(f"the certificate is not accepted: {message}")
         case ssl.SSLEOFError():
-            return "the connection ended without a word"
+            return TlsError("the connection ended without a word")
         case _:
             reason = error.reason or str(error)
-            return reason.replace("_", " ").lower()
+            kind = CertificateRefused if _CERTIFICATE_ALERT.search(reason) else TlsError
+            return kind(reason.replace("_", " ").lower())

@@ -21,8 +21,39 @@ with Spark, and needs omq[spark] and Java 17 or later. What is published meanwhi
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """The server to read from, and what it is shown: these stand before the commands of `omq`."""
+    parser.add_argument(
+        "--server",
+        metavar="omq://HOST:PORT",
+        default="omq://127.0.0.1:7730",
+        help="where to read; with TLS: omqs://HOST:PORT",
+    )
+    _add_credentials(parser, "", "--server", "OMQ_ID")
+
+
+def _add_credentials(parser: argparse.ArgumentParser, prefix: str, where: str, variable: str) -> None:
+    parser.add_argument(
+        f"--{prefix}id-file",
+        metavar="FILE",
+        help=f"a file with one line NAME:SECRET for {where} (default: what is in ${variable})",
+    )
+    parser.add_argument(
+        f"--{prefix}ca",
+        metavar="FILE",
+        help=f"for omqs:// in {where}: the certificates of the authorities that may vouch for the server "
+        "(default: $OMQ_CA, or else those that the system trusts)",
+    )
+    parser.add_argument(
+        f"--{prefix}cert",
+        metavar="FILE",
+        help=f"for omqs:// in {where}: our certificate, where the server wants one",
+    )
+    parser.add_argument(f"--{prefix}key", metavar="FILE", help="its private key (default: in the same file)")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All but --server, which stands before the commands of `omq`."""
+    """All others."""
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="what to replay")
     parser.add_argument("--pattern", metavar="REGEX", help="or all topics whose whole name matches this")
     parser.add_argument(
@@ -34,9 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         required=True,
         metavar="DESTINATION",
-        help="omq://HOST:PORT (topics of the same names), omq://HOST:PORT/TOPIC, parquet:DIRECTORY, or "
-        "jsonl:DIRECTORY",
+        help="omq://HOST:PORT (topics of the same names), omq://HOST:PORT/TOPIC, with TLS omqs://..., "
+        "parquet:DIRECTORY, or jsonl:DIRECTORY",
     )
+    _add_credentials(parser, "to-", "--to", "OMQ_TO_ID")
     parser.add_argument("--first", type=_id, metavar="ID", help="the first message of each topic")
     parser.add_argument("--last", type=_id, metavar="ID", help="the last message of each topic")
     parser.add_argument(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from omq.replay import servers
 from omq.replay.plan import Plan, describe, make_plan
 from omq.replay.request import (
     Bounds,
@@ -48,7 +49,7 @@ def request_of(options: argparse.Namespace) -> Request:
 
 
 def _place_and_choice(options: argparse.Namespace) -> ReadOptions:
-    given = {"path": options.path} if options.path is not None else {"omq.servers": options.server}
+    given = {"path": options.path} if options.path is not None else servers.source(options)
     if options.pattern is not None and options.topics:
         raise BadOptions("Give topics or --pattern, not both.")
     if options.pattern is not None:
@@ -62,16 +63,16 @@ def _place_and_choice(options: argparse.Namespace) -> ReadOptions:
 
 def _destination(options: argparse.Namespace) -> ToServer | ToParquet | ToJson:
     kind, _, rest = options.to.partition(":")
-    if kind == "omq" and rest.startswith("//"):
-        address, slash, topic = rest[2:].partition("/")
-        given = {"omq.servers": address} | ({"topic": topic} if slash and topic else {})
-        taken = write_options(given)
-        return ToServer(taken.servers, f"omq://{address}", taken.topic, options.producer)
+    if kind in ("omq", "omqs") and rest.startswith("//"):
+        address, _, topic = rest[2:].partition("/")
+        url = f"{kind}://{address}"
+        taken = write_options(servers.destination(options, url) | ({"topic": topic} if topic else {}))
+        return ToServer(taken.servers, url, taken.topic, options.producer)
     if kind in ("parquet", "jsonl") and rest:
         return ToParquet(rest) if kind == "parquet" else ToJson(rest)
     raise BadOptions(
-        "--to is omq://HOST:PORT, omq://HOST:PORT/TOPIC, parquet:DIRECTORY or jsonl:DIRECTORY, "
-        f"not {options.to!r}."
+        "--to is omq://HOST:PORT, omq://HOST:PORT/TOPIC, the same with omqs://, parquet:DIRECTORY or "
+        f"jsonl:DIRECTORY, not {options.to!r}."
     )
 
 
@@ -104,6 +105,7 @@ def _check(request: Request, options: argparse.Namespace) -> None:
     for option, value in (("--speed", request.speed), ("--producer", options.producer)):
         if value is not None:
             raise BadOptions(f"{option} is for --to omq://...: files have no pace and no producer.")
+    servers.refuse_destination(options)
     path = request.destination.path
     if "://" not in path and Path(path).exists():
         raise BadOptions(f"{path} is there already.")
@@ -111,11 +113,16 @@ def _check(request: Request, options: argparse.Namespace) -> None:
 
 def _check_not_itself(source: Place, destination: ToServer, topics: list[str]) -> None:
     """Nobody can take back what is appended to a topic."""
-    same_server = isinstance(source, ServerPlace) and source.addresses == destination.place.addresses
+    same_server = isinstance(source, ServerPlace) and _hosts(source) == _hosts(destination.place)
     if same_server and (destination.topic is None or destination.topic in topics):
         raise BadOptions(
             "--to is where the messages come from: name another topic, --to omq://HOST:PORT/TOPIC."
         )
+
+
+def _hosts(place: ServerPlace) -> list[tuple[str, int]]:
+    """Where a server is, with TLS or without."""
+    return [(address.host, address.port) for address in place.addresses]
 
 
 def run(options: argparse.Namespace, refuse: Callable[[str], object]) -> int:

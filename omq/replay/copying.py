@@ -18,8 +18,9 @@ from omq.replay.plan import Plan
 from omq.replay.request import ToServer
 from storage.spark.access import Gap, StoredTopic
 from storage.spark.errors import Unreachable
+from storage.spark.network import ConnectionLost
 from storage.spark.ranges import Range
-from storage.spark.remote import ConnectionLost, Server
+from storage.spark.remote import Server
 from storage.spark.sinks import Sink
 
 PORTION_OCTETS = 256 << 20
@@ -51,7 +52,7 @@ def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
     Raises DataLoss, Unreachable, Refused, and storage.errors.StoreError.
     """
     names = producers(destination)
-    with Server(destination.place.addresses, destination.place.patience) as server:
+    with destination.place.open() as server:
         for part in plan.parts:
             if len(part) and not stop.is_set():
                 _Copy(server, plan, destination, part, names.of(part.topic), meter, stop).run()
@@ -90,6 +91,7 @@ class _Copy:
         self._stop = stop
         self._confirmed = part.start
         self._sent = part.start
+        """The id after the last message that has ever been sent: from what is confirmed to here is doubt."""
 
     def run(self) -> None:
         failures = 0
@@ -116,7 +118,7 @@ class _Copy:
 
     def _doubt(self) -> str:
         name, confirmed, sent = self._part.topic.name, self._confirmed, self._sent
-        if sent == confirmed:
+        if sent <= confirmed:
             return f"Of {name!r}, everything below message {confirmed} is published and nothing else."
         return (
             f"Of {name!r}, everything below message {confirmed} is published, and some of {confirmed} to "
@@ -125,7 +127,6 @@ class _Copy:
 
     def _go_on(self) -> None:
         """From what is confirmed to the end. Raises ConnectionLost for the sink."""
-        self._sent = self._confirmed
         with Ahead(self._pieces(self._confirmed)) as ahead:
             pieces = iter(ahead)
             while not self._stop.is_set() and self._portion(pieces):
@@ -136,10 +137,11 @@ class _Copy:
         piece = next(pieces, None)
         if piece is None:
             return False
-        messages = octets = sent_octets = 0
+        end = messages = octets = sent_octets = 0
         with Sink(self._server, self._target) as sink:
             while piece is not None:
-                self._sent = piece.end
+                end = piece.end
+                self._sent = max(self._sent, end)
                 sink.send(piece.envelopes)
                 messages += piece.count
                 octets += piece.octets
@@ -149,7 +151,7 @@ class _Copy:
                     break
                 piece = next(pieces, None)
             sink.finish(messages)
-        self._confirmed = self._sent
+        self._confirmed = end
         self._meter.add(self._part.topic.name, messages, octets)
         return piece is not None
 

@@ -124,8 +124,8 @@ def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
         "includeHeaders": "true",
     }
     match request.source:
-        case ServerPlace(addresses, _):
-            options["omq.servers"] = ",".join(map(str, addresses))
+        case ServerPlace() as place:
+            options |= place.options()
         case StorePlace(path):
             options["path"] = str(Path(path).resolve())
         case _:
@@ -193,7 +193,7 @@ def _texts(name: str) -> list[Any]:
 
 def _write_topics(frame: DataFrame, destination: ToServer) -> None:
     rows = frame.select("topic", "key", "value", "headers")
-    writer = rows.write.format("omq").option("omq.servers", ",".join(map(str, destination.place.addresses)))
+    writer = rows.write.format("omq").options(**destination.place.options())
     if destination.topic is not None:
         writer = writer.option("topic", destination.topic)
     writer.mode("append").save()

@@ -16,7 +16,7 @@ from storage import numbers
 from storage.blocks import Block
 from storage.spark.access import Access, Gap
 from storage.spark.ranges import Range
-from storage.spark.remote import Patience, Server
+from storage.spark.remote import Patience
 from storage.spark.sinks import send
 
 TICK_SECONDS = 0.02
@@ -65,7 +65,7 @@ def publish(
     # What may be stored already is only sent again where the server can tell that it is the same.
     patience = place.patience if destination.producer is not None else Patience(0)
     published: dict[str, int] = {}
-    with Server(place.addresses, place.patience) as server:
+    with place.open() as server:
         for together in _in_time(dues, speed, stop):
             by_source: dict[str, list[Due]] = {}
             for due in together:

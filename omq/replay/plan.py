@@ -26,7 +26,7 @@ class Plan:
 
 def make_plan(access: Access, request: Request) -> Plan:
     """Raises BadOptions, UnknownTopic, DataLoss, and what `Access` raises."""
-    topics = choose(access.topics(), request.choice)
+    topics = choose(access, request.choice)
     if not topics:
         raise BadOptions("No topic that can be read matches the pattern.")
     return Plan(request, [_range(access, topics[name], request) for name in sorted(topics)])

@@ -2,7 +2,7 @@
 
 @cython.final
 cdef class Spans:
-    """Where the bodies of messages lie in `data`: found by the two takers, or told by the plain code."""
+    """Where the bodies of messages lie in `data`: found here, or told by the plain code."""
 
     cdef bytes _data
     cdef Span* _spans
@@ -30,7 +30,7 @@ cdef class Spans:
         if self.count == self._capacity:
             if self._busy:
                 raise RuntimeError("These spans are in use in another thread.")
-            capacity = max(64, 2 * self._capacity)
+            capacity = max(16, 2 * self._capacity)
             spans = <Span*>PyMem_RawRealloc(self._spans, capacity * sizeof(Span))
             if spans == NULL:
                 raise MemoryError
@@ -109,61 +109,6 @@ cdef class Spans:
             self.add(octets + head_end + NUMBER, <uint32_t>left, <uint32_t>left, <uint32_t>(head_end - start), options)
             at = end
 
-    def take_lines(self, Py_ssize_t position):
-        """Add the bodies of the Publish lines of one topic from `position` on, if they are in a quick form.
-
-        Returns the topic as it is written, None when there was not even one, and where it stopped.
-        """
-        cdef const uint8_t* octets = octets_of(self._data)
-        cdef int64_t size = PyBytes_GET_SIZE(self._data)
-        cdef int64_t at = position
-        cdef int64_t line_end, body, body_end, length, topic, topic_end
-        cdef int64_t first_topic = 0, first_length = -1
-        cdef int64_t head = 0, head_length = 0  # of the last line: all before its body
-        cdef const uint8_t* found
-        cdef bint quoted = False
-        if not 0 <= at <= size:
-            raise ValueError(f"{position} is not within 0 to {size}.")
-        while at < size:
-            found = <const uint8_t*>memchr(octets + at, 10, size - at)
-            if found == NULL:
-                break
-            line_end = found - octets
-            if head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length):
-                # `quoted` is that of the last line: a quote would have been part of its head.
-                body = at + head_length
-                if not quoted and octets[body] == c'"':
-                    body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
-            else:
-                body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
-                if body < 0:
-                    break
-                if first_length < 0:
-                    first_topic = topic
-                    first_length = topic_end - topic
-                elif topic_end - topic != first_length or memcmp(octets + topic, octets + first_topic, first_length):
-                    break
-            if body < 0:
-                break
-            if quoted:
-                body_end = quoted_end(octets, body, line_end, &length)
-                if body_end < 0 or not ends_well(octets, body_end + 1, line_end):
-                    break
-            else:
-                body_end = bare_body_end(octets, body, line_end)
-                length = body_end - body
-                if body_end < 0 or not ends_well(octets, body_end, line_end):
-                    break
-            if body_end - body > LONGEST_SIZE:
-                break
-            self.add(octets + body, <uint32_t>length, <uint32_t>(body_end - body), 0, 0)
-            head = at
-            head_length = body - at
-            at = line_end + 1
-        if not self.count or first_length < 0:
-            return None, at
-        return PyBytes_FromStringAndSize(<const char*>octets + first_topic, first_length), at
-
     def frames(self):
         """`Frames` of all; None when they would be too large for a block."""
         if self._busy:
@@ -219,6 +164,80 @@ cdef class Spans:
         else:
             return []
         return [self._spans[i].options for i in range(self.count)]
+
+
+def deal_lines(bytes data not None, Py_ssize_t position):
+    """Deal the bodies of the Publish lines from `position` on, as long as they are in a quick form, to a `Spans`
+    for each topic.
+
+    Returns pairs of a topic as it is written and its spans, in the order in which the topics first come, and where
+    it stopped.  No two of them are of one topic, whichever way it is written: a topic with escapes stands alone.
+    """
+    cdef const uint8_t* octets = octets_of(data)
+    cdef int64_t size = PyBytes_GET_SIZE(data)
+    cdef int64_t at = position
+    cdef int64_t line_end, body, body_end, length
+    cdef int64_t topic = 0, topic_end = 0, name, name_end
+    cdef int64_t last = 0, last_length = -1  # the last line's topic
+    cdef int64_t head = 0, head_length = 0  # of the last line: all before its body
+    cdef const uint8_t* found
+    cdef bint quoted = False, same, alone = False
+    cdef list dealt = []
+    cdef dict by_name = {}
+    cdef Spans spans = None
+    cdef bytes key
+    if not 0 <= at <= size:
+        raise ValueError(f"{position} is not within 0 to {size}.")
+    while at < size:
+        found = <const uint8_t*>memchr(octets + at, 10, size - at)
+        if found == NULL:
+            break
+        line_end = found - octets
+        same = head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length)
+        if same:
+            # `quoted` is that of the last line: a quote would have been part of its head.
+            body = at + head_length
+            if not quoted and octets[body] == c'"':
+                body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
+        else:
+            body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
+        if body < 0:
+            break
+        if quoted:
+            body_end = quoted_end(octets, body, line_end, &length)
+            if body_end < 0 or not ends_well(octets, body_end + 1, line_end):
+                break
+        else:
+            body_end = bare_body_end(octets, body, line_end)
+            length = body_end - body
+            if body_end < 0 or not ends_well(octets, body_end, line_end):
+                break
+        if body_end - body > LONGEST_SIZE:
+            break
+        if not same and (topic_end - topic != last_length or memcmp(octets + topic, octets + last, last_length)):
+            if alone:
+                break
+            name, name_end = topic, topic_end
+            if octets[topic] == c'"':
+                name += 1
+                name_end -= 1
+                if memchr(octets + name, c'\\', name_end - name) != NULL:
+                    if spans is not None:
+                        break
+                    alone = True
+            key = PyBytes_FromStringAndSize(<const char*>octets + name, name_end - name)
+            spans = by_name.get(key)
+            if spans is None:
+                spans = Spans(data)
+                by_name[key] = spans
+                dealt.append((PyBytes_FromStringAndSize(<const char*>octets + topic, topic_end - topic), spans))
+            last = topic
+            last_length = topic_end - topic
+        spans.add(octets + body, <uint32_t>length, <uint32_t>(body_end - body), 0, 0)
+        head = at
+        head_length = body - at
+        at = line_end + 1
+    return dealt, at
 
 
 cdef int64_t after_name(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:

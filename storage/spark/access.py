@@ -52,6 +52,9 @@ class Access(AbstractContextManager["Access"], Protocol):
     Methods raise Unreachable, Refused, and storage.errors.StoreError.
     """
 
+    shows_all: bool
+    """Whether `topics` has all there are, or only those that we have some right to."""
+
     def topics(self) -> dict[str, StoredTopic]:
         """Every topic whose name is UTF-8, by name."""
 

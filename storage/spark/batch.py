@@ -12,7 +12,8 @@ from storage.spark.errors import BadOptions, DataLoss
 from storage.spark.filters import Bounds, take_all
 from storage.spark.options import ENDS, STARTS, PerTopic, ReadOptions
 from storage.spark.ranges import Range, choose, cut, first_since, offsets
-from storage.spark.reading import TopicPartition, check_schema
+from storage.spark.reading import TopicPartition
+from storage.spark.schema import check_schema
 
 
 class BatchReader(DataSourceReader):
@@ -40,7 +41,7 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self, access: Access) -> Iterator[Range]:
         options = self._options
-        topics = choose(access.topics(), options.choice)
+        topics = choose(access, options.choice)
         starts = offsets(access, topics, options.start, begins=True)
         ends = offsets(access, topics, options.end, begins=False)
         for name, topic in topics.items():

@@ -12,9 +12,6 @@ from storage.blocks import FRAME_HEADER, Block
 from storage.numbers import OFFSETS_LIMIT
 from storage.spark.headers import Header, headers_of
 
-KEY, VALUE, TOPIC, PARTITION, OFFSET = "key", "value", "topic", "partition", "offset"
-TIMESTAMP, TIMESTAMP_TYPE, HEADERS = "timestamp", "timestampType", "headers"
-
 LOG_APPEND_TIME = 1
 """What the Kafka source has for times that the server gave: so are all of omq's."""
 

@@ -20,6 +20,8 @@ READ_OCTETS = 1 << 20
 class LocalStore:
     """See `storage.spark.access.Access`. The store stays open in this process when this is closed."""
 
+    shows_all = True
+
     def __init__(self, path: str) -> None:
         """Raises storage.errors.StoreError."""
         self._reader = opened(Path(path))

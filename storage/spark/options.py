@@ -12,9 +12,10 @@ from enum import Enum
 
 from omq.protocol.topics import check_topic
 from storage.spark.access import Access
+from storage.spark.credentials import NO_CREDENTIALS, Credentials, IdFile, IdVariable
 from storage.spark.errors import BadOptions
-from storage.spark.local import LocalStore
-from storage.spark.remote import Address, Patience, Server, parse_servers
+from storage.spark.network import Address
+from storage.spark.remote import Patience, Server, parse_servers
 
 
 class Edge(Enum):
@@ -62,10 +63,26 @@ Choice = Topics | Pattern
 class ServerPlace:
     addresses: tuple[Address, ...]
     patience: Patience
+    credentials: Credentials = NO_CREDENTIALS
 
-    def open(self) -> Access:
+    def open(self) -> Server:
         """Connects when it is first used."""
-        return Server(self.addresses, self.patience)
+        return Server(self.addresses, self.patience, self.credentials)
+
+    def options(self) -> dict[str, str]:
+        """The options that say this."""
+        known = self.credentials
+        given = {
+            SERVERS: ",".join(address.url for address in self.addresses),
+            RETRIES: str(self.patience.retries),
+            RETRY_INTERVAL: str(round(self.patience.seconds * 1000)),
+            CA: known.ca,
+            CERT: known.certificate,
+            KEY: known.key,
+            ID_FILE: known.id.path if isinstance(known.id, IdFile) else None,
+            ID_VARIABLE: known.id.name if isinstance(known.id, IdVariable) else None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +91,9 @@ class StorePlace:
 
     def open(self) -> Access:
         """Raises storage.errors.StoreError."""
+        # With it comes all of the store, which takes its time to load, and a server's readers do without.
+        from storage.spark.local import LocalStore
+
         return LocalStore(self.path)
 
 
@@ -102,6 +122,8 @@ class WriteOptions:
 
 
 SERVERS = "omq.servers"
+CA, CERT, KEY = "omq.tls.ca", "omq.tls.cert", "omq.tls.key"
+ID_FILE, ID_VARIABLE = "omq.id.file", "omq.id.variable"
 PATH = "path"
 CHOICES = ("subscribe", "subscribePattern", "assign")
 STARTS = ("startingOffsets", "startingTimestamp")
@@ -115,13 +137,25 @@ RETRY_INTERVAL = "fetchOffset.retryIntervalMs"
 TOPIC = "topic"
 PRODUCER = "producer"
 
+_SECURITY = (CA, CERT, KEY, ID_FILE, ID_VARIABLE)
 _READ = (
-    SERVERS, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_PER_TRIGGER, FAIL_ON_DATA_LOSS,
+    SERVERS, *_SECURITY, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_PER_TRIGGER, FAIL_ON_DATA_LOSS,
     INCLUDE_HEADERS, RETRIES, RETRY_INTERVAL,
 )  # fmt: skip
-_WRITE = (SERVERS, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
+_WRITE = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
 _SPARKS = ("checkpointLocation", "queryName")
 """What Spark itself has among the options of a stream."""
+
+_ELSEWHERE = {
+    "kafka.bootstrap.servers": SERVERS,
+    "kafka.security.protocol": f"omqs://HOST:PORT in {SERVERS}",
+    "kafka.ssl.truststore.location": f"{CA}, a file in PEM",
+    "kafka.ssl.keystore.location": f"{CERT}, a file in PEM",
+    "kafka.ssl.keystore.key": f"{KEY}, a file in PEM",
+    "kafka.sasl.jaas.config": f"{ID_FILE}, a file with one line NAME:SECRET",
+    "omq.id": f"{ID_FILE}, a file with one line NAME:SECRET",
+}
+"""What somebody may look for: under its name in the Kafka source, or under one that would show a secret."""
 
 _LONGEST_PRODUCER = 200
 """Octets: an app-id has up to 255, and the partition and a hyphen are added."""
@@ -185,7 +219,9 @@ class _Given:
         names = {name.lower() for name in (*known, *_SPARKS)}
         for name in options:
             if name.lower() not in names and name.lower() != PATH:
-                raise BadOptions(f"There is no option {name!r}; there are {', '.join(known)}.")
+                here = _ELSEWHERE.get(name.lower())
+                hint = f"; there are {', '.join(known)}" if here is None else f": here it is {here}"
+                raise BadOptions(f"There is no option {name!r}{hint}.")
 
     def get(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -225,7 +261,7 @@ def _place(given: _Given) -> Place:
         raise BadOptions(f"Give {SERVERS} (HOST:PORT of a server) or {PATH} (a store of this machine).")
     if name == SERVERS:
         return _servers(given)
-    given.refuse((RETRIES, RETRY_INTERVAL), f"it is for {SERVERS} only")
+    given.refuse((RETRIES, RETRY_INTERVAL, *_SECURITY), f"it is for {SERVERS} only")
     path = given.get(PATH)
     assert path is not None
     return StorePlace(path)
@@ -245,7 +281,24 @@ def _servers(given: _Given) -> ServerPlace:
             usual.retries if retries is None else retries,
             usual.seconds if interval is None else interval / 1000,
         ),
+        _credentials(given, addresses),
     )
+
+
+def _credentials(given: _Given, addresses: tuple[Address, ...]) -> Credentials:
+    if not any(address.tls for address in addresses):
+        given.refuse((CA, CERT, KEY), f"it is for omqs://HOST:PORT in {SERVERS}")
+    if given.get(CERT) is None:
+        given.refuse((KEY,), f"it is the key of {CERT}")
+    id: IdFile | IdVariable | None = None
+    match given.among((ID_FILE, ID_VARIABLE)):
+        case "omq.id.file":
+            id = IdFile(given.get(ID_FILE) or "")
+        case "omq.id.variable":
+            id = IdVariable(given.get(ID_VARIABLE) or "")
+        case _:
+            pass
+    return Credentials(given.get(CA), given.get(CERT), given.get(KEY), id)
 
 
 def _choice(given: _Given) -> Choice:

@@ -28,13 +28,15 @@ class Range:
         return max(0, self.end - self.start)
 
 
-def choose(found: Mapping[str, StoredTopic], choice: Choice) -> dict[str, StoredTopic]:
+def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
     """The topics that were chosen, by name. Raises UnknownTopic, and Refused for one that cannot be read."""
+    found = access.topics()
     match choice:
         case Topics(names):
             missing = [name for name in names if name not in found]
             if missing:
-                raise UnknownTopic(f"There is no topic {' and no topic '.join(map(repr, missing))}.")
+                hidden = "" if access.shows_all else ", or this client has no right to it"
+                raise UnknownTopic(f"There is no topic {' and no topic '.join(map(repr, missing))}{hidden}.")
             chosen = {name: found[name] for name in names}
             for name, topic in chosen.items():
                 if topic.problem is not None:

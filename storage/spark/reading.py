@@ -5,57 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from storage.spark import columns
 from storage.spark.access import Gap
-from storage.spark.columns import Columns
-from storage.spark.errors import BadOptions, DataLoss
-from storage.spark.options import INCLUDE_HEADERS, ReadOptions
+from storage.spark.errors import DataLoss
+from storage.spark.options import ReadOptions
 from storage.spark.ranges import Range
 
 log = logging.getLogger("omq.spark")
-
-HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-
-_FIELDS = (
-    StructField(columns.KEY, BinaryType()),
-    StructField(columns.VALUE, BinaryType()),
-    StructField(columns.TOPIC, StringType()),
-    StructField(columns.PARTITION, IntegerType()),
-    StructField(columns.OFFSET, LongType()),
-    StructField(columns.TIMESTAMP, TimestampType()),
-    StructField(columns.TIMESTAMP_TYPE, IntegerType()),
-)
-_HEADERS = StructField(columns.HEADERS, HEADERS_TYPE)
-
-
-def usual_schema(options: ReadOptions) -> StructType:
-    """All columns, as the Kafka source has them."""
-    return StructType([*_FIELDS, *((_HEADERS,) if options.include_headers else ())])
-
-
-def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raises BadOptions unless each column is one of ours, of its type."""
-    known = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
-    for field in schema.fields:
-        if field.name not in known:
-            raise BadOptions(f"There is no column {field.name!r}; there are {', '.join(known)}.")
-        if field.dataType != known[field.name]:
-            wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
-            raise BadOptions(f"The column {field.name!r} is {wanted}, not {given}: cast it later.")
-        if field.name == columns.HEADERS and not options.include_headers:
-            raise BadOptions(f"The column {columns.HEADERS!r} needs the option {INCLUDE_HEADERS}.")
 
 
 class TopicPartition(InputPartition):
@@ -73,6 +30,11 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
 
     Raises DataLoss, Unreachable, Refused and storage.errors.StoreError.
     """
+    # Only tasks make columns: the processes that plan need not load Arrow for that.
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from storage.spark.columns import Columns
+
     if not isinstance(partition, TopicPartition):
         return  # Spark asks for a partition even where there is none
     part = partition.part

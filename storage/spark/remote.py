@@ -2,7 +2,6 @@
 
 import logging
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,16 +36,13 @@ from omq.protocol.types import (
 from storage.blocks import Block, unpack_sent
 from storage.errors import DamagedBlock
 from storage.spark.access import Gap, StoredTopic, why_unreadable
+from storage.spark.credentials import NO_CREDENTIALS, Credentials
 from storage.spark.errors import DataLoss, OmqError, Refused, Unreachable
+from storage.spark.network import Address, ConnectionLost, Security, in_our_words, open_wire
 
 log = logging.getLogger("omq.spark")
 
 DEFAULT_PORT = 7730
-
-ANSWER_SECONDS = 60.0
-"""How long a server may say nothing while an answer is awaited."""
-
-CONNECT_SECONDS = 10.0
 
 IDLE_SECONDS = 30.0
 """A connection that was not used for so long is made anew."""
@@ -55,35 +51,36 @@ _HEADER = Struct(">IB")
 _LONGEST = 1 << 31
 _GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
 
+_UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
+_PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
+"""How Errors begin that another connection, or a later one, may not get."""
+
 _NO_TOPIC = (b": there is no such topic", b": the topic was deleted")
 
 T = TypeVar("T")
 
 
-class ConnectionLost(OmqError):
-    """The connection broke, could not be made, or the server fell silent: trying again may help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 def parse_servers(text: str) -> tuple[Address, ...]:
-    """The addresses in `HOST:PORT,HOST:PORT`; an IPv6 address stands in brackets. Raises ValueError."""
-    return tuple(_address(part.strip()) for part in text.split(","))
+    """The addresses in `HOST:PORT,HOST:PORT`, or with TLS in `omqs://HOST:PORT,omqs://HOST:PORT`; an IPv6
+    address stands in brackets.
+
+    Raises ValueError, whose text never has a word of what may be a secret.
+    """
+    if "@" in text:
+        raise ValueError("an address has the form HOST:PORT or omqs://HOST:PORT; who asks stands elsewhere")
+    found = tuple(_address(part.strip()) for part in text.split(","))
+    if len({address.tls for address in found}) > 1:
+        # Whoever keeps us from the one with TLS would be told everything at the other.
+        raise ValueError("all addresses must be of the form omqs://HOST:PORT, or none")
+    return found
 
 
 def _address(text: str) -> Address:
-    match = re.fullmatch(r"(?:omq://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::([0-9]{1,5}))?", text)
-    port = int(match[3]) if match and match[3] else DEFAULT_PORT
+    match = re.fullmatch(r"(?:omq(s?)://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::([0-9]{1,5}))?/?", text)
+    port = int(match[4]) if match and match[4] else DEFAULT_PORT
     if match is None or not 0 < port < 1 << 16:
-        raise ValueError(f"{text!r} is no address of the form HOST:PORT")
-    return Address(match[1] or match[2], port)
+        raise ValueError(f"{text!r} is no address of the form HOST:PORT or omqs://HOST:PORT")
+    return Address(match[2] or match[3], port, match[1] == "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +106,16 @@ class Patience:
 class Server:
     """See `storage.spark.access.Access`."""
 
-    def __init__(self, addresses: tuple[Address, ...], patience: Patience) -> None:
+    def __init__(
+        self,
+        addresses: tuple[Address, ...],
+        patience: Patience,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self._addresses = addresses
         self._patience = patience
+        self._credentials = credentials
+        self.shows_all = credentials.id is None
         self._connection: Connection | None = None
         self._used = 0.0
 
@@ -128,14 +132,14 @@ class Server:
             self._connection = None
 
     def connected(self) -> "Connection":
-        """The connection, made where there is none. Raises ConnectionLost."""
+        """The connection, made where there is none. Raises ConnectionLost, Refused and BadOptions."""
         now = time.monotonic()
         if self._connection is not None and now - self._used > IDLE_SECONDS:
             # Its pings were not answered meanwhile.
             self.close()
         self._used = now
         if self._connection is None:
-            self._connection = connect(self._addresses)
+            self._connection = connect(self._addresses, self._credentials)
         return self._connection
 
     def _ask(self, ask: "Callable[[Connection], T]") -> T:
@@ -189,12 +193,12 @@ class Server:
                 time.sleep(self._patience.seconds)
 
 
-def connect(addresses: tuple[Address, ...]) -> "Connection":
-    """A connection to the first of these that answers. Raises ConnectionLost."""
+def connect(addresses: tuple[Address, ...], credentials: Credentials) -> "Connection":
+    """A connection to the first of these that answers. Raises ConnectionLost, Refused and BadOptions."""
     problems = []
     for address in addresses:
         try:
-            return Connection(address)
+            return Connection(address, credentials)
         except ConnectionLost as lost:
             problems.append(str(lost))
     raise ConnectionLost("; ".join(problems))
@@ -203,30 +207,43 @@ def connect(addresses: tuple[Address, ...]) -> "Connection":
 class Connection:
     """One connection, made and introduced. Methods raise ConnectionLost, and Refused for the server's no."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, credentials: Credentials) -> None:
+        """Raises BadOptions too, for files that cannot be used."""
         self.address = address
+        self._credentials = credentials
+        self._broke = f"The connection to {address} broke"
+        self.security = Security(credentials.context(), address.host) if address.tls else None
+        """With which its sinks connect too."""
+        id = credentials.read_id()
+        with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
+            self._wire = open_wire(address.host, address.port, self.security)
         try:
-            self._socket = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
-        except OSError as error:
-            raise ConnectionLost(f"The server {address} cannot be reached: {_reason(error)}") from error
-        try:
-            self._send(handshake.hello())
-            answer = bytes(self._receive(handshake.LENGTH))
-            if answer != handshake.ACCEPTED:
-                raise Refused(f"{address} is no omq server of version {VERSION_ONE}: it answered {answer!r}.")
-            self._socket.settimeout(ANSWER_SECONDS)
-            self._say(Connect(VERSION_ONE, b"omq.spark"))
+            self._greet()
+            self._wire.be_patient()
+            self._say(Connect(VERSION_ONE, id))
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        self._socket.close()
+    def _greet(self) -> None:
+        self._send(handshake.hello())
+        try:
+            answer = bytes(self._receive(handshake.LENGTH))
+        except ConnectionLost as lost:
+            if self.address.tls:
+                raise
+            raise ConnectionLost(f"{lost} at once; if it wants TLS, it is omqs://{self.address}") from lost
+        if answer != handshake.ACCEPTED:
+            raise Refused(
+                f"{self.address} is no omq server of version {VERSION_ONE}: it answered {answer!r}."
+            )
 
-    def peer(self) -> Address:
-        """The address it went to: a lease is good there."""
-        host, port, *_ = self._socket.getpeername()
-        return Address(host, port)
+    def close(self) -> None:
+        self._wire.close()
+
+    def peer(self) -> tuple[str, int]:
+        """The host and port it went to: a lease is good there."""
+        return self._wire.peer()
 
     def topics(self) -> tuple[TopicInfo, ...]:
         self._say(Topics())
@@ -324,28 +341,23 @@ class Connection:
             return frame
 
     def _send(self, octets: bytes) -> None:
-        try:
-            self._socket.sendall(octets)
-        except OSError as error:
-            raise self._lost(error) from error
+        with in_our_words(self._broke):
+            try:
+                self._wire.send(octets)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # what was said before it was closed may tell why, and is read next
 
     def _receive(self, count: int) -> bytearray:
         """Exactly so many octets."""
         received = bytearray(count)
-        with memoryview(received) as rest:
+        with memoryview(received) as rest, in_our_words(self._broke):
             at = 0
             while at < count:
-                try:
-                    read = self._socket.recv_into(rest[at:])
-                except OSError as error:
-                    raise self._lost(error) from error
+                read = self._wire.receive(rest[at:])
                 if not read:
                     raise ConnectionLost(f"The server {self.address} closed the connection")
                 at += read
         return received
-
-    def _lost(self, error: OSError) -> ConnectionLost:
-        return ConnectionLost(f"The connection to {self.address} broke: {_reason(error)}")
 
     def _unexpected(self, answer: Frame) -> ConnectionLost:
         return ConnectionLost(
@@ -355,8 +367,15 @@ class Connection:
     def _refusal(self, error: Error) -> OmqError:
         text = error.text.decode("utf-8", "backslashreplace")
         # What a connection is closed with is told to nobody in particular, and another one may do better.
-        if text.startswith(("Ping: ", "Line: ")) or text.endswith("while others wait for its memory"):
+        if text.startswith(_PASSING) or text.endswith("while others wait for its memory"):
             return ConnectionLost(f"The server {self.address} said: {text}")
+        if error.text == _UNKNOWN_CLIENT:
+            id = self._credentials.id
+            if id is None:
+                return Refused(
+                    f"The server {self.address} asks who we are, and no name and secret are given."
+                )
+            return Refused(f"The server {self.address} has no client with the name and secret in {id}.")
         return Refused(f"The server {self.address} said: {text}")
 
 
@@ -366,9 +385,3 @@ def _gap(name: bytes, text: bytes) -> Gap | None:
     if match is None:
         return None
     return Gap(int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "it did not answer in time"
-    return error.strerror or str(error)

@@ -6,10 +6,8 @@ again.
 
 import logging
 import re
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import assert_never
 
 from omq.protocol.dmp_client import (
@@ -25,7 +23,8 @@ from omq.protocol.dmp_client import (
     Received,
 )
 from storage.spark.errors import Refused, Unreachable
-from storage.spark.remote import ANSWER_SECONDS, CONNECT_SECONDS, ConnectionLost, Patience, Server
+from storage.spark.network import ConnectionLost, in_our_words, open_wire
+from storage.spark.remote import Patience, Server
 
 log = logging.getLogger("omq.spark")
 
@@ -71,22 +70,22 @@ class Sink:
     def __init__(self, server: Server, topic: bytes) -> None:
         principal = server.connected()
         lease = principal.put(topic)
-        self._address = principal.peer()
+        host, port = principal.peer()
+        self._address = principal.address
+        self._broke = f"The connection of a sink to {self._address} broke"
         self._shown = topic.decode("utf-8", "backslashreplace")
         self._dialogue = ClientDialogue(lease, Purpose.SINK)
         self._cut = False
-        with self._in_our_words():
-            self._socket = socket.create_connection(
-                (self._address.host, self._address.port), timeout=CONNECT_SECONDS
-            )
-            self._socket.settimeout(ANSWER_SECONDS)
+        with in_our_words(self._broke):
+            self._wire = open_wire(host, port, principal.security)
+        self._wire.be_patient()
         self.send(self._dialogue.start())
 
     def __enter__(self) -> "Sink":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self._wire.close()
 
     @property
     def is_cut(self) -> bool:
@@ -97,9 +96,9 @@ class Sink:
         """Send envelopes. Where the server has closed the sink this does nothing: `finish` tells why."""
         if self._cut:
             return
-        with self._in_our_words():
+        with in_our_words(self._broke):
             try:
-                self._socket.sendall(envelopes)
+                self._wire.send(envelopes)
             except (BrokenPipeError, ConnectionResetError):
                 log.debug("%s closed a sink early, and may say why", self._address)
                 self._cut = True
@@ -107,9 +106,9 @@ class Sink:
     def finish(self, count: int) -> None:
         """Wait until all that was sent, `count` messages, is as safe as its topic declares."""
         try:
-            with self._in_our_words():
+            with in_our_words(self._broke):
                 try:
-                    self._socket.shutdown(socket.SHUT_WR)
+                    self._wire.finish()
                 except OSError:
                     self._cut = True
                 for event in self._events():
@@ -120,8 +119,9 @@ class Sink:
         raise ConnectionLost(f"The server {self._address} closed a sink without an answer")
 
     def _events(self) -> Iterator[ClientEvent]:
-        while data := self._socket.recv(_READ_OCTETS):
-            yield from self._dialogue.feed(data)
+        room = memoryview(bytearray(_READ_OCTETS))
+        while count := self._wire.receive(room):
+            yield from self._dialogue.feed(bytes(room[:count]))
 
     def _is_the_end(self, event: ClientEvent, count: int) -> bool:
         match event:
@@ -139,12 +139,3 @@ class Sink:
                 raise Refused(f"The server {self._address} does not speak DMP.")
             case _:
                 assert_never(event)
-
-    @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ConnectionLost(
-                f"The connection of a sink to {self._address} broke: {error.strerror or error}"
-            ) from error

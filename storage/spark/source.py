@@ -1,4 +1,8 @@
-"""The data source itself: what Spark calls `omq`."""
+"""The data source itself: what Spark calls `omq`.
+
+Spark makes one in several processes for each query, and each of them loads anew what it imports: so each
+thing is imported where it is wanted.
+"""
 
 from collections.abc import MutableMapping
 
@@ -11,12 +15,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from storage.spark.batch import BatchReader
 from storage.spark.errors import BadOptions
 from storage.spark.options import read_options, write_options
-from storage.spark.reading import usual_schema
-from storage.spark.stream import StreamReader
-from storage.spark.writing import BatchWriter, StreamWriter
+from storage.spark.schema import usual_schema
 
 
 class OmqDataSource(DataSource):
@@ -38,16 +39,24 @@ class OmqDataSource(DataSource):
         return usual_schema(read_options(self._given, stream=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from storage.spark.batch import BatchReader
+
         return BatchReader(read_options(self._given, stream=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from storage.spark.stream import StreamReader
+
         return StreamReader(read_options(self._given, stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from storage.spark.writing import BatchWriter
+
         if overwrite:
             raise BadOptions("A topic can only be appended to: use mode('append').")
         return BatchWriter(write_options(self._given), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from storage.spark.writing import StreamWriter
+
         # The complete mode appends all of its result each time, as it does to Kafka.
         return StreamWriter(write_options(self._given), schema)

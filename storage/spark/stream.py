@@ -22,7 +22,8 @@ from storage.spark.access import Access, StoredTopic
 from storage.spark.errors import DataLoss
 from storage.spark.options import Edge, Pattern, ReadOptions
 from storage.spark.ranges import Range, choose, cut, offsets
-from storage.spark.reading import TopicPartition, check_schema
+from storage.spark.reading import TopicPartition
+from storage.spark.schema import check_schema
 
 log = logging.getLogger("omq.spark")
 
@@ -49,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:
         access = self._opened()
-        topics = choose(access.topics(), self._options.choice)
+        topics = choose(access, self._options.choice)
         found = offsets(access, topics, self._options.start, begins=True)
         if self._options.start is Edge.LATEST:
             self._initial = found
@@ -123,12 +124,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._access
 
     def _topics(self) -> dict[str, StoredTopic]:
-        found = self._opened().topics()
+        access = self._opened()
         if not self._options.fail_on_data_loss and not isinstance(self._options.choice, Pattern):
             # One that was deleted is skipped, as its messages are.
-            found = {name: topic for name, topic in found.items() if topic.problem is None}
+            found = {name: topic for name, topic in access.topics().items() if topic.problem is None}
             return {name: found[name] for name in self._options.choice.names if name in found}
-        return choose(found, self._options.choice)
+        return choose(access, self._options.choice)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -22,7 +22,6 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 from storage.spark.envelopes import Envelopes, Producer, Rows
 from storage.spark.errors import BadOptions, OmqError
 from storage.spark.options import TOPIC, WriteOptions
-from storage.spark.remote import Server
 from storage.spark.sinks import send
 
 PORTION_OCTETS = 8 << 20
@@ -131,7 +130,7 @@ class _Portions:
     def __init__(self, options: WriteOptions) -> None:
         servers = options.servers
         self._patience = servers.patience
-        self.server = Server(servers.addresses, servers.patience)
+        self.server = servers.open()
         self._waiting: dict[bytes, deque[Envelopes]] = {}
         self._octets = 0
 

@@ -185,16 +185,18 @@ line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mu
 def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes) -> list[Any]:
     """What a reader makes of all lines, in one list: publishes that are read in turns are one run again."""
     found: list[Any] = []
+    runs: dict[bytes, list[Any]] = {}
     position = 0
     while position < len(whole):
         events, position = read(whole, position)
         for event in events:
-            match found[-1:], event:
-                case [lines.PublishRun(before, first)], lines.PublishRun(topic, second) if topic == before:
-                    found[-1] = lines.PublishRun(topic, joined([first, second]))
-                case _:
-                    found.append(event)
-    return found
+            if isinstance(event, lines.PublishRun):
+                runs.setdefault(event.topic, []).append(event.batch)
+                continue
+            found += [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
+            runs.clear()
+            found.append(event)
+    return found + [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
 
 
 @given(line_streams)
@@ -205,6 +207,8 @@ def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes
 @example(b'(Publish a "\\25\n')
 @example(b"(Publish a b)c)\n")
 @example(b"(Publish a b)\r\r\n(Publish a b\r)\n")
+@example(b'(Publish a 1)\n(Publish b 2)\n(Publish "a" 3)\n(Publish "\\097" 4)\n(Publish a 5)\n')
+@example(b'(Publish "a\\\\b" 1)\n(Publish a\\\\b 2)\n(Publish "a\\\\b" 3)\n')
 def test_lines_of_all_kinds(octets: bytes) -> None:
     whole = octets + b"\n"
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)

@@ -7,8 +7,8 @@ from certificates import Authority
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omq.client.network import client_context
 from omq.config import Config
+from omq.protocol.credentials import client_context
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 from omq.terminals.certificates import Certificates
 

@@ -12,9 +12,10 @@ import trio
 from certificates import Authority
 from trio.testing import MockClock
 
-from omq.client.network import Security, TlsStream, client_context, open_stream
+from omq.client.network import Security, TlsStream, open_stream
 from omq.config import Config
 from omq.drivers.memory import Memory
+from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
 from omq.protocol.types import Error, Frame
 from omq.terminals.certificates import Certificates

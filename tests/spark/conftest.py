@@ -15,6 +15,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 )
 
+# And the id of a client in a variable must be there when they start.
+os.environ["OMQ_TEST_ID"] = "reader:sesame"
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from spark_helpers import Log

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import NoReturn
 
 from omq.replay import command
-from omq.replay.arguments import add_arguments
+from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
 from omq.replay.request import Request
 from storage.blocks import FRAME_HEADER, Block
@@ -22,7 +22,7 @@ def refuse(sentence: str) -> NoReturn:
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--server", default="omq://127.0.0.1:7730")
+    add_server_arguments(parser)
     add_arguments(parser)
     return parser.parse_args(words)
 

@@ -6,12 +6,55 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from certificates import Authority
 from server_command import RunningServer, running_server
 
+from omq.access.hashes import hash_of
 from omq.client import connect
+from omq.client.client import Connecting
 
 PATIENCE = 90
 """Seconds after which something that was promised is taken for missing: Java may have to start first."""
+
+
+@dataclass
+class Secured:
+    """How the tests themselves come to a server that takes TLS and known clients only."""
+
+    settings: str
+    id: bytes
+    ca: Path
+
+
+HASH = str(hash_of(b"sesame"))
+
+CLIENTS = f"""
+[[clients]]
+name = "reader"
+secret = "{HASH}"
+subscribe = ["prices", "much"]
+
+[[clients]]
+name = "feeder"
+secret = "{HASH}"
+declare = ["out.*"]
+publish = ["out.*", "prices"]
+
+[[clients]]
+name = "test"
+secret = "{HASH}"
+subscribe = ["*"]
+"""
+
+
+def secured(authority: Authority, more: str = "", clients: str = CLIENTS) -> Secured:
+    """TLS, and clients; without those anybody may do everything."""
+    shown = authority.issue("127.0.0.1", "server")
+    return Secured(
+        f'tls_cert = "{shown.cert}"\ntls_key = "{shown.key}"\n{more}\n{clients}',
+        b"test:sesame",
+        authority.file,
+    )
 
 
 @dataclass
@@ -20,17 +63,27 @@ class Serving:
 
     running: RunningServer
     store: Path
+    security: Secured | None = None
 
     @property
     def address(self) -> str:
         return self.running.address
+
+    @property
+    def url(self) -> str:
+        return f"omq{'' if self.security is None else 's'}://{self.address}"
+
+    def _connect(self) -> Connecting:
+        if self.security is None:
+            return connect(self.url)
+        return connect(self.url, id=self.security.id, ca=self.security.ca)
 
     def publish(self, topic: str, bodies: Sequence[bytes], *, sink: bool = False) -> None:
         """Publish and confirm."""
         trio.run(self._publish, topic, bodies, sink)
 
     async def _publish(self, topic: str, bodies: Sequence[bytes], sink: bool) -> None:
-        async with connect(f"omq://{self.address}") as client:
+        async with self._connect() as client:
             if sink:
                 async with client.sink(topic) as opened:
                     await opened.publish_many(bodies)
@@ -43,7 +96,7 @@ class Serving:
         return trio.run(self._messages, topic)
 
     async def _messages(self, topic: str) -> int:
-        async with connect(f"omq://{self.address}") as client:
+        async with self._connect() as client:
             return sum(info.messages for info in await client.topics() if info.topic == topic.encode())
 
     def wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
@@ -60,7 +113,7 @@ class Serving:
         trio.run(self._delete, topic)
 
     async def _delete(self, topic: str) -> None:
-        async with connect(f"omq://{self.address}") as client:
+        async with self._connect() as client:
             await client.delete(topic)
 
     def kill(self) -> None:
@@ -70,10 +123,15 @@ class Serving:
 
 
 @contextmanager
-def serving(store: Path, settings: str = "", port: int = 0) -> Iterator[Serving]:
+def serving(
+    store: Path, settings: str = "", port: int = 0, security: Secured | None = None
+) -> Iterator[Serving]:
     """A server on this store until the block is left."""
+    listen = "--listen" if security is None else "--listen-tls"
+    if security is not None:
+        settings = f"{settings}\n{security.settings}"
     configuration = store.with_name(store.name + ".toml")
     configuration.write_text(settings)
-    options = ("--store", str(store), "--config", str(configuration), "--listen", f"127.0.0.1:{port}")
+    options = ("--store", str(store), "--config", str(configuration), listen, f"127.0.0.1:{port}")
     with running_server(*options, "--log-level", "error") as running:
-        yield Serving(running, store)
+        yield Serving(running, store, security)

@@ -1,10 +1,13 @@
 """Replays without Spark: blocks from a store or a server to a server (`omq/replay/`)."""
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,8 @@ from omq.replay.plan import make_plan
 from omq.replay.request import ToServer
 from omq.replay.stopping import stop_on_interrupt
 from storage.blocks import encode, merge
+from storage.spark.errors import Unreachable
+from storage.spark.remote import Patience
 
 KEYED = dmp_head.encode(Head(b"", b"a key", Properties(content_type=b"text/plain")))
 TABLED = dmp_head.encode(Head(b"ex", b"", Properties(headers=Table(((b"n", LongString(b"7")),)))))
@@ -272,14 +277,20 @@ def _started(before: Serving) -> Iterator[Serving]:
         yield server
 
 
-def run_copy(words: tuple[str, ...], meter: Counting) -> bool:
+QUICK = Patience(2, 0.001)
+
+
+def run_copy(words: tuple[str, ...], meter: Counting, patience: Patience | None = None) -> bool:
     """Whether it was interrupted."""
     wanted = request(*words)
-    assert isinstance(wanted.destination, ToServer)
+    destination = wanted.destination
+    assert isinstance(destination, ToServer)
+    if patience is not None:
+        destination = replace(destination, place=replace(destination.place, patience=patience))
     with wanted.source.open() as access:
         plan = make_plan(access, wanted)
     with stop_on_interrupt() as stop:
-        copy(plan, wanted.destination, meter, stop)
+        copy(plan, destination, meter, stop)
         return stop.is_set()
 
 
@@ -311,16 +322,68 @@ def test_a_server_that_comes_back_gets_everything_once_from_a_producer(
         next(meter.next, None)
 
 
+class Killing(Counting):
+    """Kills the server in the middle of its first portion, when some of it is stored."""
+
+    def __init__(self, server: Serving, again: bool) -> None:
+        super().__init__()
+        self.server: Serving | None = server
+        self.again = again
+        self.next: Iterator[Serving] | None = None
+        self.stored = 0
+
+    def show(self, messages: int) -> None:
+        if self.server is None or messages < 1001:  # the first two blocks of `plain`
+            return
+        server, self.server = self.server, None
+        server.wait_for("plain", lambda stored: stored >= 1)
+        self.stored = server.messages("plain")
+        server.kill()
+        if self.again:
+            self.next = _started(server)
+            next(self.next)
+
+
+def test_a_server_that_dies_in_the_middle_of_a_portion_has_every_message_once(
+    source: Serving, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "store") as server:
+        meter = Killing(server, again=True)
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", "--producer", "p")
+        assert not run_copy(words, meter)
+        assert meter.stored > 0
+        assert any(line.endswith("; going on at message 1") for line in meter.said)
+        assert bodies(server.address, "plain") == bodies(source.address, "plain")
+        assert meter.counts == {"plain": 2500}
+        assert meter.next is not None
+        next(meter.next, None)
+
+
+@pytest.mark.parametrize("producer", [[], ["--producer", "p"]])
+def test_what_is_in_doubt_stays_so(source: Serving, tmp_path: Path, producer: list[str]) -> None:
+    """Attempts that send nothing any more do not make it certain that nothing of it is stored."""
+    with serving(tmp_path / "store") as server:
+        words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", *producer)
+        with pytest.raises(Unreachable) as caught:
+            run_copy(words, Killing(server, again=False), QUICK)
+    attempts = r" \(3 attempts\)" if producer else ""
+    assert re.search(
+        rf"{attempts}\. Of 'plain', everything below message 1 is published, and "
+        r"some of 1 to (1001|2500) may be",
+        str(caught.value),
+    )
+
+
 def test_a_server_that_does_not_come_back(
     source: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
     with serving(tmp_path / "store") as server:
         words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}")
-        with pytest.raises(Exception, match="Of 'plain', everything below message 2 is published") as caught:
-            run_copy(words, Restarting(server, again=False))
-    assert type(caught.value).__name__ == "Unreachable"
+        with pytest.raises(
+            Unreachable, match="Of 'plain', everything below message 2 is published and nothing else"
+        ):
+            run_copy(words, Restarting(server, again=False), QUICK)
 
 
 def test_reading_ahead_passes_errors_on_and_ends() -> None:
@@ -376,11 +439,30 @@ def test_wrong_command_lines(words: tuple[str, ...], sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--first", "0"), ("--speed", "0"), ("--since", "noon"), ("--producer", "")]
+    ("words", "sentence"),
+    [
+        (("--first", "0"), "argument --first: '0' is no message id"),
+        (("--last", str(1 << 63)), f"argument --last: '{1 << 63}' is no message id"),
+        (("--first", "²"), "argument --first: '²' is no message id"),
+        (("--speed", "0"), "argument --speed: '0' is no factor above 0"),
+        (("--speed", "inf"), "argument --speed: 'inf' is no factor above 0"),
+        (("--speed", "fast"), "argument --speed: 'fast' is no factor above 0"),
+        (("--since", "noon"), "argument --since: 'noon' is no time like 2024-05-01T12:00"),
+        (("--until", "0001-01-01T00:00+23:59"), "argument --until: '0001-01-01T00:00+23:59' is no time like"),
+        (("--producer", ""), "argument --producer: a producer's name has 1 to 200 octets"),
+        (("--producer", "é" * 101), "argument --producer: a producer's name has 1 to 200 octets"),
+    ],
 )
-def test_wrong_values(words: tuple[str, str]) -> None:
-    with pytest.raises((SystemExit, Exception)):
+def test_wrong_values(words: tuple[str, str], sentence: str) -> None:
+    with pytest.raises(argparse.ArgumentError) as caught:
         parsed("a", *TO, *words)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_values_at_their_bounds() -> None:
+    taken = parsed("a", *TO, "--first", "1", "--last", str((1 << 63) - 1), "--producer", "é" * 100)
+    assert (taken.first, taken.last, taken.producer) == (1, (1 << 63) - 1, "é" * 100)
+    assert parsed("a", *TO, "--since", "1970-01-01T00:00:01Z").since == 1_000_000
 
 
 def test_the_other_commands_load_nothing_of_it() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
 
-from pyspark.sql import SparkSession
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from spark_helpers import NOON, SECOND, Topic, body, make_store, offsets, reading, rows
 from spark_server import Serving, serving
@@ -21,7 +22,8 @@ from omq.protocol.dmp_head import Head
 from omq.protocol.properties import Properties
 from storage.spark.batch import BatchReader
 from storage.spark.options import read_options
-from storage.spark.reading import TopicPartition, usual_schema
+from storage.spark.reading import TopicPartition
+from storage.spark.schema import usual_schema
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 
@@ -265,6 +267,35 @@ def test_filters_are_left_to_spark_unless_somebody_wants_otherwise(
         100,
         50,
     )
+
+
+def test_without_the_switch_spark_filters_what_is_all_read(spark: SparkSession, served: Serving) -> None:
+    frame = reading(spark, servers=served.address, subscribe="prices", minPartitions="10")
+    few = frame.where("offset >= 40 and offset < 50")
+    assert "Filter (" in few._jdf.queryExecution().executedPlan().toString()
+    assert few.rdd.getNumPartitions() == 10
+    spread = few.groupBy(sql.spark_partition_id().alias("part")).count().collect()
+    assert sum(row["count"] for row in spread) == 10
+    assert len(spread) < 10, "the parts are those of the whole topic"
+
+
+@pytest.mark.skipif(pyspark.__version__ != "4.3.0", reason="it may be mended in other versions of Spark")
+def test_what_spark_mixes_up_with_the_switch_on(spark: SparkSession, served: Serving) -> None:
+    """docs/SPARK.md warns of it: Spark keeps what a reader has planned in the frame's table."""
+
+    def prices() -> DataFrame:
+        return reading(spark, servers=served.address, subscribe="prices")
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = prices()
+        assert (frame.where("offset < 5").count(), frame.count()) == (4, 4)
+        frame = prices()
+        both = frame.where("offset < 5").union(frame.where("offset > 90"))
+        assert sorted(row.offset for row in both.select("offset").collect()) == sorted([*range(91, 101)] * 2)
+        assert (prices().where("offset < 5").count(), prices().count()) == (4, 100)
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 # -- the whole of a larger topic ----------------------------------------------------------------------------

@@ -6,16 +6,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
 
+from certificates import Authority
 from pyspark.sql import SparkSession
-from spark_server import serving
+from spark_helpers import Topic, make_store
+from spark_server import secured, serving
 
-from storage.spark.options import _READ
+from storage.spark.options import _ELSEWHERE, _READ, _WRITE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "SPARK.md").read_text()
@@ -37,6 +40,12 @@ def mask(printed: str) -> str:
     return re.sub(r" +[\d.N]+ (k?B)$", r" N \1", printed, flags=re.MULTILINE)
 
 
+def changed(text: str, addresses: Mapping[str, str]) -> str:
+    for address, real in addresses.items():
+        text = text.replace(address, real)
+    return text
+
+
 def run_shell(script: str, environment: dict[str, str]) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
@@ -53,21 +62,29 @@ def run_shell(script: str, environment: dict[str, str]) -> str:
 
 def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     names: dict[str, object] = {}
-    with serving(tmp_path / "store") as server:
+    authority = Authority(tmp_path / "authority")
+    (tmp_path / "authority.pem").write_bytes(authority.file.read_bytes())
+    (tmp_path / "reader.id").write_text("reader:sesame\n")
+    afar = make_store(tmp_path / "afar", prices=Topic((30,)))
+    with (
+        serving(tmp_path / "store") as server,
+        serving(afar, security=secured(authority)) as other,
+    ):
+        addresses = {"127.0.0.1:7730": server.address, "127.0.0.1:7731": other.address}
         environment = {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMQ_SERVER": f"omq://{server.address}",
             "PYSPARK_PYTHON": sys.executable,
         }
         for language, program, shown in examples():
-            here = program.replace("127.0.0.1:7730", server.address).replace("/tmp/", f"{tmp_path}/")
+            here = changed(program, addresses).replace("/tmp/", f"{tmp_path}/")
             if language == "python":
                 with contextlib.redirect_stdout(io.StringIO()) as output:
                     exec(compile(here, "SPARK.md", "exec"), names)
                 printed = output.getvalue()
             else:
                 printed = run_shell(here, environment)
-            expected = (shown or "").replace("127.0.0.1:7730", server.address)
+            expected = changed(shown or "", addresses)
             assert mask(printed).strip() == mask(expected).strip(), program
 
 
@@ -76,9 +93,14 @@ def test_there_are_examples() -> None:
     assert [language for language, *_ in examples()].count("sh") >= 3
 
 
-@pytest.mark.parametrize("option", _READ)
+@pytest.mark.parametrize("option", sorted({*_READ, *_WRITE}))
 def test_every_option_is_there(option: str) -> None:
     assert f"`{option}`" in DOCUMENT
+
+
+def test_what_kafka_calls_otherwise_is_known() -> None:
+    for option in re.findall(r"`(kafka\.[\w.]+)`", DOCUMENT):
+        assert option in _ELSEWHERE
 
 
 def test_the_example_of_the_readme(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from storage.blocks import encode
 from storage.levels import Level
 from storage.spark.errors import DataLoss
 from storage.spark.options import read_options
-from storage.spark.reading import usual_schema
+from storage.spark.schema import usual_schema
 from storage.spark.stream import StreamReader, share
 from storage.store import Store
 

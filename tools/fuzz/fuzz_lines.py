@@ -6,7 +6,7 @@ from omq.protocol import frames, handshake, sexp, times, topics
 from omq.protocol.commands import CommandError, parse, sexp_of_command
 from omq.protocol.converters import ConversionError
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.lines import LineReader, Parsed, PublishRun, Refused, TooLong
 from omq.protocol.sexp import Sexp, SexpError
 from omq.protocol.types import (
     Ack,
@@ -70,28 +70,37 @@ def check_lines(data: bytes) -> None:
 
 
 def _read_lines(pieces: list[bytes]) -> tuple[list[object], int]:
-    """What the lines say, runs of messages one by one; and how many octets are held at the end."""
+    """What the lines say, with messages between other commands by topic; and how many octets are held at the
+    end.
+    """
     reader = LineReader(MAX_LINE)
     said: list[object] = []
+    messages: dict[bytes, list[bytes]] = {}
     for piece in pieces:
         for event in reader.feed(piece):
-            said += _judged(event)
+            if isinstance(event, PublishRun):
+                messages.setdefault(event.topic, []).extend(_bodies(event))
+                continue
+            said += [messages, event]
+            messages = {}
+            _judge(event)
         assert reader.buffered <= MAX_LINE
-    return said, reader.buffered
+    return [*said, messages], reader.buffered
 
 
-def _judged(event: Event) -> list[object]:
+def _bodies(run: PublishRun) -> list[bytes]:
+    bodies = list(run.batch.bodies())
+    assert bodies
+    assert (run.batch.count, run.batch.longest) == (len(bodies), max(map(len, bodies)))
+    return bodies
+
+
+def _judge(event: Parsed | Refused | TooLong) -> None:
     match event:
-        case PublishRun(topic, batch):
-            bodies = list(batch.bodies())
-            assert bodies
-            assert (batch.count, batch.longest) == (len(bodies), max(map(len, bodies)))
-            return [(topic, body) for body in bodies]
         case Parsed(command):
             _check_command(command)
         case Refused(error) | TooLong(error):
             check_sentence(error)
-    return [event]
 
 
 def _check_command(command: Command) -> None:

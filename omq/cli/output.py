@@ -1,0 +1,130 @@
+"""What the `omq` command prints, and how it gets to standard output."""
+
+import base64
+import json
+import os
+import select
+import stat
+import sys
+from dataclasses import fields
+
+import trio
+
+from omq.cli.words import DELIVERIES, PERSISTENCES, word
+from omq.client import Envelope, MessageRun, TopicInfo
+
+FORMATS = ("lines", "raw", "json")
+
+
+def formatted(form: str, topic: bytes, run: MessageRun) -> bytes:
+    """Messages in one of FORMATS."""
+    if form == "json":
+        return b"".join([_json_line(topic, id, body) for id, body in zip(run.ids, run.bodies, strict=True)])
+    return joined(form, run.bodies)
+
+
+def joined(form: str, bodies: list[bytes]) -> bytes:
+    """Bodies as they are, each with a line feed unless the form is raw."""
+    return b"".join(bodies) if form == "raw" else b"\n".join(bodies) + b"\n"
+
+
+def _json_line(topic: bytes, id: int, body: bytes) -> bytes:
+    """One object. What is not UTF-8 text is under another key, in base64."""
+    return _json({"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)})
+
+
+def json_envelope(topic: bytes, envelope: Envelope) -> bytes:
+    """The same for a message of a feed, which has no id; and what came with it, as far as it is there."""
+    record: dict[str, object] = {**_text_or_base64("topic", topic), **_text_or_base64("body", envelope.body)}
+    head = envelope.head
+    if head.exchange:
+        record |= _text_or_base64("exchange", head.exchange)
+    if head.routing_key:
+        record |= _text_or_base64("routing_key", head.routing_key)
+    for field in fields(head.properties):
+        match getattr(head.properties, field.name):
+            case bytes() as octets:
+                record |= _text_or_base64(field.name, octets)
+            case int() as number:
+                record[field.name] = number
+            case _:
+                pass  # absent; or headers, whose types JSON does not have
+    return _json(record)
+
+
+def _json(record: dict[str, object]) -> bytes:
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
+    try:
+        return {key: octets.decode()}
+    except UnicodeDecodeError:
+        return {key + "_base64": base64.b64encode(octets).decode()}
+
+
+def table(infos: list[TopicInfo]) -> str:
+    """A line for each topic below a heading, in columns."""
+    head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS")
+    rows = [head] + [
+        (
+            _shown(info.topic),
+            str(info.id),
+            word(DELIVERIES, info.delivery),
+            word(PERSISTENCES, info.persistence),
+            *map(str, (info.messages, info.bytes, info.first, info.last, info.subscribers)),
+        )
+        for info in infos
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, 2, 3) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
+
+
+def json_topics(infos: list[TopicInfo]) -> str:
+    """An object for each topic, one a line."""
+    records = [
+        {
+            **_text_or_base64("topic", info.topic),
+            "id": info.id,
+            "delivery": word(DELIVERIES, info.delivery),
+            "persistence": word(PERSISTENCES, info.persistence),
+            "messages": info.messages,
+            "bytes": info.bytes,
+            "first": info.first,
+            "last": info.last,
+            "subscribers": info.subscribers,
+        }
+        for info in infos
+    ]
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _shown(name: bytes) -> str:
+    """A topic's name in a table: one line, and nothing that moves the cursor."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def write_all(octets: bytes) -> None:
+    """Write to standard output. Raises OSError, BrokenPipeError among them."""
+    rest = memoryview(octets)
+    while rest:
+        rest = rest[os.write(sys.stdout.fileno(), rest) :]
+
+
+async def watch_output(scope: trio.CancelScope) -> None:
+    """End when whoever reads our output is gone, even if no message comes that would make us notice."""
+    output = sys.stdout.fileno()
+    mode = os.fstat(output).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        poll = select.poll()
+        poll.register(output, 0)  # nothing but what is always told: errors and hang-ups
+        await trio.to_thread.run_sync(poll.poll, abandon_on_cancel=True)
+        scope.cancel()

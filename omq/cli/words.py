@@ -1,0 +1,18 @@
+"""What the types of topics are called in a shell."""
+
+from collections.abc import Mapping
+
+from omq.protocol.types import Delivery, Persistence, Persistent, Sync, Transient
+
+DELIVERIES = {"broadcast": Delivery.BROADCAST, "round-robin": Delivery.ROUND_ROBIN}
+PERSISTENCES: dict[str, Persistence] = {
+    "transient": Transient(),
+    "strong": Persistent(Sync.STRONG),
+    "weak": Persistent(Sync.WEAK),
+    "async": Persistent(Sync.ASYNC),
+}
+
+
+def word(words: Mapping[str, Delivery | Persistence], value: Delivery | Persistence) -> str:
+    """What a type is called in one of the tables above."""
+    return next(word for word, meaning in words.items() if meaning == value)

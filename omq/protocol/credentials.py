@@ -1,0 +1,51 @@
+"""What a client shows and goes by, out of files: its id, its certificate, and whose servers it trusts."""
+
+import os
+import ssl
+from pathlib import Path
+
+File = str | os.PathLike[str]
+
+
+def read_id(file: File) -> bytes:
+    """The id of a client, `NAME:SECRET`, from a file that has nothing but it on one line.
+
+    Raises ValueError with one line that names the file, and has nothing of what stands in it.
+    """
+    try:
+        line = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except OSError as error:
+        raise ValueError(f"{os.fspath(file)}: {error.strerror}") from error
+    if not line or b"\n" in line:
+        raise ValueError(f"{os.fspath(file)}: must have one line, NAME:SECRET")
+    return line
+
+
+def client_context(ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext:
+    """What a client's side of TLS goes by: whose servers it trusts, and the certificate that it shows.
+
+    Raises ValueError with one line that names the file.
+    """
+    for file in (ca, certificate, key):
+        if file is not None:
+            _check_readable(file)
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ValueError(f"{ca}: no certificate in PEM") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key)
+        except ssl.SSLError as error:
+            raise ValueError(f"{certificate}: no certificate in PEM with its key") from error
+    return context
+
+
+def _check_readable(file: File) -> None:
+    """OpenSSL's own error would not say which file."""
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{os.fspath(file)}: {error.strerror}") from error
