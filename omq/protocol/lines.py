@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from omq.protocol.commands import CommandError, parse
 from omq.protocol.sentences import sentence
 from omq.protocol.sexp import BARE, QUOTED, unescape, unquote
-from omq.protocol.types import Command, Publish
+from omq.protocol.types import Command, Publish, Received
 from storage import codec
 from storage.batches import Batch, Bodies, batch, joined
 
@@ -74,6 +74,9 @@ _LINES = re.compile(
 
 # All of such a line before its body's octets; the second group is the quote that begins a quoted body.
 _HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
+
+# What a worker says once a message, as clients print it.
+_RECEIVED = re.compile(rb"\([Rr]eceived (" + BARE + rb") ([0-9]{1,18})\)\r?+\Z")
 
 # The beginning of a line that means to publish, and its topic if that can be told.
 _PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
@@ -315,6 +318,8 @@ def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
 
 
 def _event_of_line(line: bytes) -> Publish | Parsed | Refused | None:
+    if received := _RECEIVED.match(line):
+        return Parsed(Received(received[1], int(received[2])))
     try:
         command = parse(line)
     except CommandError as error:
