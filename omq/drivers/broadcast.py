@@ -6,16 +6,13 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Cut, Gone, Messages, Refused, Subscriber, Taken
+from omq.drivers.channel import LITTLE_OCTETS, SLOW_SECONDS, Cut, Gone, Messages, Refused, Subscriber, Taken
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import FRAME_HEADER, Block, encode
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
-
-LITTLE_OCTETS = 64 << 10
-"""What a channel gives at once when its subscriber is slow, or the memory for what was read is spent."""
 
 TRIM_BLOCKS = 64
 """How many small blocks a tail gathers before it is looked through for those that everybody has had."""
@@ -139,7 +136,17 @@ class BroadcastChannel:
 
     can_take_again = True
 
-    __slots__ = ("_end", "_replayed", "_slow", "driver", "is_held", "position", "subscriber", "unwritten")
+    __slots__ = (
+        "_end",
+        "_replayed",
+        "_slow",
+        "_taken_at",
+        "driver",
+        "is_held",
+        "position",
+        "subscriber",
+        "unwritten",
+    )
 
     def __init__(self, driver: BroadcastDriver, subscriber: Subscriber, position: int) -> None:
         self.driver = driver
@@ -151,6 +158,7 @@ class BroadcastChannel:
         self._end: int | None = None
         self._replayed = 0  # octets held of the memory for what is read from stores
         self._slow = False
+        self._taken_at = 0.0
 
     def ready(self) -> bool:
         end = self.driver.next_id
@@ -178,6 +186,8 @@ class BroadcastChannel:
         if not self._replayed:
             # Send a little, and keep nothing of the rest meanwhile.
             return self._forward([_beginning(blocks[0], self.position)])
+        if sum(block.held for block in blocks) <= LITTLE_OCTETS:
+            self._give_back()
         return self._forward(_unbroken(blocks))
 
     def _forward(self, blocks: list[Block]) -> Messages:
@@ -185,6 +195,7 @@ class BroadcastChannel:
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         self.position = cuts[-1].ids.stop
+        self._taken_at = trio.current_time()
         self.driver.moved()
         return Messages(cuts)
 
@@ -196,10 +207,10 @@ class BroadcastChannel:
 
     def written(self, count: int) -> None:
         """The cursor moved when the blocks were taken; now it stands where the subscriber is, and their
-        memory is free. Who stalled gets little at a time until that goes well.
+        memory is free. Who is slow gets little at a time until that goes well.
         """
         self.unwritten += count
-        self._slow = self.unwritten < self.position
+        self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
         self.position = self.unwritten
         self._give_back()
         self.driver.written()

@@ -11,6 +11,12 @@ from storage.blocks import Block
 
 Octets = bytes | memoryview
 
+LITTLE_OCTETS = 64 << 10
+"""What may be held for a stalled client, and what a channel gives at once to one that was stalled."""
+
+SLOW_SECONDS = 1.0
+"""How long a client may take for what is sent to it at once, before it counts as slow, or as stalled."""
+
 
 class Refused(Exception):
     """The driver cannot do what was asked; the message is one sentence for the client."""
@@ -52,6 +58,11 @@ class Messages:
     """Messages to write, in order, in whatever form the terminal writes them."""
 
     cuts: tuple[Cut, ...]
+
+    @property
+    def is_little(self) -> bool:
+        """Whether it may be held until a stalled client takes it."""
+        return sum(cut.block.held for cut in self.cuts) <= LITTLE_OCTETS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ Two tasks: one writes envelopes and null messages, the other reads, to see when 
 feed is ready nothing but envelopes goes to the client, so what else there is to say goes to its principal.
 """
 
-from collections.abc import Sequence
 from typing import assert_never
 
 import trio
@@ -128,7 +127,7 @@ class FeedService:
             case Messages():
                 before = self._transport.sent
                 try:
-                    rest = await self._send(channel, taken.cuts)
+                    rest = await self._send(channel, taken)
                     del taken  # a stalled client keeps nothing but the rest of one message
                     if rest:
                         await self._transport.send(rest)
@@ -143,22 +142,22 @@ class FeedService:
                 assert_never(taken)
         return True
 
-    async def _send(self, channel: Channel, cuts: Sequence[Cut]) -> bytes:
+    async def _send(self, channel: Channel, taken: Messages) -> bytes:
         """Send what was taken. What is still to be sent of one message, where the client stalled and the
         channel can give the others again.
         """
-        envelopes = b"".join(map(self._envelopes, cuts))
+        envelopes = b"".join(map(self._envelopes, taken.cuts))
         before = self._transport.sent
         stalled = False
         try:
-            if channel.can_take_again:
+            if channel.can_take_again and not taken.is_little:
                 stalled = not await self._transport.send_unless_stalled((envelopes,))
             else:
                 await self._transport.send(envelopes)
         finally:
             octets = self._transport.sent - before
             if octets == len(envelopes):
-                count, end = sum(len(cut.ids) for cut in cuts), octets
+                count, end = sum(len(cut.ids) for cut in taken.cuts), octets
             else:
                 count, end = _whole_envelopes(envelopes, octets)
             channel.written(count + 1 if stalled and end > octets else count)

@@ -296,7 +296,7 @@ class OmqTerminal:
                 self._sending = subscription
                 before = self._transport.sent
                 try:
-                    rest = await self._send_messages(channel, taken.cuts)
+                    rest = await self._send_messages(channel, taken)
                     del taken  # a stalled client keeps nothing but the rest of one message
                     if rest:
                         await self._transport.send(rest)
@@ -318,20 +318,20 @@ class OmqTerminal:
         if not subscription.is_closed() and channel.ready():
             self._ready[subscription] = None
 
-    async def _send_messages(self, channel: Channel, cuts: Sequence[Cut]) -> Octets:
+    async def _send_messages(self, channel: Channel, taken: Messages) -> Octets:
         """Send what was taken. What is still to be sent of one message, where the client stalled and the
         channel can give the others again.
         """
-        parts = [cut.frames() for cut in cuts]
+        parts = [cut.frames() for cut in taken.cuts]
         before = self._transport.sent
         stalled = False
         try:
-            if channel.can_take_again:
+            if channel.can_take_again and not taken.is_little:
                 stalled = not await self._transport.send_unless_stalled(parts)
             else:
                 await self._transport.send_together(parts)
         finally:
-            count, rest = _sent(cuts, parts, self._transport.sent - before)
+            count, rest = _sent(taken.cuts, parts, self._transport.sent - before)
             channel.written(count + 1 if stalled and rest else count)
         return rest if stalled else b""
 

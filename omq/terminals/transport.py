@@ -8,14 +8,13 @@ from termios import FIONREAD
 
 import trio
 
+from omq.drivers.channel import SLOW_SECONDS
+
 FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""
 
 MOST_OCTETS = 512 << 10
 """What it takes when there is more and the server's memory allows it (design, section 1)."""
-
-STALL_SECONDS = 1.0
-"""How long the other side may take for what is sent at once before it counts as stalled."""
 
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
@@ -119,10 +118,10 @@ class Transport:
             count = max(0, count - len(part))
 
     async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """As `send_together`, but False when not all of it is on its way after STALL_SECONDS: `sent` says how
+        """As `send_together`, but False when not all of it is on its way after SLOW_SECONDS: `sent` says how
         far it got, and the rest is still to be sent.
         """
-        with trio.move_on_after(STALL_SECONDS) as patience:
+        with trio.move_on_after(SLOW_SECONDS) as patience:
             await self.send_together(parts)
         return not patience.cancelled_caught
 

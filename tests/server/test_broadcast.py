@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from omq.drivers.channel import SLOW_SECONDS
 from omq.protocol.types import Error, Message, Subscribed, Topic, Unsubscribed
-from omq.terminals.transport import STALL_SECONDS
 
 from .conversation import (
     PERSISTENCES,
@@ -250,7 +250,7 @@ async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, 
                 message = await client.message()
                 assert (message.id, message.body) == (number, body)
                 if number == count // 2:
-                    clock.jump(STALL_SECONDS)  # whoever is in the middle of something stalls again
+                    clock.jump(SLOW_SECONDS)  # whoever is in the middle of something stalls again
 
         async with trio.open_nursery() as nursery:
             for client in stalled:
@@ -261,7 +261,7 @@ async def test_stalled_replays_hold_none_of_the_memory_for_replays(store: Path, 
 async def stall(clock: MockClock, is_over: Callable[[], bool]) -> None:
     """Let time pass for those who wait for somebody that does not read, until that is over."""
     while not is_over():
-        clock.jump(STALL_SECONDS)
+        clock.jump(SLOW_SECONDS)
         await trio.sleep(0.01)
 
 

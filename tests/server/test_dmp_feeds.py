@@ -7,10 +7,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from omq.drivers.channel import SLOW_SECONDS
 from omq.protocol.dmp_envelopes import NULL_MESSAGE
 from omq.protocol.dmp_head import Head
 from omq.protocol.types import Deleted, Error
-from omq.terminals.transport import STALL_SECONDS
 
 from .conversation import PERSISTENCES, Conversation, InProcess, eventually, numbered, publish, serving
 from .dmp_conversation import Consumer, envelopes, feed, lease, news, response, show, sink, stored
@@ -276,7 +276,7 @@ async def test_a_slow_feed_of_a_kept_topic_loses_nothing(store: Path, clock: Moc
         assert await stored(connection) == 10_000
         received: list[bytes] = []
         for _ in range(100):
-            clock.jump(STALL_SECONDS)  # what is on its way to it counts as stalled
+            clock.jump(SLOW_SECONDS)  # what is on its way to it counts as stalled
             received += await slow.bodies(100)
         assert received == bodies
 
