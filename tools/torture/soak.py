@@ -41,6 +41,7 @@ STORED = 20_000
 BODY = b"h" * 1000
 
 BUSY_SECONDS = 0.05
+BUSY_MESSAGES = 20
 LOOK_SECONDS = 2.0
 AFTERWARDS_SECONDS = 60.0
 """How long the server may take to be as it was, once the hostile clients are gone."""
@@ -160,7 +161,7 @@ async def _keep_busy(
         with trio.CancelScope() as scope:
             task_status.started(scope)
             while True:
-                await client.publish(BUSY, BODY)
+                await client.publish_many(BUSY, [BODY] * BUSY_MESSAGES)
                 await trio.sleep(BUSY_SECONDS)
 
 
