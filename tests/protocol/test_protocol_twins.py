@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from fuzz_codec_cases import all_events
 from hypothesis import example, given
 from hypothesis import strategies as st
 from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated
@@ -17,7 +18,6 @@ from omq.protocol.dmp_envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp_head import PLAIN_HEAD
 from omq.protocol.dmp_reader import EnvelopeReader
 from storage import codec
-from storage.batches import joined
 from storage.blocks import FRAME_HEADER, encode
 
 pytestmark = pytest.mark.skipif(
@@ -180,23 +180,6 @@ PIECES = [
 line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mutated(
     [b"(Publish a b)\n" * 3, b'(Publish a "some body")\n' * 2, b'(Publish a "\\"x\\" \\010\\\'")\n' * 2]
 )
-
-
-def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes) -> list[Any]:
-    """What a reader makes of all lines, in one list: publishes that are read in turns are one run again."""
-    found: list[Any] = []
-    runs: dict[bytes, list[Any]] = {}
-    position = 0
-    while position < len(whole):
-        events, position = read(whole, position)
-        for event in events:
-            if isinstance(event, lines.PublishRun):
-                runs.setdefault(event.topic, []).append(event.batch)
-                continue
-            found += [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
-            runs.clear()
-            found.append(event)
-    return found + [lines.PublishRun(topic, joined(parts)) for topic, parts in runs.items()]
 
 
 @given(line_streams)
