@@ -148,8 +148,6 @@ def _left(request: Request) -> str:
 
 
 def _run(request: Request, dry: bool) -> int:
-    from omq.replay.meter import Meter
-
     with request.source.open() as access:
         plan = make_plan(access, request)
         if dry:
@@ -158,9 +156,7 @@ def _run(request: Request, dry: bool) -> int:
     if not request.needs_spark:
         _say("nothing is to be taken apart: stored blocks are copied, without Spark")
         return _copy(plan)
-    with Meter(plan.messages) as meter:
-        _spark(plan, meter)
-    print(meter.summary())
+    print(_spark(plan).summary())
     return 0
 
 
@@ -179,7 +175,9 @@ def _copy(plan: Plan) -> int:
     return 1 if stop.is_set() else 0
 
 
-def _spark(plan: Plan, meter: "Meter") -> None:
+def _spark(plan: Plan) -> "Meter":
+    from omq.replay.meter import Meter
+
     try:
         from omq.replay import job
     except ModuleNotFoundError as error:
@@ -191,9 +189,11 @@ def _spark(plan: Plan, meter: "Meter") -> None:
     with tempfile.TemporaryDirectory(prefix="omq-replay-") as directory:
         log = Path(directory, "spark.log")
         log.touch()
-        with job.session(log) as spark:
+        # Spark's own start, which takes seconds, is no part of what is measured.
+        with job.session(log) as spark, Meter(plan.messages) as meter:
             job.run(spark, plan, meter)
         job.read_log(log, meter)
+    return meter
 
 
 def _say(line: str) -> None:
