@@ -88,13 +88,25 @@ class BroadcastDriver(Driver):
             self.tail.octets >= min(TAKE_OCTETS, self.resources.memory.tails.share())
             or len(self.tail) >= TRIM_BLOCKS
         ):
-            self.tail.forget_below(min(channel.position for channel in self._channels))
+            self._forget_taken()
         self.tail.append(block)
         for channel in self._channels:
             channel.subscriber.wake()
 
     def _most(self) -> int:
         return self.resources.memory.tails.share()
+
+    def taken(self) -> None:
+        """A channel has taken blocks. When the memory of all tails is half full, those that nobody wants any
+        more go at once: a little of it in each of many topics would push out what others still wait for.
+        """
+        tails = self.resources.memory.tails
+        if tails.used > tails.limit // 2:
+            self._forget_taken()
+        self.moved()
+
+    def _forget_taken(self) -> None:
+        self.tail.forget_below(min(channel.position for channel in self._channels))
 
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
@@ -174,7 +186,7 @@ class BroadcastChannel:
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         self.position = cuts[-1].ids.stop
-        self.driver.moved()
+        self.driver.taken()
         return Messages(cuts)
 
     def _skip(self, position: int, reason: str) -> Gone:

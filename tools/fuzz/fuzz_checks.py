@@ -34,7 +34,7 @@ class Target:
     words: tuple[bytes, ...] = ()
     """Octets that mean something to the parser."""
 
-    longest: int = 1024
+    longest: int = 400
     """Octets: no input is longer."""
 
 

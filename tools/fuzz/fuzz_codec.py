@@ -1,7 +1,7 @@
 """The process in which the codec is tried that was built with the sanitizers.
 
     python fuzz_codec.py tests EXTENSION EXAMPLES PYTEST-OPTION...
-    python fuzz_codec.py cases EXTENSION CASES SEED STATUS-FILE
+    python fuzz_codec.py cases EXTENSION CASES FIRST SEED STATUS-FILE
 
 Each case has a random generator of its own, of the seed and the number of the case, and STATUS-FILE has that
 number: so the case that a report stopped can be run again by itself.
@@ -48,8 +48,8 @@ def run_tests(examples: int, options: list[str]) -> int:
     return int(pytest.main(options))
 
 
-def run_cases(cases: int, seed: str, status: Path, native: Any) -> None:
-    """Prints how many cases of each kind there were, and what memory did."""
+def run_cases(cases: int, first: int, seed: str, status: Path, native: Any) -> None:
+    """Tries so many cases from number `first` on. Prints how many of each kind, and what memory did."""
     from random import Random
 
     from fuzz_codec_cases import KINDS, several_threads, try_case
@@ -59,9 +59,9 @@ def run_cases(cases: int, seed: str, status: Path, native: Any) -> None:
     assert codec.native is native, "another codec was loaded"
 
     counts: Counter[str] = Counter()
-    first = 0
+    before = 0
     with status.open("w") as file:
-        for number in range(cases):
+        for number in range(first, first + cases):
             # Written over in place: the file is read only when this process is no more.
             file.seek(0)
             file.write(f"{number:12}")
@@ -70,9 +70,9 @@ def run_cases(cases: int, seed: str, status: Path, native: Any) -> None:
             kind = KINDS[number % len(KINDS)] if (number + 1) % BETWEEN_THREADS else several_threads
             try_case(kind, random, native)
             counts[kind.__name__] += 1
-            if number == cases // 2:
-                first = resident()
-    growth = resident() - first
+            if number == first + cases // 2:
+                before = resident()
+    growth = resident() - before
     print(json.dumps({**counts, "growth": f"{growth:+} KiB in the second half"}))
 
 
@@ -89,7 +89,8 @@ def main() -> int:
     native = load(extension)
     if kind == "tests":
         return run_tests(int(number), rest)
-    run_cases(int(number), rest[0], Path(rest[1]), native)
+    first, seed, status = rest
+    run_cases(int(number), int(first), seed, Path(status), native)
     return 0
 
 

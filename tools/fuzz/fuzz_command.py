@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fuzz_corpus
 from fuzz_checks import BUILT, Target
+from fuzz_cover import covering
 from fuzz_growth import GrowthError, check_growth
 from fuzz_sanitizer import run_sanitized
 from fuzz_targets import TARGETS
@@ -23,6 +24,9 @@ SECONDS_FOR_ONE = 10
 """An input that takes longer hangs. None takes a hundredth of that."""
 
 MEMORY_MIB = 1024
+
+INTERRUPTED = 72
+"""libFuzzer's status when it was ended by a signal."""
 
 _EXECUTED = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
 _FOUND = re.compile(r"Test unit written to (\S+)")
@@ -44,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=1, metavar="S", help="of what is random (default %(default)s)"
     )
+    parser.add_argument("--seconds", type=int, default=0, metavar="T", help="end each target after that long")
+    parser.add_argument("--case", type=int, default=0, metavar="N", help="of the codec, begin with this case")
     parser.add_argument(
         "--corpus", type=Path, metavar="DIR", help="begin with the inputs in DIR/TARGET too, and add to them"
     )
@@ -70,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     statuses = []
     for name in names:
         if name == CODEC:
-            statuses.append(run_sanitized(options.inputs, options.seed))
+            statuses.append(run_sanitized(options.inputs, options.seed, options.case))
         else:
             statuses.append(_fuzz(TARGETS[name], options))
     return max(statuses)
@@ -102,23 +108,27 @@ def _fuzz(target: Target, options: argparse.Namespace) -> int:
         words.write_text("".join(map(_dictionary_line, target.words)))
         started = time.monotonic()
         done = _guided(
-            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_len={target.longest}",
-            f"-dict={words}", f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
+            target, f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_total_time={options.seconds}",
+            f"-max_len={target.longest}", f"-dict={words}",
+            f"-artifact_prefix={Path.cwd()}/fuzz-{target.name}-", corpus,
         )  # fmt: skip
         seconds = time.monotonic() - started
         executed = _EXECUTED.search(done.stderr)
         count = int(executed[1]) if executed else 0
         rate = f"{count:,} inputs in {seconds:.0f} s (seed {options.seed})"
-        if done.returncode or count < options.inputs:
+        if done.returncode == INTERRUPTED:
+            print(f"{target.name}: ended by a signal after {rate}")
+            return 2
+        if done.returncode:
             print(f"{target.name}: FOUND after {rate}")
             print(done.stdout[-4000:] + done.stderr[-4000:])
             artefact = _FOUND.search(done.stderr)
             if artefact:
                 print(f"try it again: tools/fuzz.py {target.name} --input {artefact[1]}")
             return 1
-        if options.keep:
-            _keep(target, corpus, scratch)
         inputs = fuzz_corpus.read(corpus)
+    if options.keep:
+        fuzz_corpus.keep(target, covering(target, inputs))
     try:
         grown = check_growth(target, inputs)
     except GrowthError as error:
@@ -143,10 +153,3 @@ def _guided(target: Target, *options: str | Path) -> subprocess.CompletedProcess
         ],
         capture_output=True, text=True, errors="backslashreplace", check=False,
     )  # fmt: skip
-
-
-def _keep(target: Target, corpus: Path, scratch: Path) -> None:
-    merged = scratch / "merged"
-    merged.mkdir()
-    _guided(target, "-merge=1", f"-max_len={target.longest}", merged, corpus)
-    fuzz_corpus.keep(target, fuzz_corpus.read(merged))

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -42,8 +43,8 @@ class CannotBuildError(Exception):
     """There is no compiler here that has the sanitizers, or no Cython."""
 
 
-def run_sanitized(cases: int, seed: int) -> int:
-    """So many cases, and the tests of the twins. Prints counts, and the report if there is one.
+def run_sanitized(cases: int, seed: int, first: int) -> int:
+    """So many cases from number `first` on, and with the very first the tests of the twins. Prints counts.
 
     0 when nothing was found, 1 when something was, 2 when the codec cannot be built so.
     """
@@ -53,8 +54,8 @@ def run_sanitized(cases: int, seed: int) -> int:
         except CannotBuildError as error:
             print(error, file=sys.stderr)
             return 2
-        found = run_tests(extension, max(cases // CASES_FOR_AN_EXAMPLE, 10), seed)
-        return max(found, run_cases(extension, cases, seed))
+        found = run_tests(extension, max(cases // CASES_FOR_AN_EXAMPLE, 10), seed) if not first else 0
+        return max(found, run_cases(extension, cases, seed, first))
 
 
 def build(directory: Path, sources: Path = ROOT / "storage") -> Path:
@@ -114,15 +115,20 @@ def run_tests(extension: Path, examples: int, seed: int) -> int:
     return 0
 
 
-def run_cases(extension: Path, cases: int, seed: int) -> int:
+def run_cases(extension: Path, cases: int, seed: int, first: int = 0) -> int:
     """So many cases of `fuzz_codec_cases`; prints how many of each kind. 1 for a finding, else 0."""
     started = time.monotonic()
     status = extension.with_name("status")
-    done = _run("cases", str(extension), str(cases), str(seed), str(status))
+    done = _run("cases", str(extension), str(cases), str(first), str(seed), str(status))
     at = int(status.read_text() or 0) if status.exists() else 0
     seconds = time.monotonic() - started
+    if done.returncode == -signal.SIGTERM:
+        print(f"codec: ended by a signal in case {at}")
+        return 2
     if done.returncode or _REPORT.search(done.stderr):
-        print(f"codec: FOUND with seed {seed}, in case {at}\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}")
+        print(f"codec: FOUND with seed {seed}, in case {at} (status {done.returncode})")
+        print(f"try it again: tools/fuzz.py codec --seed {seed} --case {at} --inputs 1")
+        print(done.stdout[-4000:] + done.stderr[-6000:])
         return 1
     counts = json.loads(done.stdout)
     growth = counts.pop("growth")
