@@ -123,7 +123,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._starts: dict[Name, bytes] = {}
         self._subscriptions: dict[Subscription, None] = {}
-        self._opened = Opened(settings.on_gap, settings.security, settings.connect_seconds)
+        self._opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
         self._leaving = False
 
     # -- topics --------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Opened:
     """The sinks and feeds that are open on a client."""
 
     def __init__(
-        self, on_gap: Callable[[Gap], None], security: Security | None, connect_seconds: float
+        self, on_gap: Callable[[Gap], None], connect_seconds: float, security: Security | None = None
     ) -> None:
         self.sinks: set[Sink] = set()
         self.feeds: set[Feed] = set()
