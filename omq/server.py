@@ -21,6 +21,7 @@ from omq.drivers.housekeeping import (
 from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
+from omq.terminals.accepting import accept_all
 from omq.terminals.dmp import DmpTerminal, Places, Shared
 from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
@@ -233,7 +234,7 @@ async def _accept(
 ) -> None:
     with trio.CancelScope() as scope:
         task_status.started(scope)
-        await trio.serve_listeners(server.serve_connection, listeners, handler_nursery=connections)
+        await accept_all(listeners, server.serve_connection, connections)
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:

@@ -56,7 +56,7 @@ __all__ = [
 
 SPAN_LIMIT = 1 << 32
 
-_MAGIC = b"omqB"
+MAGIC = b"omqB"
 _VERSION = 1
 _DELTAS = 1
 _HEADS = 2
@@ -213,7 +213,7 @@ def pack(block: Block) -> bytes:
         flags |= _HEADS
         side = len(block.heads.octets)
         arrays += (block.heads.offsets, block.frames, block.heads.octets)
-    start = _START.pack(_MAGIC, _VERSION, flags, 0)
+    start = _START.pack(MAGIC, _VERSION, flags, 0)
     rest = _REST.pack(block.topic, block.first, block.time, block.count, len(block.frames), side)
     checksum = crc32c(rest, crc32c(start))
     for part in arrays:
@@ -243,7 +243,7 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
         raise DamagedBlock(topic, first, None, f"it has only {len(value)} octets")
     view = memoryview(value)
     magic, version, flags, reserved = _START.unpack_from(view)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise DamagedBlock(topic, first, None, "it does not begin as a block does")
     if crc32c(view[_REST_AT:], crc32c(view[: _START.size])) != _CHECKSUM.unpack_from(view, _START.size)[0]:
         raise DamagedBlock(topic, first, None, "its checksum is wrong")

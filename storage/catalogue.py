@@ -1,6 +1,6 @@
 """The catalogue: which topics there are, kept durably in its own LMDB environment (design, section 6)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
@@ -8,17 +8,21 @@ from threading import Lock
 
 import msgspec
 
-from storage.database import Database
-from storage.errors import NameTaken, StoreError, UnknownTopic
+from storage.database import Database, Reading, Writing
+from storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
 from storage.records import key_topic, topic_key
 from storage.sealed import seal, unseal
 
-_TOPICS = b"topics"
-_COUNTER = b"counter"
-_TABLES = (_TOPICS, _COUNTER)
+TOPICS = b"topics"
+COUNTER = b"counter"
+_TABLES = (TOPICS, COUNTER)
 _NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
+
+MESSAGES_LEAPT = 1 << 32
+TOPICS_LEAPT = 1 << 16
+"""How many ids are skipped where it is unknown which of them were used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,34 @@ class Catalogue:
     """Every call may come from any thread; what it changed is durable when it returns."""
 
     def __init__(self, path: Path, *, map_size: int) -> None:
-        """Opens the catalogue in an existing directory.  Raises StoreError."""
+        """Opens the catalogue in an existing directory.  Raises DamagedFile for a damaged record."""
         self._lock = Lock()
         self._database = Database(path, _TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
         with self._database.reading() as transaction:
-            records = [_decode(key, sealed) for key, sealed in transaction.cursor(_TOPICS)]
+            records = [decode_topic(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
+            next_id = _next_id(transaction)
+            if any(record.id >= next_id for record in records):
+                raise DamagedRecord("The next topic id was used before.")
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
+
+    @staticmethod
+    def make(path: Path, records: Iterable[TopicRecord], next_id: int, *, map_size: int) -> None:
+        """Makes a catalogue with these topics in an existing, empty directory, durably.
+
+        ``next_id``: the id that the next new topic gets, above those of all that there ever were.  Raises
+        StoreFull and StoreError.
+        """
+        database = Database(path, _TABLES, map_size=map_size, sync=True)
+        try:
+            database.make_tables()
+            with database.writing() as transaction:
+                _put_next_id(transaction, next_id)
+                for record in records:
+                    _put(transaction, record)
+        finally:
+            database.close()
 
     def topics(self) -> list[TopicRecord]:
         """All topics, by ascending id."""
@@ -73,8 +97,7 @@ class Catalogue:
                 raise NameTaken(f"There is a topic {name!r} already.")
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                sealed = transaction.get(_COUNTER, _NEXT)
-                topic = 0 if sealed is None else _NUMBER.unpack(unseal(sealed, "the next topic id"))[0]
+                topic = _next_id(transaction)
                 if topic >= _IDS:
                     raise StoreError(f"All {_IDS} topic ids were used.")
                 record = TopicRecord(
@@ -85,8 +108,8 @@ class Catalogue:
                     declared=declared,
                     reserved=reserved,
                 )
-                transaction.put(_COUNTER, _NEXT, seal(_NUMBER.pack(topic + 1)))
-                transaction.put(_TOPICS, topic_key(topic), _encode(record))
+                _put_next_id(transaction, topic + 1)
+                _put(transaction, record)
             self._keep(record)
             return record
 
@@ -130,13 +153,40 @@ class Catalogue:
         with self._lock:
             self._write([replace(self._known(topic), reserved=bound) for topic, bound in unused.items()])
 
+    def leap(self) -> None:
+        """Skips ids that may have been handed out after this catalogue was copied: 2^32 of messages in each
+        topic, and 65,536 of topics.  Raises StoreFull, and StoreError when too few are left.
+        """
+        with self._lock:
+            self._reopen_after_panic()
+            with self._database.writing() as transaction:
+                topic = _next_id(transaction) + TOPICS_LEAPT
+                if topic >= _IDS:
+                    raise StoreError("Too few topic ids are left to skip those that may be in use.")
+                _put_next_id(transaction, topic)
+                leapt = [
+                    replace(record, reserved=bound, resume=bound)
+                    for record in self._records.values()
+                    for bound in (max(1, record.reserved) + MESSAGES_LEAPT,)
+                ]
+                for record in leapt:
+                    _put(transaction, record)
+            for record in leapt:
+                self._keep(record)
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next topic gets; every id below it was used."""
+        with self._lock, self._database.reading() as transaction:
+            return _next_id(transaction)
+
     def delete(self, topic: int) -> None:
         """Forgets a topic; its blocks are the environment's to drop.  Raises UnknownTopic."""
         with self._lock:
             known = self._known(topic)
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                transaction.delete(_TOPICS, topic_key(topic))
+                transaction.delete(TOPICS, topic_key(topic))
             del self._records[topic]
             del self._ids[known.name]
 
@@ -157,7 +207,7 @@ class Catalogue:
         self._reopen_after_panic()
         with self._database.writing() as transaction:
             for record in records:
-                transaction.put(_TOPICS, topic_key(record.id), _encode(record))
+                _put(transaction, record)
         for record in records:
             self._keep(record)
 
@@ -174,16 +224,33 @@ class Catalogue:
             self._database.reopen()
 
 
-def _encode(record: TopicRecord) -> bytes:
-    return seal(msgspec.msgpack.encode(record))
+def _next_id(transaction: Reading) -> int:
+    sealed = transaction.get(COUNTER, _NEXT)
+    return 0 if sealed is None else decode_next_id(_NEXT, sealed)
 
 
-def _decode(key: bytes, sealed: bytes) -> TopicRecord:
+def _put_next_id(transaction: Writing, topic: int) -> None:
+    transaction.put(COUNTER, _NEXT, seal(COUNTER, _NEXT, _NUMBER.pack(topic)))
+
+
+def decode_next_id(key: bytes, sealed: bytes) -> int:
+    """The id that the next topic gets.  Raises DamagedRecord."""
+    topic: int = _NUMBER.unpack(unseal(COUNTER, key, sealed, "the next topic id"))[0]
+    return topic
+
+
+def _put(transaction: Writing, record: TopicRecord) -> None:
+    key = topic_key(record.id)
+    transaction.put(TOPICS, key, seal(TOPICS, key, msgspec.msgpack.encode(record)))
+
+
+def decode_topic(key: bytes, sealed: bytes) -> TopicRecord:
+    """The record of a topic as it is stored.  Raises DamagedRecord."""
     what = f"topic {key_topic(key)} in the catalogue"
     try:
-        return msgspec.msgpack.decode(unseal(sealed, what), type=TopicRecord)
+        return msgspec.msgpack.decode(unseal(TOPICS, key, sealed, what), type=TopicRecord)
     except msgspec.DecodeError as error:
-        raise StoreError(f"The record of {what} cannot be read: {error}.") from error
+        raise DamagedRecord(f"The record of {what} cannot be read: {error}.") from error
 
 
 def _backwards(known: TopicRecord, bound: int) -> StoreError:

@@ -38,15 +38,14 @@ from crc32c import crc32c
 
 from storage.database import Database, Snapshot
 from storage.errors import StoreError, StoreFailed
-from storage.files import sync_directory, write_durably
+from storage.files import write_durably
+from storage.soundness import DATA
 
 _MAGIC = b"omqcheck"
 _START = Struct(">8sI")
 _REST = Struct(">IIQ")
 _SLOT = 80 << 10  # the largest page LMDB uses has 32 KiB; a whole number of disk pages
-_FILE = "checkpoint"
-_DATA = "data.mdb"
-_LOCK = "lock.mdb"
+CHECKPOINT = "checkpoint"
 _NO_BOOT = ""
 
 
@@ -74,26 +73,17 @@ def recover(path: Path, boot_id: str) -> Recovered:
 
     Can be interrupted at any moment and done again.  OSError when the disk fails.
     """
-    data = path / _DATA
-    slots = _read(path)
+    data = path / DATA
+    newest = _read(path)
     if not data.exists():
-        if slots is None or not slots.written:
-            return Recovered("It is new.", rolled_back=False)
-        (path / _FILE).unlink()
-        sync_directory(path)
-        return Recovered("Its data file is gone; it begins anew.", rolled_back=True)
-    if slots is None or slots.newest is None:
-        # Opening what may be any mixture of pages could end the process, so it is never opened again.
-        # Where at most the first checkpoint was begun, nothing was ever written to it.
-        if slots is not None and slots.damaged <= 1:
-            data.unlink()
-            sync_directory(path)
-            return Recovered("It was never used; it begins anew.", rolled_back=False)
-        aside = _set_aside(path)
+        return Recovered("It is new.", rolled_back=False)
+    if newest is None:
+        # It may be any mixture of pages.  Whether it can be used is for ``storage.soundness`` to say.
         return Recovered(
-            f"Its checkpoint file is gone or damaged; the data is kept as {aside}.", rolled_back=True
+            f"The file {path / CHECKPOINT} is gone or damaged; after a power failure newer messages could be "
+            "missing.",
+            rolled_back=True,
         )
-    newest = slots.newest
     if newest.clean:
         return Recovered("It was closed cleanly.", rolled_back=False)
     if newest.boot_id == boot_id:
@@ -123,11 +113,10 @@ class Checkpoints:
         self._taking = Lock()
         self._held: list[Snapshot] = []
         self._refusal: str | None = None
-        slots = _read(database.path)
-        newest = None if slots is None else slots.newest
+        newest = _read(database.path)
         self._sequence = 0 if newest is None else newest.sequence
         self._safe = newest
-        self._file = os.open(database.path / _FILE, os.O_RDWR)
+        self._file = os.open(database.path / CHECKPOINT, os.O_RDWR)
         with self._taking:
             self._take(clean=False)
 
@@ -173,7 +162,9 @@ class Checkpoints:
             self._database.sync()
         except StoreError as error:
             self._give_up(error)
-        self._write(_Slot(self._sequence + 1, self._boot_id, snapshot.number, clean, snapshot.head))
+        # At the end it goes into both slots: damage to one would else take back the last interval.
+        for _ in range(2 if clean else 1):
+            self._write(_Slot(self._sequence + 1, self._boot_id, snapshot.number, clean, snapshot.head))
         for old in self._held[:-1]:
             old.release()
         del self._held[:-1]
@@ -204,42 +195,26 @@ class Checkpoints:
         self._safe = slot
 
 
+def is_readable(path: Path) -> bool:
+    """Whether the checkpoint file is there and has a good checkpoint.  OSError when it cannot be read."""
+    return _read(path) is not None
+
+
 def prepare(path: Path) -> None:
     """Makes the checkpoint file, if there is none, before the environment.  OSError when that fails."""
-    if not (path / _FILE).exists():
-        write_durably(path / _FILE, bytes(2 * _SLOT))
+    if not (path / CHECKPOINT).exists():
+        write_durably(path / CHECKPOINT, bytes(2 * _SLOT))
 
 
-@dataclass(frozen=True, slots=True)
-class _Slots:
-    """What the checkpoint file holds: the newest good checkpoint, and how many slots are neither good nor
-    empty.
-    """
-
-    newest: _Slot | None
-    damaged: int
-
-    @property
-    def written(self) -> bool:
-        return self.newest is not None or self.damaged > 0
-
-
-def _read(path: Path) -> _Slots | None:
-    """What the checkpoint file holds, None when there is no such file."""
+def _read(path: Path) -> _Slot | None:
+    """The newest good checkpoint, None when there is none."""
     try:
-        content = (path / _FILE).read_bytes()
+        content = (path / CHECKPOINT).read_bytes()
     except FileNotFoundError:
         return None
-    good: list[_Slot] = []
-    damaged = 0
-    for begin in (0, _SLOT):
-        octets = content[begin : begin + _SLOT]
-        slot = _decode(octets)
-        if slot is not None:
-            good.append(slot)
-        elif octets.strip(b"\0") or len(octets) != _SLOT:
-            damaged += 1
-    return _Slots(max(good, key=lambda slot: slot.sequence, default=None), damaged)
+    slots = [_decode(content[begin : begin + _SLOT]) for begin in (0, _SLOT)]
+    good = [slot for slot in slots if slot is not None]
+    return max(good, key=lambda slot: slot.sequence, default=None)
 
 
 def _encode(slot: _Slot) -> bytes:
@@ -268,15 +243,3 @@ def _decode(octets: bytes) -> _Slot | None:
         clean=description["clean"],
         pages=octets[end - paged : end],
     )
-
-
-def _set_aside(path: Path) -> str:
-    """Renames the data file to a free name and removes what belonged to it."""
-    number = 1
-    while (aside := path / f"data.damaged-{number}.mdb").exists():
-        number += 1
-    (path / _DATA).rename(aside)
-    for name in (_FILE, _LOCK):
-        (path / name).unlink(missing_ok=True)
-    sync_directory(path)
-    return aside.name

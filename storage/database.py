@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import lmdb
 
-from storage.errors import Limit, StoreError, StoreFailed, StoreFull
+from storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
 from storage.files import NO_ROOM, has_room, sync_directory
 from storage.gate import Gate
+from storage.soundness import ADVICE, DATA
 
 if TYPE_CHECKING:
     from lmdb import Cursor as LmdbCursor
@@ -33,7 +34,6 @@ Cursor: TypeAlias = "LmdbCursor[bytes]"
 
 _MOST_READERS = 1024
 _SPARE_TRANSACTIONS = 8
-_DATA = "data.mdb"
 
 
 class Reading:
@@ -111,9 +111,12 @@ class Database:
         self._turn = Lock()
         self._refusal: str | None = None
         self._closed = False
+        self._lost = False
         self._environment: LmdbEnvironment
         self._tables: dict[bytes, LmdbTable] = {}
         self._open()
+        # Kept open, so that a checkpoint needs no descriptor when clients have taken all there are.
+        self._data = os.open(path / DATA, os.O_RDONLY)
 
     def make_tables(self) -> None:
         """Makes the tables that are missing: the first write to a new environment, none to another."""
@@ -152,11 +155,7 @@ class Database:
         # Without the turn a commit could come between the transaction and the pages that lead to it.
         with self._turn, self._gate.inside(), self._in_our_words():
             self._require_open()
-            descriptor = os.open(self.path / _DATA, os.O_RDONLY)
-            try:
-                head = os.pread(descriptor, 2 * self._environment.stat()["psize"], 0)
-            finally:
-                os.close(descriptor)
+            head = os.pread(self._data, 2 * self._environment.stat()["psize"], 0)
             return Snapshot(self._environment.begin(), head)
 
     def sync(self) -> None:
@@ -166,10 +165,10 @@ class Database:
             self._environment.sync(True)
 
     def panicked(self) -> bool:
-        """Whether LMDB refuses every transaction until the environment is opened anew."""
+        """Whether every transaction is refused until the environment is opened anew."""
         with self._gate.inside():
-            if self._closed:
-                return False
+            if self._closed or self._lost:
+                return self._lost
             try:
                 self._environment.begin().abort()
             except lmdb.PanicError:
@@ -179,12 +178,14 @@ class Database:
     def reopen(self, growth: int = 0) -> None:
         """Opens the environment anew, with a map larger by ``growth``.  All snapshots are gone then."""
         with self._turn, self._gate.alone():
-            self._require_open()
-            self._environment.close()
-            self._closed = True
+            if not self._lost:
+                self._require_open()
+                self._environment.close()
+            # Until it is open: what makes opening fail, a want of descriptors say, may pass.
+            self._lost = True
             self._map_size += growth
             self._open()
-            self._closed = False
+            self._lost = False
 
     def reader_check(self) -> int:
         """Clears the readers of processes that died; how many there were."""
@@ -205,7 +206,10 @@ class Database:
         with self._turn, self._gate.alone():
             if not self._closed:
                 self._closed = True
-                self._environment.close()
+                if not self._lost:
+                    self._environment.close()
+                self._lost = False
+                os.close(self._data)
 
     def _open(self) -> None:
         with self._in_our_words():
@@ -226,13 +230,26 @@ class Database:
                         self._tables[name] = self._environment.open_db(name, create=False)
                     except lmdb.NotFoundError:
                         pass  # make_tables makes it, when the caller is ready for the first write
+                self._require_our_tables()
             except BaseException:
                 self._environment.close()
                 raise
 
+    def _require_our_tables(self) -> None:
+        """Raises DamagedRecord unless all tables are there as they were made, or none at all."""
+        with self._environment.begin() as transaction:
+            missing = [name for name in self._names if name not in self._tables]
+            if missing and transaction.stat()["entries"]:
+                raise DamagedRecord(f"There is no table {missing[0].decode()!r}.")
+            for name, table in self._tables.items():
+                if any(table.flags().values()):
+                    raise DamagedRecord(f"The table {name.decode()!r} has another order.")
+
     def _require_open(self) -> None:
         if self._closed:
             raise StoreError(f"The store in {self.path} was closed.")
+        if self._lost:
+            raise StoreError(f"The environment {self.path} could not be opened again yet.")
 
     @contextmanager
     def _in_our_words(self) -> Iterator[None]:
@@ -242,6 +259,8 @@ class Database:
         except lmdb.MapFullError as error:
             sentence = f"The map of {self.path} is full; it may have {self._map_size} octets."
             raise StoreFull(Limit.MAP, sentence) from error
+        except DamagedRecord as error:
+            raise DamagedFile(f"The file {self.path / DATA} is damaged: {error}  {ADVICE}.") from error
         except (lmdb.Error, OSError) as error:
             if self._is_for_want_of_room(error):
                 raise StoreFull(Limit.DISK, f"There is no room on disk for {self.path}: {error}.") from error
@@ -255,4 +274,7 @@ class Database:
         if isinstance(error, lmdb.DiskError) or any(str(error).endswith(os.strerror(n)) for n in NO_ROOM):
             return True
         # When only a part of a write found room, LMDB takes it for a fault of the disk.
-        return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / _DATA)
+        try:
+            return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / DATA)
+        except OSError:
+            return False  # nothing can be tried

@@ -17,16 +17,27 @@ from typing import TypeVar, assert_never
 from storage.blocks import Block, merge, pack, unpack
 from storage.checkpoint import Checkpoints, prepare
 from storage.database import Cursor, Database, Reading, Writing
-from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
+from storage.errors import DamagedBlock, DamagedRecord, Limit, NewerFormat, StoreError, StoreFull
 from storage.levels import Level
 from storage.merging import plan
 from storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
+from storage.records import (
+    EXTENTS as _EXTENTS,
+)
+from storage.records import (
+    INDEX as _INDEX,
+)
+from storage.records import (
+    POSITIONS as _POSITIONS,
+)
 from storage.records import (
     BlockInfo,
     Extent,
     Position,
     Usage,
+    block_info,
     block_key,
+    key_block,
     key_topic,
     pack_extent,
     pack_info,
@@ -40,9 +51,6 @@ from storage.records import (
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
 _BLOCKS = b"blocks"
-_INDEX = b"index"
-_EXTENTS = b"extents"
-_POSITIONS = b"positions"
 _TABLES = (_BLOCKS, _INDEX, _EXTENTS, _POSITIONS, *PRODUCER_TABLES)
 _DELETED_AT_ONCE = 256
 _FORGOTTEN_AT_ONCE = 4096
@@ -115,10 +123,10 @@ class Environment:
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
-                info = _info(block, value)
+                info = block_info(block, value)
                 at_end = key > highest
                 transaction.put(_BLOCKS, key, value, at_end=at_end)
-                transaction.put(_INDEX, key, pack_info(info), at_end=at_end)
+                transaction.put(_INDEX, key, pack_info(key, info), at_end=at_end)
                 highest = max(highest, key)
                 extents[topic] = Extent(
                     first=extent.first if extent.messages else block.first,
@@ -127,7 +135,7 @@ class Environment:
                     bytes=extent.bytes + len(value),
                 )
             for topic, extent in extents.items():
-                transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+                _put_extent(transaction, topic, extent)
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
 
@@ -138,6 +146,15 @@ class Environment:
         """
         with self._database.reading() as transaction:
             return last_sequences(transaction, topic, producers)
+
+    def set_sequences(self, topic: int, sequences: Mapping[bytes, int]) -> None:
+        """Keeps these last sequences of producers, the last of them as the one used last, without any block.
+
+        As durable as ``append``.  Raises as ``append`` does.
+        """
+        if sequences:
+            with self._writing() as transaction:
+                keep_sequences(transaction, topic, sequences)
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
         """The block that contains message ``first``, or else the next after it, and those that follow, in
@@ -276,7 +293,8 @@ class Environment:
             return
         with self._writing() as transaction:
             for topic, position in positions.items():
-                transaction.put(_POSITIONS, topic_key(topic), pack_position(position))
+                key = topic_key(topic)
+                transaction.put(_POSITIONS, key, pack_position(key, position))
 
     def checkpoint(self) -> None:
         """Makes everything stored until now survive a power failure; nothing to do for Level.STRONG.
@@ -365,31 +383,66 @@ def _extent(transaction: Reading, topic: int) -> Extent:
     return Extent() if sealed is None else unpack_extent(key, sealed)
 
 
-def _info(block: Block, value: bytes) -> BlockInfo:
-    """The record of a block that is stored as ``value``."""
-    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
+def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
+    key = topic_key(topic)
+    transaction.put(_EXTENTS, key, pack_extent(key, extent))
 
 
 def _infos(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
     """The records of the block that contains message ``first``, or else the next one, and of all after it."""
     cursor = transaction.cursor(_INDEX)
-    if not _seek(cursor, topic, first):
+    if not _seek(transaction, cursor, topic, first):
         return
+    beginning = topic_key(topic)
     for key, sealed in cursor:
-        if key_topic(key) != topic:
+        if not key.startswith(beginning):
             return
-        yield unpack_info(key, sealed)
+        info = _info_at(transaction, key, sealed)
+        if info is not None:
+            yield info
 
 
-def _seek(cursor: Cursor, topic: int, first: int) -> bool:
+def _info_at(transaction: Reading, key: bytes, sealed: bytes) -> BlockInfo | None:
+    """The record of a block.  Where it is damaged, what the block itself says, or else the ids up to the next
+    block, which ``_verified`` then finds damaged.  None for a key that is none.
+    """
+    try:
+        return unpack_info(key, sealed)
+    except DamagedRecord:
+        pass
+    try:
+        topic, first = key_block(key)
+    except DamagedRecord:
+        return None
+    value = transaction.get(_BLOCKS, key)
+    if value is not None:
+        try:
+            return block_info(unpack(topic, first, value), value)
+        except (DamagedBlock, NewerFormat):
+            pass
+    cursor = transaction.cursor(_INDEX)
+    end = first + 1
+    if cursor.set_range(key + b"\0") and cursor.key().startswith(topic_key(topic)):
+        try:
+            end = key_block(cursor.key())[1]
+        except DamagedRecord:
+            pass
+    else:
+        end = max(end, _extent(transaction, topic).next)
+    return BlockInfo(first, end - first, 0, 0, 0)
+
+
+def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
     """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
     start = block_key(topic, first)
     found = cursor.set_range(start)
     if found and cursor.key() == start:
         return True
     before = cursor.prev() if found else cursor.last()
-    if before and key_topic(cursor.key()) == topic and unpack_info(*cursor.item()).next > first:
-        return True
+    if before and cursor.key().startswith(topic_key(topic)):
+        info = _info_at(transaction, *cursor.item())
+        if info is not None and info.next > first:
+            return True
     return cursor.set_range(start)
 
 
@@ -423,7 +476,9 @@ def _delete(
             following = info
             break
         doomed.append(info)
-        extent = Extent(info.next, extent.last, extent.messages - info.count, extent.bytes - info.bytes)
+        # Where a record was damaged these are estimates.
+        messages, octets = max(0, extent.messages - info.count), max(0, extent.bytes - info.bytes)
+        extent = Extent(info.next, extent.last, messages, octets)
     for info in doomed:
         key = block_key(topic, info.first)
         transaction.delete(_INDEX, key)
@@ -437,7 +492,7 @@ def _delete(
         transaction.delete(_EXTENTS, topic_key(topic))
         transaction.delete(_POSITIONS, topic_key(topic))
     elif doomed:
-        transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+        _put_extent(transaction, topic, extent)
     return extent, more
 
 
@@ -463,15 +518,14 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile."""
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
-    if any(transaction.get(_INDEX, key) != pack_info(info) for key, info in zip(keys, run, strict=True)):
+    if any(transaction.get(_INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):
         return
     for key in keys[1:]:
         transaction.delete(_INDEX, key)
         transaction.delete(_BLOCKS, key)
-    info = _info(block, value)
-    transaction.put(_INDEX, keys[0], pack_info(info))
+    info = block_info(block, value)
+    transaction.put(_INDEX, keys[0], pack_info(keys[0], info))
     transaction.put(_BLOCKS, keys[0], value)
     extent = _extent(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
-    extent = Extent(extent.first, extent.last, extent.messages, extent.bytes - saved)
-    transaction.put(_EXTENTS, topic_key(topic), pack_extent(extent))
+    _put_extent(transaction, topic, Extent(extent.first, extent.last, extent.messages, extent.bytes - saved))

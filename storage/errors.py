@@ -15,6 +15,14 @@ class NewerFormat(StoreError):
     """The data was written by a later version of this package, in a format this one does not know."""
 
 
+class DamagedRecord(StoreError):
+    """A small record beside the blocks is not what was written."""
+
+
+class DamagedFile(StoreError):
+    """A file of the store is missing or not what it was, so the store cannot be opened as it is."""
+
+
 class StoreFailed(StoreError):
     """The disk refused to make data safe, and nothing more is written until the store is opened again."""
 

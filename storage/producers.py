@@ -23,9 +23,9 @@ LONGEST_PRODUCER = 255
 SEQUENCE_LIMIT = 1 << 64
 """Sequences are below this."""
 
-_SEQUENCES = b"sequences"
-_USES = b"uses"
-PRODUCER_TABLES = (_SEQUENCES, _USES)
+SEQUENCES = b"sequences"
+USES = b"uses"
+PRODUCER_TABLES = (SEQUENCES, USES)
 
 _PAIR = Struct(">QQ")
 
@@ -46,8 +46,11 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
     Raises StoreError for a damaged record, and ValueError for a producer of more than 255 octets or a
     sequence that is not within 0 to 2^64 - 1.
     """
-    sealed = transaction.get(_USES, topic_key(topic))
-    count, use = (0, 0) if sealed is None else _PAIR.unpack(unseal(sealed, f"the producers of topic {topic}"))
+    counts = topic_key(topic)
+    sealed = transaction.get(USES, counts)
+    count, use = 0, 0
+    if sealed is not None:
+        count, use = _PAIR.unpack(unseal(USES, counts, sealed, f"the producers of topic {topic}"))
     for producer, sequence in sequences.items():
         if len(producer) > LONGEST_PRODUCER:
             raise ValueError(f"A producer has at most {LONGEST_PRODUCER} octets, this one {len(producer)}.")
@@ -60,15 +63,17 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
             own_use = before[1]  # it was the last one used before, too: so it is mostly
         else:
             if before is not None:
-                transaction.delete(_USES, block_key(topic, before[1]))
+                transaction.delete(USES, block_key(topic, before[1]))
             own_use = use
             use += 1
-            transaction.put(_USES, block_key(topic, own_use), seal(producer))
-        transaction.put(_SEQUENCES, topic_key(topic) + producer, seal(_PAIR.pack(sequence, own_use)))
+            key = block_key(topic, own_use)
+            transaction.put(USES, key, seal(USES, key, producer))
+        key = topic_key(topic) + producer
+        transaction.put(SEQUENCES, key, seal(SEQUENCES, key, _PAIR.pack(sequence, own_use)))
     if count > PRODUCERS_KEPT:
         _forget_oldest(transaction, topic, count - PRODUCERS_KEPT)
         count = PRODUCERS_KEPT
-    transaction.put(_USES, topic_key(topic), seal(_PAIR.pack(count, use)))
+    transaction.put(USES, counts, seal(USES, counts, _PAIR.pack(count, use)))
 
 
 def forget_producers(transaction: Writing, topic: int, limit: int) -> bool:
@@ -86,19 +91,33 @@ def forget_producers(transaction: Writing, topic: int, limit: int) -> bool:
     return more
 
 
+def decode_sequence(key: bytes, sealed: bytes) -> tuple[int, bytes, int, int]:
+    """Topic id, producer, last sequence and number of its use, as stored.  Raises DamagedRecord."""
+    topic = key_topic(key)
+    producer = key[len(topic_key(topic)) :]
+    what = f"producer {producer!r} of topic {topic}"
+    sequence, use = _PAIR.unpack(unseal(SEQUENCES, key, sealed, what))
+    return topic, producer, sequence, use
+
+
+def check_use(key: bytes, sealed: bytes) -> None:
+    """Raises DamagedRecord unless this is how a use, or the number of uses, is stored."""
+    unseal(USES, key, sealed, f"a producer of topic {key_topic(key)}")
+
+
 def _entry(transaction: Reading, topic: int, producer: bytes) -> tuple[int, int] | None:
     """The last sequence of a producer and the number of its use."""
-    sealed = transaction.get(_SEQUENCES, topic_key(topic) + producer)
+    key = topic_key(topic) + producer
+    sealed = transaction.get(SEQUENCES, key)
     if sealed is None:
         return None
-    sequence, use = _PAIR.unpack(unseal(sealed, f"producer {producer!r} of topic {topic}"))
-    return sequence, use
+    return decode_sequence(key, sealed)[2:]
 
 
 def _forget_oldest(transaction: Writing, topic: int, count: int) -> None:
-    cursor = transaction.cursor(_USES)
+    cursor = transaction.cursor(USES)
     cursor.set_range(block_key(topic, 0))
     for key, sealed in list(islice(cursor, count)):
-        producer = unseal(sealed, f"a producer of topic {topic}")
-        transaction.delete(_USES, key)
-        transaction.delete(_SEQUENCES, topic_key(topic) + producer)
+        producer = unseal(USES, key, sealed, f"a producer of topic {topic}")
+        transaction.delete(USES, key)
+        transaction.delete(SEQUENCES, topic_key(topic) + producer)

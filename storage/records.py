@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from struct import Struct
 
+from storage.blocks import Block
+from storage.errors import DamagedRecord
 from storage.sealed import seal, unseal
+
+INDEX = b"index"
+EXTENTS = b"extents"
+POSITIONS = b"positions"
 
 _EXTENT = Struct(">QQQQ")
 _CURSOR = Struct(">Q")
@@ -83,6 +89,11 @@ class Usage:
     """Number of the last transaction that would survive a power failure."""
 
 
+def block_info(block: Block, value: bytes) -> BlockInfo:
+    """The record of a block that is stored as ``value``."""
+    return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
+
+
 def block_key(topic: int, first: int) -> bytes:
     """The key of a block: topic id and first message id, so that keys sort as the messages do."""
     return _KEY.pack(topic, first)
@@ -94,41 +105,52 @@ def topic_key(topic: int) -> bytes:
 
 
 def key_topic(key: bytes) -> int:
-    """The topic id that a key begins with."""
+    """The topic id that a key begins with.  Raises DamagedRecord when it has no room for one."""
+    if len(key) < _TOPIC.size:
+        raise DamagedRecord(f"The key {key!r} is damaged.")
     topic: int = _TOPIC.unpack_from(key)[0]
     return topic
 
 
-def pack_info(info: BlockInfo) -> bytes:
-    """The stored record of a block; its first id is in the key."""
-    return seal(_INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
+def key_block(key: bytes) -> tuple[int, int]:
+    """The topic id and the first message id of a block's key.  Raises DamagedRecord when it is none."""
+    if len(key) != _KEY.size:
+        raise DamagedRecord(f"The key {key!r} is damaged.")
+    topic, first = _KEY.unpack(key)
+    return topic, first
+
+
+def pack_info(key: bytes, info: BlockInfo) -> bytes:
+    """The stored record of the block with this key; its first id is in the key."""
+    return seal(INDEX, key, _INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
 
 
 def unpack_info(key: bytes, sealed: bytes) -> BlockInfo:
-    """The record of a block.  Raises StoreError when it is damaged."""
-    topic, first = _KEY.unpack(key)
-    record = unseal(sealed, f"the block from message {first} of topic {topic}")
+    """The record of a block.  Raises DamagedRecord when it, or its key, is damaged."""
+    topic, first = key_block(key)
+    record = unseal(INDEX, key, sealed, f"the block from message {first} of topic {topic}")
     return BlockInfo(first, *_INFO.unpack(record))
 
 
-def pack_extent(extent: Extent) -> bytes:
-    """The stored record of an extent."""
-    return seal(_EXTENT.pack(extent.first, extent.last, extent.messages, extent.bytes))
+def pack_extent(key: bytes, extent: Extent) -> bytes:
+    """The stored record of the extent of the topic with this key."""
+    return seal(EXTENTS, key, _EXTENT.pack(extent.first, extent.last, extent.messages, extent.bytes))
 
 
 def unpack_extent(key: bytes, sealed: bytes) -> Extent:
-    """The extent of a topic.  Raises StoreError when it is damaged."""
-    return Extent(*_EXTENT.unpack(unseal(sealed, f"what is stored of topic {key_topic(key)}")))
+    """The extent of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
+    record = unseal(EXTENTS, key, sealed, f"what is stored of topic {key_topic(key)}")
+    return Extent(*_EXTENT.unpack(record))
 
 
-def pack_position(position: Position) -> bytes:
-    """The stored record of a position."""
+def pack_position(key: bytes, position: Position) -> bytes:
+    """The stored record of the position of the topic with this key."""
     ids = (position.cursor, *position.undone)
-    return seal(b"".join(map(_CURSOR.pack, ids)))
+    return seal(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
 
 
 def unpack_position(key: bytes, sealed: bytes) -> Position:
-    """The position of a topic.  Raises StoreError when it is damaged."""
-    record = unseal(sealed, f"the position of topic {key_topic(key)}")
+    """The position of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
+    record = unseal(POSITIONS, key, sealed, f"the position of topic {key_topic(key)}")
     cursor, *undone = (number for (number,) in _CURSOR.iter_unpack(record))
     return Position(cursor, tuple(undone))

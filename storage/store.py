@@ -2,7 +2,8 @@
 
 The directory::
 
-    format       {"format": 1}; a higher number is refused
+    format       {"format": 1}; a higher number is refused.  Besides it "begun", true until everything
+                 was made for the first time, or "backup", true until a backup is opened for the first time
     lock         held by the one process that has the store open
     catalogue/   strong/   weak/   async/       LMDB environments
 """
@@ -10,24 +11,29 @@ The directory::
 import fcntl
 import json
 import os
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Self, assert_never
 
-from storage.catalogue import Catalogue
+from storage.catalogue import MESSAGES_LEAPT, Catalogue
 from storage.checkpoint import Recovered, recover
 from storage.environment import Environment
-from storage.errors import NewerFormat, StoreError, StoreInUse
+from storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
 from storage.files import make_directory, write_durably
 from storage.levels import Level
+from storage.soundness import ADVICE, require_sound
+
+CATALOGUE = "catalogue"
+FORMAT_FILE = "format"
 
 _FORMAT = 1
-_FORMAT_FILE = "format"
 _LOCK_FILE = "lock"
-_CATALOGUE = "catalogue"
-_CATALOGUE_MAP_SIZE = 1 << 34
+CATALOGUE_MAP_SIZE = 1 << 34
+_RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -69,27 +75,47 @@ class Store:
         ``boot_id``: names this start of the machine, to tell a power failure from a killed process; by
         default the environment variable OMQ_BOOT_ID, or else the kernel's own.
 
-        Raises StoreInUse, NewerFormat, StoreFull, and StoreError when the directory cannot be used.
+        Every file is verified first, so that no damage can harm the process or spread.
+
+        Raises StoreInUse, NewerFormat, DamagedFile, StoreFull, and StoreError when the directory cannot be
+        used.
         """
         path = Path(path)
         try:
             with ExitStack() as opened:
                 make_directory(path)
                 _refuse_others(path)
-                lock = opened.enter_context(_lock(path))
-                _check_format(path)
-                make_directory(path / _CATALOGUE)
-                catalogue = Catalogue(path / _CATALOGUE, map_size=min(map_size, _CATALOGUE_MAP_SIZE))
+                lock = opened.enter_context(lock_store(path))
+                state = read_format(path)
+                match state:
+                    case None | State.BEGUN:
+                        _begin(path)
+                    case State.WHOLE | State.BACKUP:
+                        require_sound(path / CATALOGUE)
+                    case _:
+                        assert_never(state)
+                catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
-                    boot_id = os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+                    boot_id = current_boot()
                 environments = {}
                 recoveries = []
                 for level in Level:
                     recoveries.append(_recover(path / level.value, level, boot_id))
+                    if state is State.BACKUP:
+                        recoveries[-1] = Recovery(level, _RESTORED, rolled_back=True)
+                    if state not in (None, State.BEGUN):
+                        require_sound(path / level.value)
                     environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
                     opened.callback(environment.close, clean=False)
                     environments[level] = environment
+                    # What cannot be read is told now, and not when somebody needs it.
+                    environment.extents()
+                    environment.positions()
+                if state is State.BACKUP:
+                    catalogue.leap()
+                if state is not State.WHOLE:
+                    write_format(path, State.WHOLE)
                 opened.pop_all()
                 return cls(path, catalogue, environments, tuple(recoveries), lock)
         except OSError as error:
@@ -120,7 +146,12 @@ class Store:
         self.close()
 
 
-def _lock(path: Path) -> ExitStack:
+def current_boot() -> str:
+    """Names this start of the machine: OMQ_BOOT_ID of the environment, or else the kernel's own."""
+    return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+
+
+def lock_store(path: Path) -> ExitStack:
     """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
     with ExitStack() as taken:
         descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -136,33 +167,72 @@ def _refuse_others(path: Path) -> None:
     """Raises StoreError when the directory holds something that is no store, and leaves it as it is."""
     names = {entry.name for entry in path.iterdir()}
     # What an interrupted start may leave is no reason to refuse; files of somebody else are.
-    others = sorted(names - {_LOCK_FILE, _FORMAT_FILE + ".new"})
-    if others and _FORMAT_FILE not in names:
+    others = sorted(names - {_LOCK_FILE, FORMAT_FILE + ".new"})
+    if others and FORMAT_FILE not in names:
+        if is_store(path):
+            raise DamagedFile(f"The file {path / FORMAT_FILE} is missing; {ADVICE}.")
         raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
 
 
-def _check_format(path: Path) -> None:
-    """Writes the format file of a new store, or reads that of another.  Raises NewerFormat and StoreError."""
-    file = path / _FORMAT_FILE
+def is_store(path: Path) -> bool:
+    """Whether a directory is a store, or what damage has left of one."""
+    names = (FORMAT_FILE, CATALOGUE, *(level.value for level in Level))
+    return sum((path / name).exists() for name in names) > 1
+
+
+class State(Enum):
+    """What a store says of itself in its format file; the values stand there too."""
+
+    BEGUN = "begun"
+    """Its files were being made for the first time, and nothing was ever kept in it."""
+    WHOLE = "whole"
+    BACKUP = "backup"
+    """It is a copy, and was not opened yet; what it was a copy of may have gone on."""
+
+
+def read_format(path: Path) -> State | None:
+    """What the format file says, None when there is none.  Raises NewerFormat and DamagedFile."""
+    file = path / FORMAT_FILE
+    damaged = DamagedFile(f"The file {file} is damaged; {ADVICE}.")
     try:
-        content = file.read_bytes()
+        content = json.loads(file.read_bytes())
     except FileNotFoundError:
-        write_durably(file, json.dumps({"format": _FORMAT}).encode())
-        return
-    try:
-        number = json.loads(content)["format"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"The file {file} is damaged.") from error
-    if not isinstance(number, int) or number < _FORMAT:
-        raise StoreError(f"The file {file} is damaged.")
+        return None
+    except ValueError as error:
+        raise damaged from error
+    number = content.pop("format", None) if isinstance(content, dict) else None
+    if type(number) is not int or number < _FORMAT:
+        raise damaged
     if number > _FORMAT:
         raise NewerFormat(
             f"The store {path} has format {number}, made by a later version; this one knows {_FORMAT}."
         )
+    if not content:
+        return State.WHOLE
+    for state in (State.BEGUN, State.BACKUP):
+        if content == {state.value: True}:
+            return state
+    raise damaged
+
+
+def write_format(path: Path, state: State) -> None:
+    """Writes the format file.  OSError when that fails."""
+    content: dict[str, int | bool] = {"format": _FORMAT}
+    if state is not State.WHOLE:
+        content[state.value] = True
+    write_durably(path / FORMAT_FILE, json.dumps(content).encode())
+
+
+def _begin(path: Path) -> None:
+    """Makes the directories of a new store, without what an interrupted start has left of them."""
+    write_format(path, State.BEGUN)
+    for name in (CATALOGUE, *(level.value for level in Level)):
+        if (path / name).exists():
+            shutil.rmtree(path / name)
+        make_directory(path / name)
 
 
 def _recover(path: Path, level: Level, boot_id: str) -> Recovery:
-    make_directory(path)
     match level:
         case Level.STRONG:
             recovered = Recovered("Every commit is durable; nothing needed to be done.", rolled_back=False)

@@ -1,6 +1,6 @@
 # Sourced by tools/demo and tools/test (bash): makes .venv in the checkout and installs into it what they need.
 #
-#   prepare_environment [test] [demo]    the package itself, editable, and what those two extras stand for
+#   prepare_environment [test] [demo] [bench]    the package itself, editable, and what these extras stand for
 #
 # Nothing is installed, and no network is needed, when pyproject.toml is as it was the last time. $PYTHON names
 # another interpreter than python3. Afterwards $root is the checkout and $python the environment's interpreter.

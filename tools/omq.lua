@@ -3,15 +3,16 @@
 --     tshark -X lua_script:tools/omq.lua -r omq.pcap -Y 'omq.error'
 --     wireshark -X lua_script:tools/omq.lua omq.pcap
 --
--- Or copy this file into the folder of personal Lua plugins: Wireshark shows where that is in its menu Help, About
--- Wireshark, Folders. That is why it is one file.
+-- Or copy this file into the folder of personal Lua plugins: Wireshark shows where that is in its menu Help,
+-- About Wireshark, Folders. That is why it is one file.
 --
--- All names for filters begin with "omq". Those of DMP begin with "omq.dmp", because Wireshark has a protocol "dmp"
--- already, which is something else. What both protocols have (topics, bodies, leases) has one name for both.
+-- All names for filters begin with "omq". Those of DMP begin with "omq.dmp", because Wireshark has a protocol
+-- "dmp" already, which is something else. What both protocols have (topics, bodies, leases) has one name for
+-- both.
 --
--- It is written for Lua 5.2 to 5.4, those of Wireshark 2 and later. Offsets count from 0, as Wireshark's do. Every
--- unit of a stream (a line, a frame, a short string, an envelope) is checked against the octets that are there
--- before anything of it is read: whatever is in a capture, nothing here may raise an error.
+-- It is written for Lua 5.2 to 5.4, and tested with Wireshark 4.0. Offsets count from 0, as Wireshark's do.
+-- Every unit of a stream (a line, a frame, a short string, an envelope) is checked against the octets that
+-- are there before anything of it is read: whatever is in a capture, nothing here may raise an error.
 
 local omq = Proto("omq", "omq")
 local dmp = Proto("omq.dmp", "Direct Message Protocol")
@@ -537,15 +538,16 @@ local function add_body(call, item, at, length, octets)
         text = text .. "..."
     end
     local body = item:add(F.body, call.tvb:range(at, length), text)
-    -- With a value Wireshark wants a range of as many octets. There is one: no escape is shorter than its meaning.
+    -- With a value Wireshark wants a range of as many octets. There is one: no escape is shorter than its
+    -- meaning.
     local raw = body:add(F.octets, call.tvb:range(at, math.min(#octets, length)), octets)
     if exact then
         raw:set_hidden()
     end
 end
 
--- For the column Info: `one` for a single unit. Units in a row with the same `key` are told at once: `before`, how
--- many there are or their ids, and `behind`.
+-- For the column Info: `one` for a single unit. Units in a row with the same `key` are told at once:
+-- `before`, how many there are or their ids, and `behind`.
 local function tell(call, key, one, before, behind, id)
     local told = call.told
     local last = told[#told]
@@ -859,8 +861,8 @@ local function show_command(call, at, length, line, command)
 end
 
 -- Each stage of a stream reads the unit at `at`. It returns where that is over, or nil when not all of it is
--- there; then also how many octets it has, if that is known. That must be all of them: Wireshark loses a unit in
--- later passes for which it was asked twice.
+-- there; then also how many octets it has, if that is known. That must be all of them: Wireshark loses a unit
+-- in later passes for which it was asked twice.
 local stages = {}
 
 function stages.lines(call, at)
@@ -943,8 +945,8 @@ local function add_fields(call, item, at, fields)
     end
 end
 
--- How each frame is shown. They get the item of the frame, where its payload is and how long that is, and return
--- the frame's label, and what else `tell` takes; or nil and what is wrong.
+-- How each frame is shown. They get the item of the frame, where its payload is and how long that is, and
+-- return the frame's label, and what else `tell` takes; or nil and what is wrong.
 local FRAMES = {}
 
 function FRAMES.Error(call, item, at, length)
@@ -1615,8 +1617,8 @@ end
 
 local BEGINNING = "the beginning of this connection was not captured"
 
--- Whether these octets, fewer than eight, may become a handshake. It is not asked for more in vain: when there is
--- a whole unit already, Wireshark would give it once more together with the rest.
+-- Whether these octets, fewer than eight, may become a handshake. It is not asked for more in vain: when
+-- there is a whole unit already, Wireshark would give it once more together with the rest.
 local function may_become(octets, handshakes)
     for _, handshake in ipairs(handshakes) do
         if handshake:sub(1, #octets) == octets then
@@ -1686,9 +1688,9 @@ end
 
 -- == in the middle of a stream =============================================================================
 
--- When the capture began too late, or a segment is missing, nobody knows where a unit begins. A segment is read
--- from its first octet on when that surely begins one, and left out when it only might. A line is easier: whatever
--- stands behind a line feed begins one.
+-- When the capture began too late, or a segment is missing, nobody knows where a unit begins. A segment is
+-- read from its first octet on when that surely begins one, and left out when it only might. A line is
+-- easier: whatever stands behind a line feed begins one.
 
 local function is_topic_sexp(payload)
     return payload:find("^%(%(id %d+%)%(topic.+%)%)$")
@@ -1736,8 +1738,8 @@ local function are_frames(data, at)
     return found
 end
 
--- Where an envelope begins whose sizes add up: at `at`, or behind zeros. These may be null messages, or the end of
--- an envelope without a body. Nil where none does.
+-- Where an envelope begins whose sizes add up: at `at`, or behind zeros. These may be null messages, or the
+-- end of an envelope without a body. Nil where none does.
 local function first_envelope(data, at)
     while data:sub(at + 1, at + 4) == "\0\0\0\0" do
         at = at + 4
@@ -1816,9 +1818,9 @@ function omq.init()
 end
 
 -- One side of a connection. `expect` is the position in the stream of the next unit, `pending` the same while
--- its octets are collected, and `behind` where that unit will be over, if that is known. Positions go on beyond
--- 2^32. `calls` has for each call of the dissector how things stood before, so that a packet that is shown again,
--- in any order, is shown alike.
+-- its octets are collected, and `behind` where that unit will be over, if that is known. Positions go on
+-- beyond 2^32. `calls` has for each call of the dissector how things stood before, so that a packet that is
+-- shown again, in any order, is shown alike.
 local function new_direction(stage)
     return { stage = stage, count = 0, calls = {}, links = {} }
 end
@@ -1837,8 +1839,8 @@ local function begins_anew(tvb)
     return octets == VERSION_ONE or octets == DMP_HEADER
 end
 
--- Wireshark numbers its connections, but tells only when it makes a tree. It always does so for a packet that is
--- shown. In a first pass over all packets, which is there only for what they tell of later ones, it may do
+-- Wireshark numbers its connections, but tells only when it makes a tree. It always does so for a packet that
+-- is shown. In a first pass over all packets, which is there only for what they tell of later ones, it may do
 -- without. Then the addresses must do; connections of the same addresses follow one another.
 local function conversation_of(tvb, pinfo)
     if pinfo.visited then
@@ -1896,7 +1898,8 @@ end
 
 local function begin(call)
     local direction = call.direction
-    -- Not how many octets it has: a later pass may be given fewer, because by then it is known where units end.
+    -- Not how many octets it has: a later pass may be given fewer, because by then it is known where units
+    -- end.
     local key = call.pinfo.number .. " " .. call.tvb:offset()
     if call.first then
         call.position = locate(call)

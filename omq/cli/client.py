@@ -531,6 +531,8 @@ Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""
 
     _add_topic(command("delete", _delete, "delete a topic and all its messages; its subscriptions end"))
     command("ping", _ping, "connect, and print how long a round trip takes")
+    # It talks to no server, and `omq.cli.start` gives it to `omq.cli.store`.
+    commands.add_parser("store", help="look through a store on this machine, repair it, copy it")
     parsers: list[_Parser] = [parser, *commands.choices.values()]
     known = frozenset(option for one in parsers for option in one._option_string_actions)
     for one in parsers:

@@ -1,6 +1,7 @@
 """The command `omq-server`."""
 
 import argparse
+import faulthandler
 import importlib.metadata
 import logging
 import signal
@@ -85,6 +86,8 @@ def main() -> None:
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     _set_up_logging(arguments.log_format, arguments.log_level)
+    # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
+    faulthandler.enable()
     keep_freed_memory()
     logging.getLogger("omq.server").info("%s", describe())
     try:

@@ -2,6 +2,8 @@
 
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 
@@ -11,11 +13,18 @@ def main() -> NoReturn:
     if interruptible:
         # Nothing is under way while modules are loaded that would have to be ended in order.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from omq.cli import client
+    run: Callable[[], NoReturn]
+    if sys.argv[1:2] == ["store"]:
+        from omq.cli import store
 
+        run = partial(store.main, sys.argv[2:])
+    else:
+        from omq.cli import client
+
+        run = client.main
     try:
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        client.main()
+        run()
     except KeyboardInterrupt:
         sys.exit(1)

@@ -84,11 +84,29 @@ class BroadcastDriver(Driver):
             # Nobody can come to want it from memory: a later subscriber starts after it, or in the store.
             self.tail.clear()
             return
-        if self.tail.octets >= TAKE_OCTETS or len(self.tail) >= TRIM_BLOCKS:
-            self.tail.forget_below(min(channel.position for channel in self._channels))
+        if (
+            self.tail.octets >= min(TAKE_OCTETS, self.resources.memory.tails.share())
+            or len(self.tail) >= TRIM_BLOCKS
+        ):
+            self._forget_taken()
         self.tail.append(block)
         for channel in self._channels:
             channel.subscriber.wake()
+
+    def _most(self) -> int:
+        return self.resources.memory.tails.share()
+
+    def taken(self) -> None:
+        """A channel has taken blocks. When the memory of all tails is half full, those that nobody wants any
+        more go at once: a little of it in each of many topics would push out what others still wait for.
+        """
+        tails = self.resources.memory.tails
+        if tails.used > tails.limit // 2:
+            self._forget_taken()
+        self.moved()
+
+    def _forget_taken(self) -> None:
+        self.tail.forget_below(min(channel.position for channel in self._channels))
 
     async def _pace(self) -> None:
         """Hold a publisher back while even the fastest subscriber is far behind.
@@ -96,7 +114,7 @@ class BroadcastDriver(Driver):
         So a subscriber that keeps up with the others loses nothing, and one that is slower than they are,
         or reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
         """
-        while self._fastest_lag() > self.resources.memory.tail_octets // 4:
+        while self._fastest_lag() > self.resources.memory.tails.share():
             fastest = self._fastest()
             if fastest == self._stalled_at:
                 return
@@ -110,7 +128,7 @@ class BroadcastDriver(Driver):
         return max((channel.position for channel in self._channels), default=self.next_id)
 
     def _fastest_lag(self) -> int:
-        if self.tail.octets <= self.resources.memory.tail_octets // 4:
+        if self.tail.octets <= self.resources.memory.tails.share():
             return 0
         return self.tail.octets_after(self._fastest(), self.tail.octets)
 
@@ -164,11 +182,12 @@ class BroadcastChannel:
         return self._forward(_unbroken(blocks))
 
     def _forward(self, blocks: list[Block]) -> Messages:
-        cuts = [Cut(blocks[0], range(self.position, blocks[0].next))]
-        cuts += [Cut(block, range(block.first, block.next)) for block in blocks[1:]]
-        self.position = blocks[-1].next
-        self.driver.moved()
-        return Messages(tuple(cuts))
+        end = self.driver.next_id if self._end is None else self._end
+        shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
+        cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
+        self.position = cuts[-1].ids.stop
+        self.driver.taken()
+        return Messages(cuts)
 
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)

@@ -15,6 +15,7 @@ from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
@@ -22,7 +23,6 @@ from omq.protocol.types import (
     FromCurrent,
     Persistence,
     Persistent,
-    Sync,
     Topic,
     TopicInfo,
     Transient,
@@ -31,32 +31,15 @@ from storage.catalogue import TopicRecord
 from storage.environment import Extent, Position
 from storage.errors import StoreError
 from storage.levels import Level
+from storage.soundness import ADVICE
 from storage.store import Store
 
 log = logging.getLogger("omq.catalogue")
 
 T = TypeVar("T")
 
-LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
-
 READERS = 4
 """How many threads read from the store at once."""
-
-
-def persistence_text(persistence: Persistence) -> str:
-    """As the store's catalogue keeps it: `Transient`, or the name of the sync level."""
-    match persistence:
-        case Transient():
-            return "Transient"
-        case Persistent(sync):
-            return sync.value
-        case _:
-            assert_never(persistence)
-
-
-def persistence_from_text(text: str) -> Persistence:
-    """Raises ValueError for a text that `persistence_text` never writes."""
-    return Transient() if text == "Transient" else Persistent(Sync(text))
 
 
 class Catalogue:
@@ -84,6 +67,13 @@ class Catalogue:
     def lookup(self, name: bytes) -> Driver | None:
         """The driver behind a name, None where there is none, or where it is just being replaced."""
         return None if name == self._retyping else self._drivers.get(name)
+
+    async def find(self, name: bytes) -> Driver | None:
+        """The driver behind a name, None where there is none; waits while it is being replaced."""
+        if name == self._retyping:
+            async with self._changing:
+                pass
+        return self._drivers.get(name)
 
     def topics(self) -> tuple[TopicInfo, ...]:
         """Every topic, by id."""
@@ -124,11 +114,18 @@ class Catalogue:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
         await trio.to_thread.run_sync(self._store.catalogue.resume, burnt)
+        next_id = await trio.to_thread.run_sync(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
             for misplaced in (extents[level].keys() & every) - topics:
                 log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
             for leftover in extents[level].keys() - every:
+                if leftover >= next_id:
+                    # Nobody deleted it: this catalogue is not the one that its messages were stored with.
+                    raise StoreError(
+                        f"The store {self._store.path} has messages of topic {leftover}, which its catalogue "
+                        f"never knew; {ADVICE}."
+                    )
                 # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
                 await self.writers[level].call(partial(self._store.level(level).drop, leftover))
         for topic in self._config.topics:

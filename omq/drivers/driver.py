@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from omq.drivers.channel import Channel, End, Refused, Subscriber
+from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -18,7 +19,7 @@ from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
 from storage.batches import Batch
-from storage.blocks import Block, packed_size
+from storage.blocks import FRAMES_LIMIT, Block, packed_size
 from storage.environment import Environment, Extent, Position
 from storage.errors import StoreError
 
@@ -84,6 +85,7 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
+        self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
         self._reserving = trio.Lock()
         self._time = 0
 
@@ -120,7 +122,11 @@ class Driver(ABC):
         self._used = True
         octets = batch.octets + sum(map(len, heads))
         if self.writer is None:
-            await self._hand_over(batch, heads, origins, octets)
+            pieces = min(batch.count, -(-octets // self._most()))
+            for piece in range(pieces):
+                begin, end = batch.count * piece // pieces, batch.count * (piece + 1) // pieces
+                part = batch if pieces == 1 else batch.part(begin, end)
+                await self._hand_over(part, heads[begin:end], origins[begin:end])
             return confirmed()
         failures = self.failures
         await self.resources.memory.posted.take(octets)
@@ -128,8 +134,9 @@ class Driver(ABC):
         self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, failures))
         return confirmation
 
-    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
         """Take over messages of a transient topic. Raises Refused."""
+        octets = batch.octets + sum(map(len, heads))
         await self._room(octets)
         kept = 0
         try:
@@ -148,7 +155,7 @@ class Driver(ABC):
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
-            log.error("%r: no ids could be reserved: %s", self.topic.topic, problem)
+            self._complaints.add(problem)
             raise Refused(for_clients(problem)) from problem
         finally:
             self._free(octets - kept)
@@ -183,6 +190,10 @@ class Driver(ABC):
     @abstractmethod
     def _keep(self, block: Block) -> None:
         """Take the newest block in and wake those who wait for it."""
+
+    def _most(self) -> int:
+        """About how many octets a transient topic takes at once."""
+        return FRAMES_LIMIT
 
     async def _room(self, octets: int) -> None:  # noqa: B027 (the default is to need none)
         """Wait until a transient topic can take `octets` more."""

@@ -9,11 +9,13 @@ import trio
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.writer import Writer
 from storage.errors import StoreError
 from storage.levels import Level
+from storage.records import Position
 
 log = logging.getLogger("omq.housekeeping")
 
@@ -24,13 +26,14 @@ POSITION_SECONDS = 0.25
 async def keep_flushing(writer: Writer, seconds: float) -> None:
     """Make what was written durable, every `seconds`."""
     due = trio.current_time() + seconds
+    complaints = Complaints(log, f"{writer.environment.level.value}: not made durable")
     while True:
         await trio.sleep_until(due)
         due = max(due + seconds, trio.current_time())
         try:
             await trio.to_thread.run_sync(writer.environment.checkpoint)
         except StoreError as problem:
-            log.error("%s: not made durable: %s", writer.environment.level.value, problem)
+            complaints.add(problem)
 
 
 async def watch_disk(catalogue: Catalogue, config: Config) -> None:
@@ -68,29 +71,39 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
     """
     writer = catalogue.writers[level]
     due = trio.current_time() + TIDY_SECONDS
+    complaints = Complaints(log, level.value)
     while True:
         await trio.sleep(POSITION_SECONDS)
         drivers = [driver for driver in catalogue if driver.writer is writer]
         try:
             await save_positions(writer, drivers)
-            if trio.current_time() < due:
-                continue
-            due = trio.current_time() + TIDY_SECONDS
-            for driver in drivers:
+        except StoreError as problem:
+            complaints.add(problem)
+        if trio.current_time() < due:
+            continue
+        due = trio.current_time() + TIDY_SECONDS
+        for driver in drivers:
+            try:
                 if not driver.deleted:
                     await tidy(driver, writer)
+            except StoreError as problem:  # of one topic; the others are to be tidied all the same
+                complaints.add(problem)
+        try:
             if writer.was_full:
                 # What was deleted gives its room back only when no checkpoint needs it any more.
                 writer.was_full = False
                 await trio.to_thread.run_sync(writer.environment.checkpoint)
             await trio.to_thread.run_sync(writer.environment.reader_check)
         except StoreError as problem:
-            log.error("%s: %s", level.value, problem)
+            complaints.add(problem)
 
 
 async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
-    """Store how far the round-robin topics are, where that changed, then delete what is done."""
-    changed = {}
+    """Store how far the round-robin topics are, where that changed, then delete what is done.
+
+    Raises StoreError; what was not stored is the next time's to store.
+    """
+    changed: dict[RoundRobinDriver, Position] = {}
     for driver in drivers:
         if isinstance(driver, RoundRobinDriver) and driver.moved and not driver.deleted:
             driver.moved = False
@@ -100,11 +113,16 @@ async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
     if not changed:
         return
     positions = {driver.topic.id: position for driver, position in changed.items()}
-    await writer.call(partial(writer.environment.set_positions, positions))
-    for driver, position in changed.items():
-        driver.saved_position = position
-        lowest = position.undone[0] if position.undone else position.cursor
-        driver.extent = await writer.call(partial(writer.environment.trim, driver.topic.id, lowest))
+    try:
+        await writer.call(partial(writer.environment.set_positions, positions))
+        for driver, position in changed.items():
+            lowest = position.undone[0] if position.undone else position.cursor
+            driver.extent = await writer.call(partial(writer.environment.trim, driver.topic.id, lowest))
+            driver.saved_position = position
+    except StoreError:
+        for driver in changed:
+            driver.moved = True  # so that it is tried again, though nothing may move meanwhile
+        raise
 
 
 async def tidy(driver: Driver, writer: Writer) -> None:

@@ -21,9 +21,13 @@ class Memory:
         self.tails = TailMemory(limit // 4)
         """Recent blocks, for subscribers that are a little behind."""
         self.tail_octets = limit // 4
-        """The most one topic keeps of them; also the most a transient round-robin topic keeps waiting."""
+        """The most that one topic keeps of them."""
         self.waiting = Budget(limit // 4)
         """Messages of transient round-robin topics that are not done."""
+        self.waiting_octets = limit // 16
+        """The most that one topic keeps of them, unless it has nothing else."""
+        self.starving: dict[trio.lowlevel.ParkingLot, None] = {}
+        """Where publishers wait for a part of `waiting`, all of them to be woken when some is free again."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
         self.reading = Budget(limit // 8)

@@ -70,6 +70,7 @@ class RoundRobinDriver(Driver):
                 assert_never(replay)
         self._channels.append(channel)
         self._signal.set()
+        self._room_made.unpark_all()
         return channel
 
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
@@ -99,6 +100,8 @@ class RoundRobinDriver(Driver):
         """A subscriber has room again, or has done something."""
         self.moved = True
         self._signal.set()
+        if not self._held:
+            self._room_made.unpark_all()  # who waited may hand over a batch to it
 
     def done(self, message: int, count: int) -> None:
         """`count` messages of the block that holds `message` need not be kept any more."""
@@ -108,26 +111,38 @@ class RoundRobinDriver(Driver):
     # -- in ------------------------------------------------------------------------------------------------
 
     async def _room(self, octets: int) -> None:
-        if not self._held and octets <= FREE_OCTETS:
-            # A little for every topic, however much others keep waiting.
-            self._held = octets
-            self.resources.memory.waiting.force(octets)
-            return
-        while self._held and self._held + octets > self.resources.memory.tail_octets:
+        """Raises Refused when the topic is deleted meanwhile."""
+        while not self._take_room(octets):
+            if self.deleted:
+                raise Refused("the topic was deleted")
+            self.resources.memory.starving[self._room_made] = None
             await self._room_made.park()
+
+    def _take_room(self, octets: int) -> bool:
+        waiting = self.resources.memory.waiting
+        too_much = self._held and self._held + octets > self.resources.memory.waiting_octets
+        if not self._held and (octets <= FREE_OCTETS or self._able()):
+            # A little for every topic, and a batch for one with a worker, however much others keep waiting.
+            waiting.force(octets)
+        elif too_much or not waiting.try_take(octets):
+            return False
         self._held += octets
-        try:
-            await self.resources.memory.waiting.take(octets)
-        except BaseException:
-            self._held -= octets
-            self._room_made.unpark_all()
-            raise
+        return True
 
     def _free(self, octets: int) -> None:
         if octets:
             self._held -= octets
             self.resources.memory.waiting.give(octets)
-            self._room_made.unpark_all()
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Whoever waits for room in this topic, or for memory in any, looks whether there is some now."""
+        starving = self.resources.memory.starving
+        starving[self._room_made] = None
+        parked = list(starving)
+        starving.clear()
+        for room_made in parked:
+            room_made.unpark_all()
 
     def _keep(self, block: Block) -> None:
         if not self.is_persistent:
@@ -161,17 +176,19 @@ class RoundRobinDriver(Driver):
         return [channel for channel in self._channels if channel.room(1)]
 
     async def _deal_returned(self, message: int) -> None:
+        block: Block | None = None
+        damage: str | None = None
         try:
             block = await self._find(message)
         except DamagedBlock as damaged:
-            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
-            block = None
+            damage = f"the store is damaged there ({damaged.why})"
+            self._report(Gone(message, message, damage))
         able = self._able()
         if not able or not self._returned or self._returned[0] != message:
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
         self.moved = True
-        if block is not None and block.first > message:
+        if damage is None and (block is None or block.first > message):
             self._report(Gone(message, message, "it is no longer kept"))
         elif block is not None:
             able[0].deal(block, range(message, message + 1))

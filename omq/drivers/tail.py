@@ -16,6 +16,10 @@ class TailMemory:
         self.used = 0
         self._tails: dict[Tail, None] = {}  # in the order of their last append
 
+    def share(self) -> int:
+        """How far a topic's fastest subscriber may lie behind, such that nobody's messages are pushed out."""
+        return self.limit // (2 * max(2, len(self._tails) + 1))
+
     def grew(self, tail: "Tail", octets: int) -> None:
         self.used += octets
         self._tails.pop(tail, None)

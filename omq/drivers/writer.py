@@ -5,7 +5,6 @@ when a block is about to be written: a commit that fails has used none, so ids s
 """
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from omq.drivers.budget import Budget
+from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import for_clients
 from omq.drivers.sequences import Origins, producers_of, without_repeated
@@ -31,9 +31,6 @@ BLOCK_OCTETS = 512 << 10
 
 GROUP_OCTETS = 4 << 20
 """How much one commit takes at the most: less than may be posted, so that more comes in meanwhile."""
-
-COMPLAIN_SECONDS = 5.0
-"""How often commits that fail are logged at the most."""
 
 log = logging.getLogger("omq.writer")
 
@@ -106,8 +103,7 @@ class Writer:
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
         self._budget = budget
-        self._failures = 0
-        self._complain_at = -math.inf
+        self._complaints = Complaints(log, "cannot store")
         self._posts: deque[Post] = deque()
         self._signal = Signal()
         self._lock = trio.Lock()
@@ -138,14 +134,6 @@ class Writer:
                 await self._commit(self._take_group())
             self._idle.set()
 
-    def _complain(self, problem: StoreError) -> None:
-        """Log a failure; of many in a row one now and then, with their number."""
-        self._failures += 1
-        if trio.current_time() >= self._complain_at:
-            log.error("cannot store (%d times): %s", self._failures, problem)
-            self._failures = 0
-            self._complain_at = trio.current_time() + COMPLAIN_SECONDS
-
     def _take_group(self) -> list[Post]:
         group: list[Post] = []
         octets = 0
@@ -173,7 +161,7 @@ class Writer:
                 try:
                     portion = await self._portion(driver, posts)
                 except StoreError as problem:
-                    log.error("%r: nothing can be stored: %s", driver.topic.topic, problem)
+                    self._complaints.add(problem)
                     failures[driver] = for_clients(problem)
                     continue
                 if portion.blocks:  # else every message was repeated
@@ -230,7 +218,7 @@ class Writer:
         except StoreError as problem:
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
-                self._complain(problem)
+                self._complaints.add(problem)
                 return dict.fromkeys(portions, for_clients(problem))
             failures: dict[Stored, str] = {}
             for driver, portion in portions.items():

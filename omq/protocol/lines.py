@@ -9,6 +9,7 @@ the same meaning.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -101,24 +102,33 @@ class LineReader:
 
         Blank lines make no event. After TooLong there are no more, whatever is fed.
         """
+        return [event for events in self.reads(data) for event in events]
+
+    def reads(self, data: bytes) -> Iterator[list[Event]]:
+        """The same bit by bit, so that others can have their turn between: lines in other than the quick
+        forms take long, and one read may hold very many.
+
+        Some of the lists may be empty. The reader must not be fed before the iterator is exhausted.
+        """
         if self._closed:
-            return []
+            return
         # Only the new octets are searched, and the held ones joined once, when their line is complete.
         end = data.rfind(b"\n") + 1
         if not end:
             self._held += data
-            return self._refuse_held() if len(self._held) > self._max_line else []
-        lines = bytes(self._held) + data[:end] if self._held else data[:end]
-        self._held = bytearray(data[end:])
-        if len(lines) > self._max_line:
-            start = _find_longer(lines, self._max_line)
+        else:
+            lines = bytes(self._held) + data[:end] if self._held else data[:end]
+            self._held = bytearray(data[end:])
+            start = _find_longer(lines, self._max_line) if len(lines) > self._max_line else None
             if start is not None:
                 self._held = bytearray(lines[start:])
-                return [*_events(lines[:start]), *self._refuse_held()]
-        events = _events(lines)
+                lines = lines[:start]
+            position = 0
+            while position < len(lines):
+                events, position = _events(lines, position)
+                yield events
         if len(self._held) > self._max_line:
-            events += self._refuse_held()
-        return events
+            yield self._refuse_held()
 
     def _refuse_held(self) -> list[Event]:
         head = bytes(self._held[:2048])  # the longest name is there, however it is written
@@ -154,9 +164,16 @@ def _atom(written: bytes) -> bytes:
 # -- from lines to events -----------------------------------------------------------------------------------
 
 
-def _events(lines: bytes) -> list[Event]:
-    """The events of whole lines."""
-    return events_compiled(lines) if codec.COMPILED else events_plain(lines)
+SLOW_LINES = 64
+"""How many lines in other than the quick forms are read at a time, with the compiled codec."""
+
+SLOW_OCTETS = 4 << 10
+"""How many octets of lines that are not all alike are read at a time in plain Python."""
+
+
+def _events(lines: bytes, position: int) -> tuple[list[Event], int]:
+    """The events of some whole lines from a position on, and where the next line begins."""
+    return events_compiled(lines, position) if codec.COMPILED else events_plain(lines, position)
 
 
 class _Events:
@@ -194,11 +211,11 @@ class _Events:
         return self._events
 
 
-def events_compiled(lines: bytes) -> list[Event]:
+def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     """The compiled codec takes lines as long as it knows them, then one is read here."""
     events = _Events()
-    position = 0
-    while position < len(lines):
+    slow = 0
+    while position < len(lines) and slow < SLOW_LINES:
         spans = codec.native.Spans(lines)
         topic, position = spans.take_lines(position)
         if topic is not None:
@@ -207,22 +224,22 @@ def events_compiled(lines: bytes) -> list[Event]:
             end = lines.index(b"\n", position)
             events.add(lines[position:end])
             position = end + 1
-    return events.all()
+            slow += 1
+    return events.all(), position
 
 
-def events_plain(lines: bytes) -> list[Event]:
+def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     """The same in plain Python."""
-    run = _uniform(lines)
+    run = None if position else _uniform(lines)
     if run is not None:
-        return [run]
-    rows: list[tuple[bytes, bytes, bytes, bytes]] = _LINES.findall(lines)
-    if not rows:
-        return []
+        return [run], len(lines)
+    end = lines.find(b"\n", min(len(lines) - 1, position + SLOW_OCTETS)) + 1
+    part = lines[position:end]
+    rows: list[tuple[bytes, bytes, bytes, bytes]] = _LINES.findall(part)
     topics, quoted, bare, _ = zip(*rows, strict=True)
-    escaped = b"\\" in lines
     if topics[0] and topics.count(topics[0]) == len(rows):
-        return [_run(_atom(topics[0]), _bodies(quoted, bare, escaped))]
-    return _mixed(rows)
+        return [_run(_atom(topics[0]), _bodies(quoted, bare, b"\\" in part))], end
+    return _mixed(rows), end
 
 
 def _uniform(lines: bytes) -> PublishRun | None:

@@ -187,7 +187,7 @@ class DmpTerminal:
 
     async def _serve_sink(self, sink: Sink, principal: Principal) -> None:
         shared = self._shared
-        driver = shared.catalogue.lookup(sink.topic.topic)
+        driver = await shared.catalogue.find(sink.topic.topic)
         if driver is None or driver.topic.id != sink.topic.id:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return

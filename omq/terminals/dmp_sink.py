@@ -179,7 +179,7 @@ class SinkService:
         count = len(batch)
         if not count:
             return
-        driver = self._catalogue.lookup(self._topic.topic)
+        driver = await self._catalogue.find(self._topic.topic)
         if driver is None or driver.topic.id != self._topic.id:
             self.fail(TOPIC_DELETED)
             return

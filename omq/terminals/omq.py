@@ -21,7 +21,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.protocol import types
 from omq.protocol.frames import encode, whole_frames
-from omq.protocol.lines import LineReader, Parsed, PublishRun, TooLong
+from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
 from omq.terminals.intake import Intake
@@ -282,8 +282,26 @@ class OmqTerminal:
 
     async def _feed(self) -> bool:
         """Act on what was received; False when the connection is to end."""
-        events = self._lines.feed(self._received)
-        self._received = b""
+        received, self._received = self._received, b""
+        alive = False
+        for number, events in enumerate(self._lines.reads(received)):
+            if number:
+                await (
+                    trio.lowlevel.checkpoint()
+                )  # one connection's odd lines must not keep the others waiting
+            if not await self._act_on(events):
+                return False
+            alive = alive or bool(events)
+        if alive:
+            self._liveness.alive()
+            self._intake.finished()
+        self._intake.done()
+        with self._liveness.excused():
+            await self._intake.hold(self._lines.buffered)
+        return True
+
+    async def _act_on(self, events: Sequence[Event]) -> bool:
+        """False when the connection is to end."""
         runs: dict[bytes, list[Batch]] = {}
         for event in events:
             if not self._connected:
@@ -313,12 +331,6 @@ class OmqTerminal:
                 case _:
                     assert_never(event)
         await self._publish_all(runs)
-        if events:
-            self._liveness.alive()
-            self._intake.finished()
-        self._intake.done()
-        with self._liveness.excused():
-            await self._intake.hold(self._lines.buffered)
         return True
 
     def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
@@ -408,7 +420,7 @@ class OmqTerminal:
             case types.Topics():
                 self._replies.look(lambda: types.TopicList(self._catalogue.topics()))
             case types.Request(topic, n):
-                self._request(topic, n)
+                await self._request(topic, n)
             case types.Received(topic, id):
                 self._round_robin_channel(topic).received(id)
             case types.Put(sink):
@@ -447,11 +459,11 @@ class OmqTerminal:
         self._credits.pop(topic, None)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
-    def _request(self, topic: bytes, n: int) -> None:
+    async def _request(self, topic: bytes, n: int) -> None:
         """Credit for the subscription there is, or for the one that follows."""
         if n < 0:
             raise Refused("credit cannot be negative")
-        driver = self._catalogue.lookup(topic)
+        driver = await self._catalogue.find(topic)
         if driver is None:
             raise Refused("there is no such topic")
         if driver.delivery is not types.Delivery.ROUND_ROBIN:

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.config import Config
-from omq.drivers.catalogue import LEVELS, Catalogue
+from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
+from omq.drivers.words import LEVELS
 from omq.drivers.writer import LATE
 from omq.protocol.types import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
 from storage.batches import Bodies

@@ -16,8 +16,8 @@ from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
 from omq.protocol.dmp_envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp_head import PLAIN_HEAD
 from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.lines import Event
 from storage import codec
+from storage.batches import joined
 from storage.blocks import FRAME_HEADER, encode
 
 pytestmark = pytest.mark.skipif(
@@ -182,6 +182,21 @@ line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mu
 )
 
 
+def all_events(read: Callable[[bytes, int], tuple[list[Any], int]], whole: bytes) -> list[Any]:
+    """What a reader makes of all lines, in one list: publishes that are read in turns are one run again."""
+    found: list[Any] = []
+    position = 0
+    while position < len(whole):
+        events, position = read(whole, position)
+        for event in events:
+            match found[-1:], event:
+                case [lines.PublishRun(before, first)], lines.PublishRun(topic, second) if topic == before:
+                    found[-1] = lines.PublishRun(topic, joined([first, second]))
+                case _:
+                    found.append(event)
+    return found
+
+
 @given(line_streams)
 @example(b'(Publish a ")\n')
 @example(b'(Publish "")\n')
@@ -192,8 +207,17 @@ line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mu
 @example(b"(Publish a b)\r\r\n(Publish a b\r)\n")
 def test_lines_of_all_kinds(octets: bytes) -> None:
     whole = octets + b"\n"
-    found: list[Event] = lines.events_compiled(whole)
-    assert found == lines.events_plain(whole)
+    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+
+
+def test_odd_lines_are_read_in_turns() -> None:
+    """However many of them one read brings, others have their turn between."""
+    whole = b"(Publish a b) ; odd\n" * 1000
+    reader = lines.LineReader(1000)
+    turns = list(reader.reads(whole))
+    assert len(turns) >= 4
+    assert max(sum(event.batch.count for event in events) for events in turns) < 300  # type: ignore[union-attr]
+    assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6), st.binary(min_size=1, max_size=4))
@@ -203,7 +227,7 @@ def test_every_escape_there_is(bodies: list[bytes], topic: bytes) -> None:
         % (b"".join(b"\\%03d" % o for o in topic), b"".join(b"\\%03d" % o for o in body))
         for body in bodies
     )
-    (run,) = lines.events_compiled(whole)
+    (run,) = all_events(lines.events_compiled, whole)
     assert isinstance(run, lines.PublishRun)
     assert (run.topic, run.batch.bodies()) == (topic, bodies)
-    assert lines.events_plain(whole) == [run]
+    assert all_events(lines.events_plain, whole) == [run]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.protocol.dmp_envelopes import NULL_MESSAGE
 from omq.protocol.dmp_head import Head
@@ -285,6 +285,21 @@ async def test_a_broadcast_feed_that_half_closes_gets_what_there_is(store: Path)
         await consumer.connection.done()
         assert await consumer.rest() == numbered(1, 5000)
         assert (await host.topics())[b"t"].subscribers == 0
+
+
+async def test_a_broadcast_feed_that_half_closes_gets_nothing_that_comes_later(store: Path) -> None:
+    """However long it takes to send it what there was."""
+    count = 200
+    async with serving(store, memory_bytes=64 * MIB) as host:
+        client = await host.connect()
+        await client.send(publish(b"t", [b"x" * 100_000] * count))
+        await client.confirm()
+        consumer = await feed(host, client, b"(Get t From_beginning)", receive_octets=4096)
+        await consumer.connection.done()
+        await wait_all_tasks_blocked()  # the server, too, has seen the end of what the client sends
+        await client.say(b"(Publish t later)")
+        await client.confirm()
+        assert await consumer.rest() == [b"x" * 100_000] * count
 
 
 async def test_a_round_robin_feed_that_half_closes_is_dealt_nothing_more(store: Path) -> None:

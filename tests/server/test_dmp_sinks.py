@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from omq.protocol import dmp_writer
 from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
+from omq.protocol.types import Declared, Error
 
 from .conversation import (
     PERSISTENCES,
@@ -26,8 +27,10 @@ from .dmp_conversation import (
     envelopes,
     lease,
     news,
+    response,
     said,
     short,
+    show,
     sink,
     stored,
 )
@@ -280,6 +283,22 @@ async def test_a_store_that_is_full(store: Path, persistence: bytes) -> None:
         assert answer.endswith(b" messages stored; the store is full"), answer
         assert await news(client) == b"Sink t: " + answer
         assert (await host.topics())[b"t"].messages == int(answer.split()[2]) > 0
+
+
+async def test_a_topic_that_is_declared_meanwhile_is_not_deleted(store: Path) -> None:
+    """Its sinks wait until it has its types, those that are leased and those that are in use."""
+    async with serving(store) as host:
+        client = await host.connect()
+        for name in [b"t%d" % number for number in range(20)]:
+            in_use = await sink(host, client, name)
+            leased = await lease(client, b"(Put %s)" % name)
+            await client.say(b"(Declare %s Broadcast (Persistent Strong))" % name)
+            await in_use.send(envelopes([b"1"]))
+            shown = await show(host, leased)
+            assert (await response(shown)).startswith(b"200 OK Sink '")
+            assert (await stored(in_use), await stored(shown)) == (1, 0)
+            # The message may have come before the Declare, which is refused then.
+            assert isinstance(await client.frame(), (Declared, Error))
 
 
 async def test_a_message_that_is_not_stored_outweighs_a_malformed_one_after_it(store: Path) -> None:

@@ -245,7 +245,7 @@ async def test_a_plain_subscriber_that_stops_reading_is_skipped_and_loses_only_w
     store: Path, persistence: bytes
 ) -> None:
     count = 1500
-    async with serving(store, memory_bytes=64 * MIB) as host:
+    async with serving(store, memory_bytes=256 * MIB) as host:
         publisher = await declared(host, persistence)
         stuck = await worker(host, receive_octets=4096)
         other = await worker(host)
@@ -508,3 +508,21 @@ async def test_a_worker_that_half_closes_gets_what_it_was_dealt(store: Path) -> 
         assert Confirmed(9) in await client.rest()
         other = await worker(host, credit=100)
         assert sorted(await other.ids(9)) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+
+
+async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) -> None:
+    """However much waits there, a message to another with a worker passes, also a large one."""
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=2 * MIB) as host:
+        client = await declared(host, b"Transient")
+        worker_of_t = await worker(host)
+        async with trio.open_nursery() as nursery:
+            for name in (b"full", b"brimful", b"filled", b"packed", b"crammed"):
+                publisher = await host.connect()
+                await publisher.ask(b"(Declare %s Round_robin Transient)" % name)
+                nursery.start_soon(publisher.send, publish(name, [b"x" * 1000] * 20_000))
+            memory = host.server.memory
+            await eventually(lambda: len(memory.starving) == 5)
+            await client.send(publish(b"t", [b"y" * 700_000, b"z"]))
+            assert len((await worker_of_t.message()).body) == 700_000
+            assert (await worker_of_t.message()).body == b"z"
+            nursery.cancel_scope.cancel()

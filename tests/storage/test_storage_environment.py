@@ -14,7 +14,7 @@ from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, rea
 
 from storage.blocks import Block, encode, packed_size
 from storage.environment import BlockInfo, Environment, Extent, Position
-from storage.errors import DamagedBlock, Limit, StoreError, StoreFull
+from storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
 from storage.levels import Level
 from storage.merging import MERGED_BYTES, MERGED_MESSAGES
 
@@ -287,14 +287,79 @@ def test_damaged_records_are_told(tmp_path: Path) -> None:
     environment.append([numbered(1, 0, 10)])
     environment.set_positions({1: Position(4)})
     environment.close()
-    damage(tmp_path / "weak", b"index", bytes.fromhex("00000001 0000000000000000"), flipped)
     damage(tmp_path / "weak", b"extents", bytes.fromhex("00000001"), flipped)
     damage(tmp_path / "weak", b"positions", bytes.fromhex("00000001"), flipped)
     environment = open_level(tmp_path / "weak")
-    for ask in (environment.extents, environment.positions, lambda: environment.read(1, 0)):
-        with pytest.raises(StoreError, match="is damaged"):
+    for ask in (environment.extents, environment.positions):
+        with pytest.raises(DamagedFile, match=r"weak/data.mdb is damaged: The record of .* is damaged"):
             ask()
     environment.close()
+
+
+def test_a_damaged_index_costs_nothing_while_the_blocks_are_whole(tmp_path: Path) -> None:
+    environment = open_level(tmp_path / "weak")
+    blocks = [numbered(1, 10 * n, 10) for n in range(4)]
+    environment.append(blocks)
+    environment.close()
+    for first in (10, 30):
+        damage(tmp_path / "weak", b"index", bytes.fromhex("00000001") + first.to_bytes(8, "big"), flipped)
+    environment = open_level(tmp_path / "weak")
+    assert read_all(environment, 1) == blocks
+    assert read_all(environment, 1, 15) == blocks[1:]
+    damage_open = environment.blocks(1, 0)
+    assert [(info.first, info.last) for info in damage_open] == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    environment.close()
+    for first in (10, 30):
+        damage(tmp_path / "weak", b"blocks", bytes.fromhex("00000001") + first.to_bytes(8, "big"), flipped)
+    environment = open_level(tmp_path / "weak")
+    for first in (10, 30):
+        with pytest.raises(DamagedBlock) as caught:
+            environment.read(1, first)
+        assert (caught.value.first, caught.value.last) == (first, first + 9)
+    assert environment.read(1, 20) == blocks[2:3]
+    environment.trim(1, 40)
+    assert environment.extent(1).messages == 0
+    environment.append([numbered(1, 40, 10)])
+    assert environment.extent(1).messages == 10
+    environment.close()
+
+
+@pytest.mark.parametrize("table", [b"index", b"extents", b"positions", b"sequences"])
+def test_a_record_under_the_key_of_another_is_damaged(tmp_path: Path, table: bytes) -> None:
+    """A bit of a key that flips leaves everything else as it was."""
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)], {1: {b"producer": 7}})
+    environment.set_positions({1: Position(4)})
+    environment.close()
+    with lmdb.open(str(tmp_path / "weak"), max_dbs=8, map_size=1 << 30) as opened:
+        found = opened.open_db(table)
+        with opened.begin(write=True) as transaction:
+            ((key, value),) = transaction.cursor(found)
+            moved = key[:3] + b"\x03" + key[4:]
+            transaction.delete(key, db=found)
+            transaction.put(moved, value, db=found)
+    environment = open_level(tmp_path / "weak")
+    ask = {
+        b"index": lambda: environment.blocks(3, 0)[0].count == 1 and environment.read(3, 0),
+        b"extents": environment.extents,
+        b"positions": environment.positions,
+        b"sequences": lambda: environment.sequences(3, [b"producer"]),
+    }
+    with pytest.raises((DamagedFile, DamagedBlock), match="damaged"):
+        ask[table]()
+    environment.close()
+
+
+def test_a_table_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    environment = open_level(tmp_path / "weak")
+    environment.append([numbered(1, 0, 10)])
+    environment.close()
+    with lmdb.open(str(tmp_path / "weak"), max_dbs=8, map_size=1 << 30) as opened:
+        found = opened.open_db(b"extents")
+        with opened.begin(write=True) as transaction:
+            transaction.drop(found)
+    with pytest.raises(DamagedFile, match="no table 'extents'"):
+        open_level(tmp_path / "weak")
 
 
 def fill(environment: Environment, stored: list[Block], count: int) -> None:

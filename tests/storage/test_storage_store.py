@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from storage_helpers import numbered, read_all
 
-from storage.errors import NewerFormat, StoreError, StoreInUse
+from storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
 from storage.levels import Level
 from storage.store import Store
 
@@ -120,6 +120,60 @@ def test_an_interrupted_first_start_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "store" / "lock").write_text("")
     (tmp_path / "store" / "format.new").write_text('{"for')
     open_small(tmp_path / "store").close()
+
+
+def test_a_first_start_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        store.catalogue.create(b"never seen by anybody", "broadcast", "weak", True)
+    (path / "format").write_text('{"format": 1, "begun": true}')
+    (path / "strong" / "data.mdb").write_bytes(os.urandom(10_000))
+    (path / "weak" / "checkpoint").write_bytes(bytes(10))
+    shutil.rmtree(path / "async")
+    with open_small(path, boot_id="second") as store:
+        assert store.catalogue.topics() == []
+        assert not any(recovery.rolled_back for recovery in store.recoveries)
+        assert json.loads((path / "format").read_bytes()) == {"format": 1}
+
+
+@pytest.mark.parametrize("level", ["catalogue", "strong", "weak", "async"])
+@pytest.mark.parametrize("harm", ["removed", "emptied", "cut", "meta", "page"])
+def test_damage_that_LMDB_would_trust_is_refused(tmp_path: Path, level: str, harm: str) -> None:
+    path = tmp_path / "store"
+    with open_small(path) as store:
+        for number in range(40):
+            store.catalogue.create(b"topic %d" % number, "broadcast", "weak", True)
+            for each in Level:
+                store.level(each).append([numbered(number, 0, 10)])
+    file = path / level / "data.mdb"
+    whole = file.read_bytes()
+    match harm:
+        case "removed":
+            file.unlink()
+        case "emptied":
+            file.write_bytes(b"")
+        case "cut":
+            file.write_bytes(whole[: len(whole) // 2])
+        case "meta":
+            # One bit in the number of the older transaction makes it the newest.
+            numbers = [int.from_bytes(whole[at : at + 8], "little") for at in (144, 4096 + 144)]
+            at = 144 if numbers[0] < numbers[1] else 4096 + 144
+            file.write_bytes(whole[: at + 2] + b"\1" + whole[at + 3 :])
+        case "page":
+            file.write_bytes(whole[:8192] + bytes(len(whole) - 8192))
+    before = {each: each.read_bytes() for each in path.rglob("data.mdb")}
+    with pytest.raises(DamagedFile, match=f"The file {file} is (missing|empty|damaged)"):
+        open_small(path)
+    assert {each: each.read_bytes() for each in path.rglob("data.mdb")} == before
+    file.write_bytes(whole)
+    open_small(path).close()
+
+
+def test_a_format_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    open_small(tmp_path / "store").close()
+    (tmp_path / "store" / "format").unlink()
+    with pytest.raises(DamagedFile, match="store/format is missing"):
+        open_small(tmp_path / "store")
 
 
 def test_a_damaged_environment_is_a_sentence_and_gives_the_lock_back(tmp_path: Path) -> None:

@@ -95,9 +95,10 @@ def test_a_second_pass_shows_the_same(recording: Recording, cut: Cut, tmp_path: 
 def test_connections_of_the_same_addresses_in_a_second_pass(recording: Recording, tmp_path: Path) -> None:
     """In a first pass without fields nothing but the handshake tells one connection from the one before."""
     said = [said for said in recording.said if said.connection == 1]
-    path = write(tmp_path / "omq.pcap", packets(said) + packets(said, first=900_000))
-    expected = recording.conversation.expected
-    compare(units(path, "-2"), {(number, side): expected[1, side] for number in (0, 1) for side in Side})
+    one, again = packets(said), packets(said, first=900_000)
+    # Without a filter, for which the first pass would have to look at fields.
+    once = listed(write(tmp_path / "once.pcap", one), "-2")
+    assert listed(write(tmp_path / "twice.pcap", one + again), "-2") == once + once
 
 
 # -- what belongs together ----------------------------------------------------------------------------------

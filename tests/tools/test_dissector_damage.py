@@ -10,6 +10,10 @@ from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole,
 from dissector_conversation import Conversation, recorded
 from shark import Unit, failures, needs_tshark, units
 
+from omq.protocol import dmp_head, dmp_writer
+from omq.protocol.dmp_envelopes import Envelope
+from omq.protocol.dmp_head import Head
+
 pytestmark = needs_tshark
 
 WITHOUT_REASSEMBLY = ("-o", "tcp.desegment_tcp_streams:FALSE")
@@ -130,3 +134,22 @@ def test_what_is_missing_is_said(recording: tuple[list[Said], Conversation], tmp
 
 def messages(found: list[Unit]) -> list[str]:
     return [message for unit in found for message in unit.fields.get("_ws.expert.message", [])]
+
+
+def test_an_envelope_may_look_like_a_frame(tmp_path: Path) -> None:
+    """With an exchange of two octets it begins as a Message does, and with none as an Error."""
+    envelopes = [
+        Envelope(b"a body", Head(b"ab", b"key")),
+        Envelope(b"another", Head(b"", b"key")),
+        Envelope(b"/", Head(b"ab", b"\x00\x00")),
+    ]
+    for first in range(3):
+        octets = dmp_writer.for_feed(
+            [envelope.body for envelope in envelopes[first:]],
+            [dmp_head.encode(envelope.head) for envelope in envelopes[first:]],
+        )
+        captured = packets([Said(0, Side.SERVER, octets)])[-1:]
+        found = units(write(tmp_path / "omq.pcap", captured))
+        assert [unit["omq.body"] for unit in found if unit.name != "_ws.expert"] == [
+            envelope.body.decode() for envelope in envelopes[first:]
+        ]

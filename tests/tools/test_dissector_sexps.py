@@ -82,7 +82,7 @@ def changed(lines: list[bytes], count: int) -> list[bytes]:
         b"0",
         b"_",
     ]
-    made = []
+    made = list[bytes]()
     while len(made) < count:
         line = bytearray(random.choice(lines))
         at = random.randint(0, len(line))

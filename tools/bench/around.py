@@ -1,11 +1,14 @@
 """Many topics: one connection publishes to them in turn, and another subscribes to all of them or to one."""
 
+import socket
 import time
 from functools import partial
 
 from measure import Due, Sample, Settings, cores, publish_for, receive_live, server
 from systems import CHUNK_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, batches, make_body
 from workers import BenchFailure, Board, Span, run_together
+
+FIRST_ROUND = "seconds of the first round"
 
 CHECKED_TOPICS = 7
 CHECKED_ROUNDS = 20
@@ -45,8 +48,8 @@ def first_round(system: System, topics: tuple[bytes, ...]) -> float:
 def around(system: System, settings: Settings, size: int, count: int, subscribed_to_all: bool) -> Sample:
     """Published to `count` topics in turn until the server has read and the subscriber has got all.
 
-    Messages published a second. Every topic has had a message before: what the first one costs is in `detail`,
-    as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
+    Messages published a second. Every topic has had a message before: what the first one costs is in
+    `detail`, as the seconds that one to each topic took, beside the server's RssAnon at the end, in octets.
     """
     topics = topic_names(count)
     due = Due(topics, 1, False, 1) if subscribed_to_all else Due(topics[-1:], count, True, 1)
@@ -69,40 +72,50 @@ def around(system: System, settings: Settings, size: int, count: int, subscribed
     seconds = (max(sent.end, got.end) - sent.start) / 1e9
     load = cores(sent.cpu_seconds + got.cpu_seconds, seconds)
     counted = f"{got.messages} deliveries of {sent.messages} published"
-    detail = {"RssAnon": float(anonymous), "seconds of the first round": first_seconds}
+    detail = {"RssAnon": float(anonymous), FIRST_ROUND: first_seconds}
     value = sent.messages / seconds
     return Sample(value, sent.messages, seconds, counted, cores(used, seconds), load, detail)
 
 
 def check_topics(system: System, settings: Settings) -> str:
-    """Every message arrives once, and those of each topic in order."""
+    """A subscriber of all topics gets every message, each topic's in order; one of one topic gets its own."""
     topics = topic_names(CHECKED_TOPICS)
     count = CHECKED_TOPICS * CHECKED_ROUNDS
     bodies = [make_body(number, 100) for number in range(count)]
     with server(system, Kind.LIVE, settings, topics):
-        subscriber = system.subscribe(Kind.LIVE, topics)
+        of_one = system.subscribe(Kind.LIVE, topics[:1])
+        of_all = system.subscribe(Kind.LIVE, topics)
         publisher = system.publisher(Kind.LIVE, topics[0])
-        with subscriber, publisher.socket:
+        with of_one, of_all, publisher.socket:
             commands = [
                 system.encode(Kind.LIVE, topics[number % len(topics)], body)
                 for number, body in enumerate(bodies)
             ]
             publisher.send(b"".join(commands), count)
-            data, received = b"", list[bytes]()
-            while len(received) < count:
-                try:
-                    part = subscriber.recv(65536)
-                except TimeoutError:
-                    raise BenchFailure(f"{len(received)} of {count} messages arrived") from None
-                if not part:
-                    raise BenchFailure("the subscriber was cut off")
-                got, used = system.decode(Kind.LIVE, data + part)
-                data = (data + part)[used:]
-                received += got
+            received = receive_bodies(system, of_all, count)
+            first_topic = receive_bodies(system, of_one, CHECKED_ROUNDS)
     for place in range(len(topics)):
         # The number that leads a body says which topic it was published to.
         if [body for body in received if int(body[:12]) % len(topics) == place] != bodies[
             place :: len(topics)
         ]:
             raise BenchFailure(f"{topics[place].decode()}: other messages arrived than were published")
+    if first_topic != bodies[:: len(topics)]:
+        raise BenchFailure("a subscriber of one topic got other messages than were published to it")
     return f"{system.name}, {len(topics)} topics: {count} bodies compared at one subscriber of all"
+
+
+def receive_bodies(system: System, connected: socket.socket, count: int) -> list[bytes]:
+    """Receive until so many messages have come."""
+    data, received = b"", list[bytes]()
+    while len(received) < count:
+        try:
+            part = connected.recv(65536)
+        except TimeoutError:
+            raise BenchFailure(f"{len(received)} of {count} messages arrived") from None
+        if not part:
+            raise BenchFailure("the subscriber was cut off")
+        got, used = system.decode(Kind.LIVE, data + part)
+        data = (data + part)[used:]
+        received += got
+    return received

@@ -7,10 +7,10 @@ from enum import Enum
 from functools import partial
 
 from alone import NoServer
-from around import around, check_topics
+from around import FIRST_ROUND, around, check_topics
 from check import check_contents
 from measure import Sample, Settings, live
-from report import OCTETS, RATE, SECONDS, amount
+from report import MICROSECONDS, OCTETS, RATE, SECONDS, amount
 from stored import MEMORY, REPLAY, START, START_KILLED, grow
 from systems import Kind, System
 from workers import BenchFailure
@@ -42,6 +42,8 @@ DEFAULT_POINTS = {
     Sweep.TOPICS: (1, 10, 100, 1000, 10000),
     Sweep.STORED: (100_000, 500_000, 2_000_000, 5_000_000),
 }
+
+FIRST = "topics-first"
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,14 @@ FIGURES = (
         f"one connection publishes to the topics in turn, one subscribes to one; {SIZE} octets, transient",
         "topics",
         RATE,
+    ),
+    Figure(
+        FIRST,
+        Sweep.TOPICS,
+        "First message to a topic by number of topics",
+        "one message to each topic over one connection until all are confirmed, for each; transient",
+        "topics",
+        MICROSECONDS,
     ),
     Figure(
         REPLAY,
@@ -188,7 +198,11 @@ class Growth:
             return
         for place in places:
             for name in figures:
-                self._note(figures, system, place, turn, partial(self._take, name, system, place))
+                if name == FIRST:
+                    continue  # timed in the run of a subscriber of all
+                names = (name, FIRST) if name == "topics-all" else (name,)
+                made = {each: figures[each] for each in names}
+                self._note(made, system, place, turn, partial(self._take, name, system, place))
 
     def _take(self, name: str, system: System, place: int) -> dict[str, Sample]:
         match name:
@@ -199,6 +213,10 @@ class Growth:
                 sample.value *= place
             case _:
                 sample = around(system, self.settings, SIZE, place, name == "topics-all")
+                if name == "topics-all":
+                    seconds = sample.detail[FIRST_ROUND]
+                    counted = f"{place} published and confirmed"
+                    return {name: sample, FIRST: Sample(seconds / place * 1e6, place, seconds, counted)}
         return {name: sample}
 
     def _note(

@@ -138,7 +138,11 @@ def measure_growth(
 
         arguments.plot.mkdir(parents=True, exist_ok=True)
         own = machine()
-        runs = "one run" if arguments.runs == 1 else f"medians of {arguments.runs} runs"
+        runs = (
+            "one run"
+            if arguments.runs == 1
+            else f"medians of {arguments.runs} runs, bands from lowest to highest"
+        )
         remark = f"{runs}; {own['cores']} cores, {own['processor']}"
         for path in draw_all(growth.points, remark, arguments.plot):
             say(f"drawn: {path}")

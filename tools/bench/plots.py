@@ -49,6 +49,8 @@ def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
             return ("deliveries" if figure.sweep is Sweep.SUBSCRIBERS else "messages") + " a second", 1
         case "octets":
             return "RssAnon in MiB", 2**20
+        case "microseconds":
+            return "microseconds a topic", 1
         case _:
             return "seconds", 1
 
@@ -56,9 +58,7 @@ def vertical(figure: Figure, volume: bool) -> tuple[str, float]:
 def draw_lines(axes: Axes, points: Sequence[Point], scale: float, volume: bool) -> None:
     """A line through the medians of each system, in a band from its lowest to its highest run."""
     for system, (label, colour, line, mark) in STYLES.items():
-        own = sorted(
-            (point for point in points if point.system == system and point.samples), key=lambda p: p.at
-        )
+        own = sorted((point for point in points if point.system == system), key=lambda p: p.at)
         if not own:
             continue
         factors = [(point.at if volume else 1) / scale for point in own]
@@ -90,7 +90,7 @@ def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volum
     axes.xaxis.set_major_formatter(FuncFormatter(lambda at, _: place_label(figure.sweep, at)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}" if volume else short(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
@@ -105,10 +105,10 @@ def draw(figure: Figure, points: Sequence[Point], remark: str, path: Path, volum
 
 
 def draw_all(points: Sequence[Point], remark: str, directory: Path) -> list[Path]:
-    """A PNG for each figure that has samples; where they were written."""
+    """A PNG for each figure, without the points that failed; where they were written."""
     written = []
     for figure in FIGURES:
-        found = [point for point in of_figure(points, figure) if point.samples]
+        found = [point for point in of_figure(points, figure) if point.samples and point.failure is None]
         if not found:
             continue
         written.append(directory / f"{figure.name}.png")

@@ -1,0 +1,132 @@
+"""The command `omq store`: look through a store on this machine, repair it, copy it."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from omq.config import DEFAULT_STORE
+from omq.drivers.words import OurWords
+from storage.backup import backup
+from storage.errors import StoreError
+from storage.inspection import inspect
+from storage.levels import Level
+from storage.repair import repair
+from storage.store import current_boot, is_store, lock_store
+
+Action = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run `omq store` with these arguments and exit."""
+    options = _parser().parse_args(arguments)
+    action: Action = options.action
+    try:
+        code = action(options)
+    except (StoreError, OSError) as problem:
+        _say(_sentence(problem))
+        code = 1
+    sys.exit(code)
+
+
+def _say(line: str) -> None:
+    if sys.stderr is not None:
+        print(f"omq: {line}", file=sys.stderr)
+
+
+def _step(text: str) -> None:
+    _say(f"{text} ...")
+
+
+def _sentence(problem: StoreError | OSError) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
+    return str(problem)
+
+
+def _check(options: argparse.Namespace) -> int:
+    store: Path = options.store
+    _require_store(store)
+    with lock_store(store):
+        found = inspect(store, current_boot(), _step)
+    for level in Level:
+        whole = found.levels[level].found
+        blocks = [info for topic in whole.blocks for info, _ in whole.in_order(topic)]
+        messages = sum(info.count for info in blocks)
+        print(f"{level.value}: {messages} messages in {len(blocks)} blocks of {len(whole.blocks)} topics")
+    for problem in found.problems:
+        print(problem)
+    if found.problems:
+        _say(f'the store is damaged; "omq store repair --store {store}" saves what can be saved')
+        return 1
+    print("Everything is as it was written.")
+    return 0
+
+
+def _repair(options: argparse.Namespace) -> int:
+    store: Path = options.store
+    _require_store(store)
+    with lock_store(store):
+        told = repair(store, OurWords(), current_boot(), _step)
+    for sentence in told:
+        print(sentence)
+    print("The store can be used again." if told else "Everything is as it was written.")
+    return 0
+
+
+def _backup(options: argparse.Namespace) -> int:
+    octets = backup(options.store, options.to, current_boot(), _step)
+    print(f"{options.to}: {octets} octets")
+    return 0
+
+
+def _require_store(store: Path) -> None:
+    if not is_store(store):
+        raise StoreError(f"There is no store in {store}.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="omq store",
+        description="Look after a store on this machine.",
+        epilog="Exit codes: 0 it worked, 1 it did not or the store is damaged, 2 the command line was wrong.",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, action: Action, summary: str, more: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", epilog=more
+        )
+        sub.add_argument(
+            "--store",
+            type=Path,
+            default=Path(DEFAULT_STORE),
+            metavar="DIR",
+            help=f"the store's directory, as omq-server has it (default ./{DEFAULT_STORE})",
+        )
+        sub.set_defaults(action=action)
+        return sub
+
+    command(
+        "check",
+        _check,
+        "look through all that is kept, and tell what is not as it was written",
+        "For a store that no server has open; of one in use, check a backup.",
+    )
+    command(
+        "repair",
+        _repair,
+        "make a damaged store whole again, from all that can still be read",
+        "What was damaged is kept beside it, and what could not be saved is told, by topic and message ids. "
+        "For a store that no server has open.",
+    )
+    to = command(
+        "backup",
+        _backup,
+        "copy a store, also while a server has it open",
+        "The copy is a store. To restore it, stop the server, move its store away, and copy the backup "
+        "there.",
+    )
+    to.add_argument("to", type=Path, metavar="DIR", help="a directory that does not exist, or is empty")
+    return parser

@@ -1,0 +1,78 @@
+"""The command `omq store`, as a shell runs it."""
+
+import shutil
+from pathlib import Path
+
+from cli_helpers import Shell, running_server
+
+
+def damaged(store: Path) -> None:
+    file = store / "strong" / "data.mdb"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"second", b"SECOND"))
+
+
+def test_check_backup_and_restore(tmp_path: Path) -> None:
+    store, copy = tmp_path / "store", tmp_path / "backup"
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        shell.ok("pub", "notes", "-", "--confirm", input=b"first\nsecond\n")
+        done = shell.omq("store", "backup", str(copy), "--store", str(store))
+        assert done.returncode == 0
+        assert done.stdout.startswith(f"{copy}: ".encode())
+        shell.ok("pub", "notes", "third", "--confirm")
+        in_use = shell.omq("store", "check", "--store", str(store))
+        assert in_use.returncode == 1
+        assert b"in use by another process" in in_use.stderr
+    checked = shell.omq("store", "check", "--store", str(copy))
+    assert checked.returncode == 0
+    assert b"strong: 2 messages in" in checked.stdout
+    assert checked.stdout.endswith(b"Everything is as it was written.\n")
+    # As the documentation says to restore: the store away, the backup in its place.
+    store.rename(tmp_path / "lost")
+    shutil.copytree(copy, store)
+    with running_server(tmp_path) as shell:
+        assert shell.ok("sub", "notes", "--from", "beginning", "--count", "2") == b"first\nsecond\n"
+        shell.ok("pub", "notes", "after", "--confirm")
+        row = shell.ok("topics").splitlines()[1].split()
+        assert int(row[7]) > 1 << 32  # the third message's id is not given to another
+
+
+def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with running_server(tmp_path) as shell:
+        shell.ok("declare", "notes", "--persistence", "strong")
+        for line in ("first", "second", "third"):
+            shell.ok("pub", "notes", line, "--confirm")
+    damaged(store)
+    sentence = b"strong: messages 2 to 2 of 'notes' cannot be read."
+    checked = shell.omq("store", "check", "--store", str(store))
+    assert checked.returncode == 1
+    assert sentence in checked.stdout.splitlines()
+    assert b"omq store repair" in checked.stderr
+    repaired = shell.omq("store", "repair", "--store", str(store))
+    assert repaired.returncode == 0
+    assert sentence in repaired.stdout.splitlines()
+    assert repaired.stdout.endswith(b"The store can be used again.\n")
+    assert shell.omq("store", "check", "--store", str(store)).returncode == 0
+    with running_server(tmp_path) as shell:
+        heard = shell.omq("sub", "notes", "--from", "beginning", "--count", "2")
+        assert heard.stdout == b"first\nthird\n"
+        assert b"2" in heard.stderr  # the gap is told
+
+
+def test_what_is_no_store(tmp_path: Path) -> None:
+    shell = Shell("127.0.0.1:1", tmp_path)
+    for command in (["check"], ["repair"], ["backup", str(tmp_path / "to")]):
+        done = shell.omq("store", *command, "--store", str(tmp_path / "nothing"))
+        assert done.returncode == 1
+        assert b"There is no store in" in done.stderr
+    # A directory that is something else is left as it is.
+    other = tmp_path / "other"
+    (other / "strong").mkdir(parents=True)
+    for command in ("check", "repair"):
+        assert b"There is no store in" in shell.omq("store", command, "--store", str(other)).stderr
+    assert [entry.name for entry in other.iterdir()] == ["strong"]
+    assert shell.omq("store").returncode == 2
+    assert b"check" in shell.omq("store", "--help").stdout
+    assert b"store" in shell.omq("--help").stdout

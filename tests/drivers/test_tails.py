@@ -1,0 +1,52 @@
+"""What the tails of many topics keep together: what is still wanted, before what everybody has had."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Channel, End, Messages
+from omq.drivers.memory import Memory
+from omq.protocol.types import Delivery, FromCurrent, Transient
+from storage.batches import Bodies
+from storage.store import Store
+
+MIB = 1 << 20
+TOPICS = 24
+BODY = bytes(64 << 10)
+
+
+class Listener:
+    """A subscriber that only wants to keep its channel."""
+
+    def wake(self) -> None: ...
+
+    def replaced(self, channel: Channel) -> None: ...
+
+    def ended(self, end: End) -> None: ...
+
+
+@pytest.fixture
+async def catalogue(tmp_path: Path) -> AsyncIterator[Catalogue]:
+    """A catalogue whose tails have 1 MiB together."""
+    with Store.open(tmp_path / "store", map_size=1 << 24, boot_id="first") as store:
+        async with trio.open_nursery() as nursery:
+            yield Catalogue(Config(store=str(tmp_path)), store, Memory(4 * MIB), nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_all_subscribers_have_had_pushes_out_nothing_that_one_waits_for(
+    catalogue: Catalogue,
+) -> None:
+    waiting = await catalogue.declare(b"waiting", Delivery.BROADCAST, Transient())
+    behind = waiting.open(Listener(), FromCurrent())
+    await waiting.post(Bodies([BODY]))
+    for number in range(TOPICS):
+        driver = await catalogue.declare(b"%d" % number, Delivery.BROADCAST, Transient())
+        channel = driver.open(Listener(), FromCurrent())
+        await driver.post(Bodies([BODY]))
+        assert isinstance(await channel.take(), Messages)
+    assert isinstance(await behind.take(), Messages)

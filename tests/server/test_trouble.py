@@ -1,0 +1,149 @@
+"""What the server does when its store gives it trouble while it runs, or does not fit together."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.drivers.complaints import COMPLAIN_SECONDS, Complaints
+from omq.protocol.types import Error, Message, Subscribed
+from storage.blocks import encode
+from storage.environment import Environment, Position
+from storage.errors import Limit, StoreError, StoreFull
+from storage.levels import Level
+from storage.store import Store
+
+from .conversation import eventually, numbered, publish, serving
+
+NOON = 1_700_000_000_000_000
+
+
+async def test_a_position_that_could_not_be_stored_is_stored_later(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = stored = 0
+    is_full = True
+    set_positions = Environment.set_positions
+
+    def refuse(self: Environment, positions: Mapping[int, Position]) -> None:
+        nonlocal tried, stored
+        tried += 1
+        if is_full:
+            raise StoreFull(Limit.DISK, "There is no room on disk.")
+        stored += 1
+        set_positions(self, positions)
+
+    monkeypatch.setattr(Environment, "set_positions", refuse)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        await client.send(publish(b"t", numbered(1, 5)))
+        await client.say(b"(Request t 10)", b"(Subscribe t From_current)")
+        await client.settle()
+        await client.say(*(b"(Received t %d)" % id for id in range(1, 6)))
+        await client.settle()
+        environment = host.server._catalogue.writers[Level.STRONG].environment
+        for _ in range(100):
+            if tried >= 3:
+                break
+            clock.jump(0.25)
+            await trio.sleep(0.002)
+        assert tried >= 3
+        is_full = False
+        # Nothing moves any more, and still it is tried again.
+        for _ in range(100):
+            if stored:
+                break
+            clock.jump(0.25)
+            await trio.sleep(0.002)
+        await eventually(lambda: environment.positions() == {0: Position(6)})
+
+
+@pytest.mark.parametrize(("kept_from", "left"), [(6, [7]), (11, [])])
+async def test_work_that_is_not_stored_any_more_is_told(store: Path, kept_from: int, left: list[int]) -> None:
+    with Store.open(store) as opened:
+        topic = opened.catalogue.create(b"t", "Round_robin", "Strong", True, reserved=100).id
+        environment = opened.level(Level.STRONG)
+        for first in (1, 6):
+            environment.append([encode(topic, first, [b"%d" % (first + n) for n in range(5)], NOON)])
+        environment.set_positions({topic: Position(11, (3, *left))})
+        environment.trim(topic, kept_from)
+    async with serving(store) as host:
+        worker = await host.connect()
+        assert isinstance(await worker.ask(b"(Subscribe t From_current)"), Subscribed)
+        news = await worker.frame()
+        assert isinstance(news, Error)
+        assert news.text == b"Subscribe t: messages 3 to 3 are gone: it is no longer kept"
+        assert await worker.messages(len(left)) == [Message(id, topic, b"%d" % id) for id in left]
+
+
+async def test_a_catalogue_that_is_older_than_the_messages_deletes_nothing(store: Path) -> None:
+    with Store.open(store) as opened:
+        opened.level(Level.STRONG).append([encode(5, 1, [b"precious"], NOON)])
+    with pytest.raises(StoreError, match="messages of topic 5, which its catalogue never knew"):
+        async with serving(store):
+            pass
+    with Store.open(store) as opened:
+        assert opened.level(Level.STRONG).extent(5).messages == 1
+
+
+async def test_one_damaged_block_costs_nobody_another(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        for body in (b"first", b"second", b"third"):
+            await client.send(publish(b"t", [body]))
+            await client.confirm()
+    file = store / "strong" / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(b"second", b"SECOND"))
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.say(b"(Subscribe t From_beginning)")
+        await client.done()
+        subscribed, first, news, third = await client.rest()
+        assert isinstance(subscribed, Subscribed)
+        assert (first, third) == (Message(1, 0, b"first"), Message(3, 0, b"third"))
+        assert isinstance(news, Error)
+        assert news.text.startswith(b"Subscribe t: messages 2 to 2 are gone: the store is damaged there")
+
+
+async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge_small = Environment.merge_small
+
+    def refuse(self: Environment, topic: int, start: int) -> int | None:
+        if topic == 0:
+            raise StoreError("It cannot be read.")
+        return merge_small(self, topic, start)
+
+    monkeypatch.setattr(Environment, "merge_small", refuse)
+    async with serving(store) as host:
+        client = await host.connect()
+        for topic in (b"bad", b"good"):
+            await client.ask(b"(Declare %s Broadcast (Persistent Strong))" % topic)
+        environment = host.server._catalogue.writers[Level.STRONG].environment
+        for n in range(20):
+            await client.send(publish(b"bad", [b"%d" % n]) + publish(b"good", [b"%d" % n]))
+            await client.confirm()
+        for _ in range(100):
+            if len(environment.blocks(1, 0)) < 5:
+                break
+            clock.jump(2)
+            await trio.sleep(0.002)
+        assert len(environment.blocks(1, 0)) < 5
+        assert len(environment.blocks(0, 0)) == 20
+
+
+async def test_repeated_problems_are_counted_and_not_printed(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    complaints = Complaints(logging.getLogger("test"), "it does not work")
+    for _ in range(1000):
+        complaints.add("no room")
+    clock.jump(COMPLAIN_SECONDS)
+    complaints.add("no room")
+    assert caplog.messages == ["it does not work: no room", "it does not work (1000 times): no room"]

@@ -1,0 +1,59 @@
+"""The torture program with small counts: does the server keep its promises?"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = ROOT / "tools" / "torture.py"
+DOCUMENT = ROOT / "docs" / "RELIABILITY.md"
+ALL = ("kills", "images", "order", "rooms", "flips")
+
+MEMORY = Path("/dev/shm")
+
+COMPILED = pytest.mark.skipif(shutil.which("cc") is None, reason="the recorder needs a C compiler")
+
+
+@pytest.mark.parametrize(
+    ("torture", "count"),
+    [
+        ("kills", 10),
+        pytest.param("images", 100, marks=COMPILED),
+        pytest.param("order", 300, marks=COMPILED),
+        ("rooms", 1),
+        ("flips", 40),
+    ],
+)
+def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None:
+    counts = [f"--{name}={count if name == torture else 0}" for name in ALL]
+    directory = tmp_path
+    if torture == "flips" and os.access(MEMORY, os.W_OK):
+        # Hundreds of stores are copied and opened, and nothing depends on the disk.
+        directory = Path(tempfile.mkdtemp(dir=MEMORY))
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *counts, "--directory", directory],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    kept = rf"^{torture}: {count} .*, [1-9]\d* messages looked at, 0 promises broken$"
+    assert re.search(kept, done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.startswith("seed 1\n")
+    assert done.returncode == 0
+    directory.rmdir()  # it was left empty
+
+
+def test_the_document_tells_the_defaults() -> None:
+    said = subprocess.run(
+        [sys.executable, PROGRAM, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    defaults = dict(re.findall(r"--(\w+) N\s[^(]*\(default (\d+);", said))
+    assert set(defaults) == set(ALL)
+    assert dict(re.findall(r"^\| `--(\w+)` \| (\d+) \|", DOCUMENT.read_text(), re.MULTILINE)) == defaults

@@ -1,0 +1,193 @@
+"""What clients of a server were told, and whether what a later start serves keeps the promises made by it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+SECOND = 1_000_000_000
+
+PRODUCER = b"producer"
+"""Publishes with numbers, and sends again with the same numbers what was not confirmed before a failure."""
+
+PRODUCED = frozenset(("strong", "weak"))
+"""The topics that it publishes to."""
+
+MARK = b"mark:"
+"""Begins the messages that are published by those who look what is there."""
+
+
+class Safety(Enum):
+    """The levels, by the names that Declare gives them."""
+
+    TRANSIENT = "Transient"
+    STRONG = "(Persistent Strong)"
+    WEAK = "(Persistent Weak)"
+    ASYNC = "(Persistent Async)"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A topic of the load."""
+
+    name: str
+    safety: Safety
+    is_work: bool = False
+    """Round-robin, with credit."""
+    is_trimmed: bool = False
+    """Its oldest messages are deleted by its retention."""
+
+
+KINDS = (
+    Kind("strong", Safety.STRONG),
+    Kind("weak", Safety.WEAK),
+    Kind("async", Safety.ASYNC),
+    Kind("trimmed", Safety.WEAK, is_trimmed=True),
+    Kind("passing", Safety.TRANSIENT),
+    Kind("strong-work", Safety.STRONG, is_work=True),
+    Kind("weak-work", Safety.WEAK, is_work=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a start serves of a topic. Bodies are short: they tell who published what, and as which number."""
+
+    messages: list[tuple[int, bytes]]
+    """Ids and bodies, as they came. Of work: what was dealt."""
+    gaps: list[tuple[int, int]]
+    """First and last id of what was told to be missing."""
+    next_id: int
+    """The id of a message that was published after that, to mark the end."""
+    mark: bytes
+    """Its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """When the failure was, and what it may take."""
+
+    when: int
+    due: Mapping[Safety, int]
+    """For each level the time up to which all that was told must be there."""
+    ids_are_consecutive: bool
+
+
+@dataclass(slots=True)
+class Told:
+    """What clients know of one topic, each thing with the time when they learnt it, `time.monotonic_ns`."""
+
+    published: set[bytes] = field(default_factory=set)
+    confirmed: dict[bytes, int] = field(default_factory=dict)
+    seen: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    done: dict[bytes, int] = field(default_factory=dict)
+    """Work whose Received was sent."""
+    meant: dict[int, bytes] = field(default_factory=dict)
+    """What ids meant that may be gone since an earlier failure."""
+    wrong: list[str] = field(default_factory=list)
+    """Promises that were broken while the server ran."""
+
+    def see(self, id: int, body: bytes, when: int) -> None:
+        """A subscriber got a message."""
+        known, _ = self.seen.setdefault(id, (body, when))
+        if known != body:
+            self.wrong.append(f"message {id} was {known!r} and is {body!r}")
+
+
+class History:
+    """What clients know of all topics."""
+
+    def __init__(self) -> None:
+        self.topics = {kind.name: Told() for kind in KINDS}
+        self.produced = dict.fromkeys(PRODUCED, 0)
+        """For topics with a producer, how many of its messages are known to be there."""
+
+    def broken(self, stored: Mapping[str, Stored], failure: Failure) -> list[str]:
+        """The promises that a start after a failure does not keep, a sentence each."""
+        found: list[str] = []
+        for kind in KINDS:
+            told = self.topics[kind.name]
+            found += [f"{kind.name}: {wrong}" for wrong in told.wrong]
+            if kind.name in stored:
+                found += [f"{kind.name}: {text}" for text in _broken(kind, told, stored[kind.name], failure)]
+            elif told.seen and min(when for _, when in told.seen.values()) <= failure.when:
+                found.append(f"{kind.name}: the topic is gone")
+        return found
+
+    def after(self, stored: Mapping[str, Stored], failure: Failure) -> "History":
+        """What clients know who have seen what was served after a failure."""
+        made = History()
+        for name, told in self.topics.items():
+            new = made.topics[name]
+            new.published |= told.published
+            new.meant |= told.meant
+            new.meant |= {id: body for id, (body, when) in told.seen.items() if when <= failure.when}
+            if name in stored:
+                new.seen = {id: (body, failure.when) for id, body in stored[name].messages}
+        made.look(stored, failure.when)
+        for name in PRODUCED.intersection(stored):
+            bodies = [body for _, body in stored[name].messages if body.startswith(PRODUCER + b":")]
+            made.produced[name] = len(bodies)
+        return made
+
+    def look(self, stored: Mapping[str, Stored], when: int) -> None:
+        """Reading what a start serves leaves a mark in each topic, and work that was dealt for it is done."""
+        for kind in KINDS:
+            if kind.name in stored:
+                told, topic = self.topics[kind.name], stored[kind.name]
+                told.meant[topic.next_id] = topic.mark
+                if kind.is_work:
+                    told.done.update((body, when) for _, body in topic.messages)
+
+
+def _broken(kind: Kind, told: Told, stored: Stored, failure: Failure) -> Iterable[str]:
+    seen = told.meant | {id: body for id, (body, when) in told.seen.items() if when <= failure.when}
+    bodies = [body for _, body in stored.messages]
+    here = set(bodies)
+    if len(here) != len(bodies):
+        yield "a message is there twice"
+    for id, body in stored.messages:
+        if body not in told.published and not body.startswith(MARK):
+            yield f"message {id} was never published: {body!r}"
+        if seen.get(id, body) != body:
+            yield f"message {id} was {seen[id]!r} and is {body!r} now"
+    highest = max([*seen, *(id for id, _ in stored.messages)], default=0)
+    if stored.next_id <= highest:
+        yield f"message {stored.next_id} is new, but {highest} was handed out before"
+    if kind.safety is Safety.TRANSIENT:
+        return
+    yield from _lost(kind, told, stored, here, failure)
+    if not kind.is_work:
+        yield from _disorder(stored, failure)
+
+
+def _lost(kind: Kind, told: Told, stored: Stored, here: set[bytes], failure: Failure) -> Iterable[str]:
+    due = failure.due[kind.safety]
+    owed = {body for body, when in told.confirmed.items() if when <= due}
+    owed |= {body for body, when in told.seen.values() if when <= due}
+    if kind.is_work:
+        owed -= {body for body, when in told.done.items() if when <= failure.when}
+    if kind.is_trimmed:
+        kept_from = stored.messages[0][0] if stored.messages else stored.next_id
+        known = {body: id for id, (body, _) in told.seen.items()}
+        owed = {body for body in owed if known.get(body, 0) >= kept_from}
+    lost = owed - here
+    if lost:
+        yield f"{len(lost)} of {len(owed)} messages that were told to be safe are lost, as {min(lost)!r}"
+
+
+def _disorder(stored: Stored, failure: Failure) -> Iterable[str]:
+    numbers: dict[bytes, int] = {}
+    before = 0
+    gaps = set(stored.gaps)
+    if failure.ids_are_consecutive and gaps:
+        yield f"messages are missing: {sorted(gaps)}"
+    for id, body in [*stored.messages, (stored.next_id, b"")]:
+        if before and id != before + 1 and (before + 1, id - 1) not in gaps:
+            yield f"message {id} follows {before}, and nothing was said of those between"
+        before = id
+        publisher, _, number = body.partition(b":")
+        if not number or body.startswith(MARK):
+            continue
+        if int(number) <= numbers.get(publisher, -1):
+            yield f"message {id} of publisher {publisher!r} is out of order"
+        numbers[publisher] = int(number)

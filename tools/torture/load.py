@@ -1,0 +1,162 @@
+"""Clients that publish, subscribe and work until the server is gone, and write down what they are told."""
+
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+from history import KINDS, PRODUCED, PRODUCER, History, Kind, Told
+
+from omq.client import Client, Delivery, OmqError, Persistence, Persistent, Sync, Transient, connect
+
+PERSISTENCES: dict[str, Persistence] = {
+    "Transient": Transient(),
+    "(Persistent Strong)": Persistent(Sync.STRONG),
+    "(Persistent Weak)": Persistent(Sync.WEAK),
+    "(Persistent Async)": Persistent(Sync.ASYNC),
+}
+
+CONFIGURATION = """\
+weak_flush_seconds = {weak}
+async_flush_seconds = {asynchronous}
+disk_reserve_bytes = 0
+
+[[topics]]
+name = "trimmed"
+persistence = "weak"
+retention_bytes = 200_000
+"""
+
+PUBLISHERS = 3
+"""How many connections publish at a time, each to all topics in turn."""
+
+CREDIT = 8
+
+_numbers = itertools.count(1)
+
+
+def bare(body: bytes) -> bytes:
+    """The part of a body that tells who published it and as which number; the rest is filling."""
+    return body.partition(b" ")[0]
+
+
+async def declare_all(port: int) -> None:
+    """Make the topics of the load."""
+    async with connect(f"omq://127.0.0.1:{port}") as client:
+        for kind in KINDS:
+            delivery = Delivery.ROUND_ROBIN if kind.is_work else Delivery.BROADCAST
+            await client.declare(kind.name, delivery, PERSISTENCES[kind.safety.value])
+
+
+async def load(port: int, history: History, chance: random.Random) -> None:
+    """Run until the server is gone, or this is cancelled."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(PUBLISHERS):
+            nursery.start_soon(_until_it_is_gone, port, partial(_publish, history, chance))
+        for name in PRODUCED:
+            nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
+        for kind in KINDS:
+            told = history.topics[kind.name]
+            if kind.is_work:
+                finished: set[int] = set()
+                for _ in range(2):
+                    nursery.start_soon(_work_for_ever, port, kind, told, finished, chance)
+            else:
+                nursery.start_soon(_until_it_is_gone, port, partial(_listen, kind, told))
+
+
+async def _until_it_is_gone(port: int, serve: Callable[[Client], Awaitable[None]]) -> None:
+    try:
+        async with connect(f"omq://127.0.0.1:{port}") as client:
+            await serve(client)
+    except* (OmqError, OSError):
+        pass  # the server is gone
+
+
+async def _publish(history: History, chance: random.Random, client: Client) -> None:
+    name = b"p%d" % next(_numbers)
+    numbers = dict.fromkeys(KINDS, 0)
+    while True:
+        sent: list[tuple[Told, list[bytes]]] = []
+        for kind in chance.sample(KINDS, chance.randint(1, 3)):
+            told = history.topics[kind.name]
+            count = chance.choice((1, 1, 3, 20, 100))
+            first = numbers[kind]
+            numbers[kind] += count
+            bodies = [b"%b:%d" % (name, number) for number in range(first, first + count)]
+            # Some large enough for pages of their own in the store, most of them not.
+            filling = b" " + b"." * chance.choice((0, 10, 100, 100, 5000 if count < 20 else 200))
+            told.published.update(bodies)
+            await client.publish_many(kind.name, [body + filling for body in bodies])
+            sent.append((told, bodies))
+        await client.confirm()
+        now = time.monotonic_ns()
+        for told, bodies in sent:
+            told.confirmed.update(dict.fromkeys(bodies, now))
+        await trio.sleep(chance.random() * 0.01)
+
+
+async def _produce(history: History, name: str, chance: random.Random, client: Client) -> None:
+    told = history.topics[name]
+    while True:
+        first = history.produced[name] + 1
+        bodies = [b"%b:%d" % (PRODUCER, number) for number in range(first, first + chance.randint(1, 30))]
+        told.published.update(bodies)
+        async with client.sink(name, producer=PRODUCER, first=first) as sink:
+            for body in bodies:
+                await sink.publish(body)
+        history.produced[name] += len(bodies)
+        told.confirmed.update(dict.fromkeys(bodies, time.monotonic_ns()))
+        await trio.sleep(chance.random() * 0.02)
+
+
+async def _listen(kind: Kind, told: Told, client: Client) -> None:
+    async with client.subscribe(kind.name) as messages:
+        async for run in messages.runs():
+            now = time.monotonic_ns()
+            for id, body in zip(run.ids, run.bodies, strict=True):
+                told.see(id, bare(body), now)
+
+
+async def _work_for_ever(
+    port: int, kind: Kind, told: Told, finished: set[int], chance: random.Random
+) -> None:
+    """Workers, lost now and then with what they were dealt. `finished` is for one run of the server."""
+    gone = trio.Event()
+    while not gone.is_set():
+        patience = chance.randint(1, 200)
+        lifetime = 10.0 if chance.random() < 0.5 else chance.random() * 0.3
+
+        async def work(patience: int = patience, lifetime: float = lifetime) -> None:
+            try:
+                with trio.move_on_after(lifetime):  # then it leaves without a word
+                    async with connect(f"omq://127.0.0.1:{port}") as client:
+                        await _work(client, kind, told, finished, patience)
+            except* (OmqError, OSError):
+                gone.set()
+
+        await work()
+        await trio.sleep(0.01)
+
+
+async def _work(client: Client, kind: Kind, told: Told, finished: set[int], patience: int) -> None:
+    acted: list[int] = []
+    async with client.subscribe(kind.name, credit=CREDIT) as messages:
+        async for message in messages:
+            now = time.monotonic_ns()
+            told.see(message.id, bare(message.body), now)
+            if message.id in finished:
+                told.wrong.append(
+                    f"message {message.id} was done, and was dealt again without a failure between"
+                )
+            patience -= 1
+            if not patience:
+                return
+            told.done[bare(message.body)] = time.monotonic_ns()
+            await messages.received(message)
+            acted.append(message.id)
+            if patience % 10 == 0:
+                await client.confirm()  # so the server has acted on them
+                finished.update(acted)

@@ -1,0 +1,104 @@
+"""The command line: what to do to omq-server, how often, and what came of it."""
+
+import argparse
+import random
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import trio
+from cuts import cuts
+from damage import damage
+from kills import kills
+from order import order
+from recording import NoCompiler
+from room import room
+from tally import Outcome
+from tqdm import tqdm
+
+Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[Outcome]]
+
+TORTURES: dict[str, tuple[Torture, int, str]] = {
+    "kills": (kills, 100, "SIGKILL at random moments"),
+    "images": (cuts, 1000, "disks as a power failure may leave them"),
+    "order": (order, 3000, "Strong messages, each on the disk before anybody hears of it"),
+    "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),
+    "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
+}
+DEFAULT_SEED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; its exit status."""
+    options = _parser().parse_args(arguments)
+    seed: int = options.seed
+    print(f"seed {seed}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="omq-torture-", dir=options.directory))
+    broken = False
+    for name, (torture, _, what) in TORTURES.items():
+        count: int = getattr(options, name)
+        if not count:
+            continue
+        # A seed of its own, so that each can be repeated alone.
+        chance = random.Random(f"{seed} {name}")
+        with tqdm(total=count, desc=name, unit="", disable=None) as bar:
+            try:
+                outcome = trio.run(torture, directory, count, chance, bar.update)
+            except NoCompiler as problem:
+                outcome = Outcome([str(problem)])
+        print(
+            f"{name}: {count} ({what}), {outcome.messages} messages looked at, "
+            f"{len(outcome.broken)} promises broken",
+            flush=True,
+        )
+        for sentence in outcome.broken:
+            print(f"  {sentence}")
+        broken |= bool(outcome.broken)
+    if broken:
+        print(f"what was left is in {directory}")
+    else:
+        shutil.rmtree(directory)
+    return int(broken)
+
+
+def seed_number(text: str) -> int:
+    return secrets.randbits(32) if text == "random" else int(text)
+
+
+def whole_number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/torture.py",
+        description="Do to omq-server what machines do to servers, and see whether it keeps its promises "
+        "(docs/RELIABILITY.md).",
+        epilog="Exit status: 0 all promises were kept, 1 some were not, 2 the command line was wrong.",
+    )
+    parser.add_argument(
+        "--seed",
+        type=seed_number,
+        default=DEFAULT_SEED,
+        help=f"what all that is random is made from, a number or the word random (default {DEFAULT_SEED})",
+    )
+    for name, (_, count, what) in TORTURES.items():
+        parser.add_argument(
+            f"--{name}",
+            type=whole_number,
+            default=count,
+            metavar="N",
+            help=f"{what} (default {count}; 0 for none)",
+        )
+    parser.add_argument("--directory", help="where to work (default: the system's temporary directory)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,351 @@
+"""No room: the disk is full, the map is full, there are no descriptors, the memory is spent.
+
+Publishers get a clear Error or wait; what was confirmed is there; subscribers go on; and when there is room
+again everything works again, without a restart.
+"""
+
+import ctypes
+import os
+import random
+import resource
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+from examiner import Examiner, Served
+from load import PERSISTENCES
+from server import Server
+from tally import Outcome
+
+from omq.client import (
+    Client,
+    Delivery,
+    FromBeginning,
+    PublishRefused,
+    ServerError,
+    connect,
+)
+
+LEVELS = ("(Persistent Strong)", "(Persistent Weak)", "(Persistent Async)")
+BODY = b"." * 20_000
+GROUP = 20
+MOST_LOG_LINES = 30
+MIB = 1 << 20
+
+
+class Failed(Exception):
+    """Something was not as it should be."""
+
+
+Scenario = Callable[[Path], Awaitable[int]]
+"""Tells how many messages were confirmed."""
+
+
+async def room(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
+    """Every scenario, so many times."""
+    outcome = Outcome()
+    for number in range(count):
+        for scenario in (file_limit, full_disk, full_map, no_descriptors, little_memory):
+            place = directory / f"{scenario.__name__}-{number}"
+            place.mkdir()
+            try:
+                outcome.messages += await scenario(place)
+            except* Failed as group:
+                outcome.blame(str(place), map(str, _leaves(group)))
+        done()
+    return outcome
+
+
+async def file_limit(directory: Path) -> int:
+    """The operating system lets no file of the server grow, as with a quota."""
+    server = Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
+    try:
+        port = await server.ready()
+        pid = server.process.pid
+
+        def fill() -> None:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (3 * MIB, resource.RLIM_INFINITY))
+
+        def empty() -> None:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        confirmed = await _without_room(port, fill, empty, server, b"full")
+    finally:
+        server.kill()
+    _all_is_there(directory)
+    return confirmed
+
+
+async def full_disk(directory: Path) -> int:
+    """A small file system of its own, which something else fills. Only where one may be mounted."""
+    disk = directory / "disk"
+    disk.mkdir()
+    if not _mount(disk):
+        return 0
+    server = Server(disk / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
+    try:
+        port = await server.ready()
+        ballast = disk / "ballast"
+
+        def fill() -> None:
+            free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            ballast.write_bytes(bytes(max(0, free - 4 * MIB)))
+
+        confirmed = await _without_room(port, fill, ballast.unlink, server, b"full")
+        # A start, too, must do without room, and even after a power failure, when it has most to write.
+        _fill_up(ballast)
+        server.kill()
+        server = Server(disk / "store", "disk_reserve_bytes = 0\n", "another-boot", {})
+        async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
+            await _read_back(client, LEVELS[0], GROUP, at_least=True)
+            await _delete_in_need(client, "spare of the last")
+        ballast.unlink()
+        server.stop()
+        shutil.copytree(disk / "store", directory / "store")
+    finally:
+        server.kill()
+        await trio.run_process(["umount", disk])
+    _all_is_there(directory)
+    return confirmed
+
+
+async def full_map(directory: Path) -> int:
+    """The store is as large as it is configured to become."""
+    server = Server(directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {})
+    try:
+        port = await server.ready()
+        confirmed = await _without_room(port, lambda: None, None, server, b"full")
+    finally:
+        server.kill()
+    return confirmed
+
+
+async def no_descriptors(directory: Path) -> int:
+    """Clients have taken all descriptors that the server may have."""
+    server = Server(
+        directory / "store", "weak_flush_seconds = 0.1\nhandshake_seconds = 600\n", "this-boot", {}
+    )
+    try:
+        port = await server.ready()
+        pid = server.process.pid
+        async with connect(f"omq://127.0.0.1:{port}") as client:
+            for level in LEVELS:
+                await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+            async with client.subscribe(LEVELS[1]) as messages:
+                used = _descriptors(pid)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
+                crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+                await _until(lambda: "cannot be accepted" in server.log(), "nothing in the log")
+                for number in range(50):
+                    for level in LEVELS:
+                        await client.publish_confirmed(level, b"%d" % number)
+                    if (await messages.__anext__()).body != b"%d" % number:
+                        raise Failed("a subscriber did not get what it should")
+                    await trio.sleep(0.02)
+                for one in crowd:
+                    one.close()
+            with trio.fail_after(20):
+                async with connect(f"omq://127.0.0.1:{port}") as another:
+                    await another.topics()
+        _is_quiet(server)
+        server.kill()
+    finally:
+        server.kill()
+    # What a power failure leaves: the checkpoints were taken all the while.
+    server = Server(directory / "store", "", "another-boot", {})
+    try:
+        async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
+            kept = {info.topic.decode(): info.messages for info in await client.topics()}
+        if kept[LEVELS[0]] != 50 or kept[LEVELS[1]] < 25:
+            raise Failed(f"after a power failure there was of 50 messages each: {kept}")
+    finally:
+        server.kill()
+    return 50 * len(LEVELS)
+
+
+async def little_memory(directory: Path) -> int:
+    """Publishers send many times what the server may hold, and a subscriber reads nothing."""
+    settings = "disk_reserve_bytes = 0\nmemory_bytes = 4_194_304\nmax_message_bytes = 4_194_304\n"
+    server = Server(directory / "store", settings, "this-boot", {})
+    try:
+        port = await server.ready()
+        url = f"omq://127.0.0.1:{port}"
+        async with connect(url) as client:
+            for level in LEVELS:
+                await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+            stuck = socket.create_connection(("127.0.0.1", port))
+            stuck.sendall(bytes(7) + b"\1(Connect 1 stuck)\n")
+            for level in LEVELS:
+                stuck.sendall(b'(Subscribe "%b" From_beginning)\n' % level.encode())
+
+            async def publish(level: str) -> None:
+                async with connect(url) as publisher:
+                    for _ in range(10):
+                        await publisher.publish_many(level, [BODY] * 50)
+                    await publisher.confirm()
+
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    for level in LEVELS:
+                        for _ in range(4):
+                            nursery.start_soon(publish, level)
+            for info in await client.topics():
+                if info.messages != 4 * 10 * 50:
+                    raise Failed(f"{info.messages} messages were stored of {4 * 10 * 50}")
+            stuck.close()
+        _is_quiet(server)
+    finally:
+        server.kill()
+    return len(LEVELS) * 4 * 10 * 50
+
+
+async def _without_room(
+    port: int, fill: Callable[[], object], empty: Callable[[], object] | None, server: Server, word: bytes
+) -> int:
+    """Publish until there is no room; then see that all that should goes on, and comes back.
+
+    Tells how many messages were confirmed.
+    """
+    async with connect(f"omq://127.0.0.1:{port}") as client:
+        confirmed: dict[str, int] = {}
+        for level in LEVELS:
+            await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+            await client.declare(f"work {level}", Delivery.ROUND_ROBIN, PERSISTENCES[level])
+            await client.publish_many(f"work {level}", [b"job"] * 20)
+            await client.declare(f"spare {level}", Delivery.BROADCAST, PERSISTENCES[level])
+            await client.publish_many(f"spare {level}", [BODY] * 20)
+        await client.declare("spare of the last", Delivery.BROADCAST, PERSISTENCES[LEVELS[0]])
+        await client.publish_many("spare of the last", [BODY] * 20)
+        await client.declare("passing", Delivery.BROADCAST, PERSISTENCES["Transient"])
+        await client.confirm()
+        fill()
+        for level in LEVELS:
+            confirmed[level] = await _publish_until_refused(client, level, word)
+        # What does not need room goes on.
+        async with client.subscribe("passing") as passing:
+            await client.publish("passing", b"by")
+            with trio.fail_after(20):
+                await passing.__anext__()
+        for level in LEVELS:
+            await _read_back(client, level, confirmed[level])
+            async with client.subscribe(f"work {level}", credit=5) as work:
+                for _ in range(20):
+                    with trio.fail_after(20):
+                        await work.__anext__()
+        await trio.sleep(1)  # housekeeping tries, too
+        _is_quiet(server)
+        if empty is None:
+            # The only way to room is to delete.
+            for level in LEVELS:
+                await client.delete(level)
+                await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+                confirmed[level] = 0
+        else:
+            for level in LEVELS:
+                await _delete_in_need(client, f"spare {level}")
+            empty()
+        for level in LEVELS:
+            await _publish_again(client, level)
+            await _read_back(client, level, confirmed[level] + 1, at_least=True)
+        return sum(confirmed.values())
+
+
+async def _publish_until_refused(client: Client, level: str, word: bytes) -> int:
+    """How many messages were confirmed."""
+    confirmed = 0
+    for _ in range(500):
+        await client.publish_many(level, [BODY] * GROUP)
+        try:
+            await client.confirm()
+        except PublishRefused as refusal:
+            if word.decode() not in str(refusal):
+                raise Failed(f"the reason is not clear: {refusal}") from refusal
+            return confirmed
+        confirmed += GROUP
+    raise Failed(f"{level}: there was always room")
+
+
+async def _publish_again(client: Client, level: str) -> None:
+    """Publish once there is room: the server finds out by itself."""
+    for _ in range(100):
+        try:
+            await client.publish_confirmed(level, b"again")
+        except ServerError:
+            await trio.sleep(0.1)
+        else:
+            return
+    raise Failed(f"{level}: nothing can be published though there is room again")
+
+
+async def _read_back(client: Client, level: str, count: int, at_least: bool = False) -> None:
+    infos = {info.topic.decode(): info for info in await client.topics()}
+    kept = infos[level].messages
+    if kept < count or (kept > count + GROUP and not at_least):
+        raise Failed(f"{level}: {count} messages were confirmed, and {kept} are kept")
+    async with client.subscribe(level, FromBeginning()) as messages:
+        for _ in range(count):
+            with trio.fail_after(20):
+                body = (await messages.__anext__()).body
+            if body not in (BODY, b"again"):
+                raise Failed(f"{level}: a message is not what it was")
+
+
+async def _delete_in_need(client: Client, topic: str) -> None:
+    """Deleting is how room is made, so it must work without any."""
+    try:
+        await client.delete(topic)
+    except ServerError as refusal:
+        raise Failed(f"nothing can be deleted without room: {refusal}") from refusal
+
+
+def _all_is_there(directory: Path) -> None:
+    with Examiner() as examiner:
+        finding = examiner.examine(directory / "store", "another-boot")
+    if not isinstance(finding, Served):
+        raise Failed(f"it does not start again: {finding}")
+
+
+async def _until(condition: Callable[[], bool], otherwise: str) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        await trio.sleep(0.05)
+    raise Failed(otherwise)
+
+
+def _descriptors(pid: int) -> int:
+    """How many a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _fill_up(ballast: Path) -> None:
+    """Take what is left of a file system, to the last octet."""
+    with ballast.open("wb", buffering=0) as file:
+        for size in (MIB, 4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass  # it is full
+
+
+def _is_quiet(server: Server) -> None:
+    lines = server.log().count("\n")
+    if lines > MOST_LOG_LINES:
+        raise Failed(f"the log has {lines} lines: {server.log()[-1000:]}")
+
+
+def _mount(place: Path) -> bool:
+    """Mount 24 MiB of memory there, if this process may."""
+    library = ctypes.CDLL(None, use_errno=True)
+    done: int = library.mount(b"omq", os.fsencode(place), b"tmpfs", 0, b"size=24m")
+    return done == 0
+
+
+def _leaves(group: BaseExceptionGroup[Failed]) -> list[Failed]:
+    found: list[Failed] = []
+    for problem in group.exceptions:
+        found += _leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return found

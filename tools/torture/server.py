@@ -1,0 +1,61 @@
+"""The command omq-server in a process of its own, that can be killed at any moment."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import trio
+
+READY = b"omq-server listening on "
+STARTS_WITHIN = 30.0
+
+
+class DidNotStart(Exception):
+    """The server ended before it was ready; the last lines of its log."""
+
+
+class Server:
+    """`start` it, then `ready` tells the port."""
+
+    def __init__(self, store: Path, configuration: str, boot_id: str, environment: Mapping[str, str]) -> None:
+        self._log = store.with_name(store.name + ".log")
+        settings = store.with_name(store.name + ".toml")
+        settings.write_text(configuration)
+        command = [sys.executable, "-m", "omq.cli.server", "--listen", "127.0.0.1:0", "--store", str(store)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--config", str(settings)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment, "OMQ_BOOT_ID": boot_id},
+            )
+
+    async def ready(self) -> int:
+        """The port, once it listens. Raises DidNotStart."""
+        assert self.process.stdout is not None
+        try:
+            with trio.fail_after(STARTS_WITHIN):
+                line = await trio.to_thread.run_sync(self.process.stdout.readline, abandon_on_cancel=True)
+        except trio.TooSlowError:
+            self.kill()
+            raise DidNotStart("it was not ready in time") from None
+        if not line.startswith(READY):
+            self.process.wait()
+            raise DidNotStart(self.log()[-2000:] or f"it ended with {self.process.returncode}")
+        return int(line.rpartition(b":")[2])
+
+    def kill(self) -> None:
+        """SIGKILL; it is gone on return."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit status."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def log(self) -> str:
+        """What it, and those before it on this store, have logged."""
+        return self._log.read_text(errors="replace")
