@@ -1,6 +1,7 @@
 """The recent blocks of a topic, in memory: live subscribers share the very octets that came in."""
 
 from bisect import bisect_right
+from heapq import heapify, heappop, heappush
 
 from storage.blocks import Block
 
@@ -9,12 +10,14 @@ MOST_BLOCKS = 512
 
 
 class TailMemory:
-    """One bound for the tails of all topics. Past it, the topic that was idle longest gives first."""
+    """One bound for the tails of all topics. Past it, the largest give: whoever keeps up, or lies no further
+    behind than `share`, loses nothing to topics with slow subscribers.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._tails: dict[Tail, None] = {}  # in the order of their last append
+        self._tails: dict[Tail, None] = {}
 
     def share(self) -> int:
         """How far a topic's fastest subscriber may lie behind, such that nobody's messages are pushed out."""
@@ -22,13 +25,22 @@ class TailMemory:
 
     def grew(self, tail: "Tail", octets: int) -> None:
         self.used += octets
-        self._tails.pop(tail, None)
         self._tails[tail] = None
-        while self.used > self.limit:
-            oldest = next(iter(self._tails))
-            if oldest is tail and len(tail) == 1:
-                break  # the newest block of all stays: its subscribers have not seen it yet
-            oldest.forget_oldest()
+        if self.used > self.limit:
+            self._make_room(tail)
+
+    def _make_room(self, growing: "Tail") -> None:
+        """Down to an eighth below the limit, as the largest are not looked for with every block."""
+        wanted = self.limit - self.limit // 8
+        largest = [(-tail.octets, number, tail) for number, tail in enumerate(self._tails)]
+        heapify(largest)
+        while largest and self.used > wanted:
+            _, number, tail = heappop(largest)
+            lead = tail.octets + (largest[0][0] if largest else 0)
+            # The newest block of all stays: its subscribers have not seen it yet.
+            kept = 1 if tail is growing else 0
+            if tail.forget(min(self.used - wanted, max(1, lead)), kept):
+                heappush(largest, (-tail.octets, number, tail))
 
     def shrank(self, tail: "Tail", octets: int) -> None:
         self.used -= octets
@@ -72,15 +84,16 @@ class Tail:
         self.octets += octets
         self._memory.grew(self, octets)
         if self.octets > self._limit:
-            excess = self.octets - self._limit
-            count = 0
-            while excess > 0 and count < len(self._blocks) - 1:
-                excess -= self._blocks[count].held
-                count += 1
-            self._cut(count)
+            self.forget(self.octets - self._limit, 1)
 
-    def forget_oldest(self) -> None:
-        self._cut(1)
+    def forget(self, octets: int, kept: int) -> bool:
+        """Drop the oldest blocks, about so many octets, but not the last `kept`; whether there were any."""
+        count = 0
+        while octets > 0 and count < len(self._blocks) - kept:
+            octets -= self._blocks[count].held
+            count += 1
+        self._cut(count)
+        return count > 0
 
     def forget_below(self, position: int) -> None:
         """Drop the blocks that lie wholly below `position`."""

@@ -51,3 +51,17 @@ async def test_what_all_subscribers_have_had_pushes_out_nothing_that_one_waits_f
         assert isinstance(await channel.take(), Messages)
         channel.written(1)
     assert isinstance(await behind.take(), Messages)
+
+
+async def test_a_topic_with_stalled_subscribers_gives_before_others_do(catalogue: Catalogue) -> None:
+    quick = await catalogue.declare(b"quick", Delivery.BROADCAST, Transient())
+    stalled = await catalogue.declare(b"stalled", Delivery.BROADCAST, Transient())
+    reader, _ = quick.open(Listener(), FromCurrent()), stalled.open(Listener(), FromCurrent())
+    for number in range(3 * MIB // len(BODY)):
+        await quick.post(Bodies([b"%d" % number]))
+        with trio.move_on_after(0.01):  # what it waits for, its only subscriber, stands still
+            await stalled.post(Bodies([BODY]))
+        taken = await reader.take()
+        assert isinstance(taken, Messages)
+        reader.written(1)
+        assert quick.resources.memory.tails.used <= MIB
