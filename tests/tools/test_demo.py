@@ -11,6 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from flights_file import DemoFailed, Flights
+from flights_publishing import Publisher
+from flights_receiving import Tally
+from flights_table import Line, compare, table
 
 from omq.client import Delivery, Gap, MessageRun, Persistent, Sync, TopicInfo
 
@@ -107,7 +111,6 @@ def test_spark_and_the_file_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @needs_flights
 @pytest.mark.skipif(spark_is_missing() is not None, reason=str(spark_is_missing()))
 def test_spark_that_disagrees_is_named() -> None:
-    sys.path.insert(0, str(TOOL.parent))
     import flights_spark
 
     text = "carrier,dep_time,dep_delay\nUA,517,2\nUA,NA,NA\nAA,1,-3\n"
@@ -158,7 +161,7 @@ def test_a_signal_leaves_nothing_behind(
 
 def test_a_server_that_does_not_start_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "store").write_text("no directory")
-    flights = demo.Flights([(b"flights.UA", b"row")], {b"flights.UA": [b"row"]}, {b"flights.UA": 1}, {})
+    flights = Flights([(b"flights.UA", b"row")], {b"flights.UA": [b"row"]}, {b"flights.UA": 1}, {})
     assert demo.run(flights, tmp_path, Sync.WEAK) == 1
     said = capsys.readouterr().err.splitlines()
     assert said[1] == "The demo failed: omq-server did not start"
@@ -192,12 +195,12 @@ def test_wrong_options(options: list[str]) -> None:
 
 
 def line(in_file: int, published: int, live: int, replayed: int, *problems: str) -> Any:
-    return demo.Line("flights.UA", "United", in_file, published, live, replayed, problems)
+    return Line("flights.UA", "United", in_file, published, live, replayed, problems)
 
 
 def test_a_table_that_agrees() -> None:
-    assert demo.compare([line(3, 3, 3, 3), line(0, 0, 0, 0)]) == []
-    assert demo.compare([]) == []
+    assert compare([line(3, 3, 3, 3), line(0, 0, 0, 0)]) == []
+    assert compare([]) == []
 
 
 @pytest.mark.parametrize(
@@ -209,24 +212,24 @@ def test_a_table_that_agrees() -> None:
     ],
 )
 def test_a_table_that_disagrees_in_one_place(counts: tuple[int, int, int, int], sentence: str) -> None:
-    assert demo.compare([line(3, 3, 3, 3), line(*counts)]) == [sentence]
-    shown = demo.table([line(3, 3, 3, 3), line(*counts)]).splitlines()
+    assert compare([line(3, 3, 3, 3), line(*counts)]) == [sentence]
+    shown = table([line(3, 3, 3, 3), line(*counts)]).splitlines()
     assert [row[0] for row in shown] == [" ", " ", " ", "!", " ", " "]
 
 
 def test_counts_that_agree_by_chance_do_not_hide_a_difference() -> None:
-    assert demo.compare([line(3, 3, 2, 3), line(3, 3, 4, 3)]) == [
+    assert compare([line(3, 3, 2, 3), line(3, 3, 4, 3)]) == [
         "flights.UA: 3 rows in the file, 2 delivered live",
         "flights.UA: 3 rows in the file, 4 delivered live",
     ]
-    assert demo.compare([line(3, 3, 3, 3, "replayed: message 2 is another one")]) == [
+    assert compare([line(3, 3, 3, 3, "replayed: message 2 is another one")]) == [
         "flights.UA: replayed: message 2 is another one"
     ]
 
 
 def tally_of(*runs: tuple[int, Sequence[bytes]]) -> Any:
     """What a topic with the rows a, b, c makes of runs of messages."""
-    tally = demo.Tally([b"a", b"b", b"c"])
+    tally = Tally([b"a", b"b", b"c"])
     for first, bodies in runs:
         tally.take(MessageRun(7, list(range(first, first + len(bodies))), list(bodies)))
     return tally
@@ -255,7 +258,7 @@ def info(topic: bytes, messages: int, first: int = 1) -> TopicInfo:
 
 def publisher() -> Any:
     """One that has sent 5 rows of the topic u, of which 3 are confirmed, and 1 of a."""
-    made = demo.Publisher(demo.Flights([], {}, {}, {}))
+    made = Publisher(Flights([], {}, {}, {}))
     made.sent.update({b"u": 5, b"a": 1})
     made.confirmed.update({b"u": 3})
     return made
@@ -279,6 +282,6 @@ def test_it_goes_on_behind_what_is_held(held: int) -> None:
     ],
 )
 def test_a_store_that_is_not_as_it_must_be(topics: list[TopicInfo], sentence: str) -> None:
-    with pytest.raises(demo.DemoFailed) as caught:
+    with pytest.raises(DemoFailed) as caught:
         publisher().go_on_from(topics)
     assert str(caught.value) == sentence
