@@ -132,7 +132,9 @@ class LineReader:
             yield self._refuse_held()
 
     def _refuse_held(self) -> list[Event]:
-        head = bytes(self._held[:2048])  # the longest name is there, however it is written
+        # The longest name is there, however it is written; and no more than when the octets come one by one,
+        # so that the sentence is the same.
+        head = bytes(self._held[: min(2048, self._max_line + 1)])
         self._held = bytearray()
         self._closed = True
         what = f"the line has more than {self._max_line} octets"

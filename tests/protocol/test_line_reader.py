@@ -382,6 +382,13 @@ def test_an_unfinished_line_is_refused_as_soon_as_it_is_too_long() -> None:
     assert reader.buffered == 0
 
 
+def test_a_line_too_long_is_refused_with_the_same_sentence_however_it_comes() -> None:
+    line = b"(Publish " + b"t" * 40 + b" x)\n"
+    for step in (1, 7, 1000):
+        said = fed(*(line[start : start + step] for start in range(0, len(line), step)), max_line=40)
+        assert said == [TooLong(b"Publish: the line has more than 40 octets")]
+
+
 def test_what_came_before_a_line_too_long_is_kept_and_nothing_comes_after() -> None:
     for rest in (b"", b"\n", b"\n" + SHORT, b"\n" + SHORT * 10 + b"(Publish"):
         reader = LineReader(40)
