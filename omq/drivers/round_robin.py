@@ -129,8 +129,8 @@ class RoundRobinDriver(Driver):
         # What workers have at work does not keep the next messages from workers that have nothing to do.
         is_wanted = not self._is_undealt() and bool(self._able())
         too_much = not is_wanted and self._held + octets > self.resources.memory.waiting_octets
-        if not self._held and (octets <= FREE_OCTETS or is_wanted):
-            # A little for every topic, and a batch for one with a worker, however much others keep waiting.
+        if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
+            # A little for every topic, however much others keep waiting; within bounds a batch for a worker.
             waiting.force(octets)
         elif (self._held and too_much) or not waiting.try_take(octets):
             return False

@@ -154,7 +154,7 @@ def _run(request: Request, dry: bool) -> int:
             print(describe(plan))
             return 0
     if not request.needs_spark:
-        _say("nothing is to be taken apart: stored blocks are copied, without Spark")
+        _say("the messages go over as they are: stored blocks are copied, without Spark")
         return _copy(plan)
     print(_spark(plan).summary())
     return 0

@@ -302,6 +302,26 @@ async def test_a_long_job_of_one_worker_does_not_stop_the_others(store: Path, pe
         assert await other.ids(1) == [1]
 
 
+async def test_jobs_at_work_in_many_topics_are_bounded(store: Path) -> None:
+    topics, body = 12, b"x" * (MIB // 2)
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=MIB) as host:
+        publisher, client = await host.connect(), await host.connect()
+        for number in range(topics):
+            await publisher.ask(b"(Declare t%d Round_robin Transient)" % number)
+            await client.ask(b"(Subscribe t%d From_current)" % number)
+            await client.say(b"(Request t%d 1)" % number)
+        await client.confirm()
+        waiting = host.server.memory.waiting
+        async with trio.open_nursery() as nursery:
+            for number in range(topics):
+                another = await host.connect()
+                nursery.start_soon(another.send, publish(b"t%d" % number, [body]))
+            for _ in range(topics):
+                message = await client.message()
+                assert waiting.used <= 2 * waiting.limit + len(body) + 17
+                await client.say(b"(Received t%d %d)" % (message.topic, message.id))
+
+
 async def test_a_transient_topic_holds_publishers_back_while_it_is_full(store: Path) -> None:
     count = 2000
     bodies = [b"%d " % n + b"x" * 16000 for n in range(1, count + 1)]

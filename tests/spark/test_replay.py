@@ -78,7 +78,7 @@ def test_topics_are_copied_as_they_are(
     said = capsys.readouterr()
     assert (done, said.err) == (
         0,
-        "omq: nothing is to be taken apart: stored blocks are copied, without Spark\n",
+        "omq: the messages go over as they are: stored blocks are copied, without Spark\n",
     )
     assert said.out.splitlines()[1].split() == ["headed", "15", "21", "B"]
     assert stored(target.address, f"headed-{how}") == stored(source.address, "headed")
