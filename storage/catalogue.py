@@ -15,7 +15,7 @@ from storage.sealed import seal, unseal
 
 TOPICS = b"topics"
 COUNTER = b"counter"
-_TABLES = (TOPICS, COUNTER)
+TABLES = (TOPICS, COUNTER)
 _NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
@@ -47,7 +47,7 @@ class Catalogue:
     def __init__(self, path: Path, *, map_size: int) -> None:
         """Opens the catalogue in an existing directory.  Raises DamagedFile for a damaged record."""
         self._lock = Lock()
-        self._database = Database(path, _TABLES, map_size=map_size, sync=True)
+        self._database = Database(path, TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
         with self._database.reading() as transaction:
             records = topic_records(transaction)
@@ -64,7 +64,7 @@ class Catalogue:
         ``next_id``: the id that the next new topic gets, above those of all that there ever were.  Raises
         StoreFull and StoreError.
         """
-        database = Database(path, _TABLES, map_size=map_size, sync=True)
+        database = Database(path, TABLES, map_size=map_size, sync=True)
         try:
             database.make_tables()
             with database.writing() as transaction:

@@ -45,7 +45,7 @@ from storage.records import (
 
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
-_TABLES = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
+TABLES = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 _DELETED_AT_ONCE = 256
 _FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
@@ -74,10 +74,10 @@ class Environment:
         self._checkpoints: Checkpoints | None = None
         match level:
             case Level.STRONG:
-                self._database = Database(path, _TABLES, map_size=map_size, sync=True)
+                self._database = Database(path, TABLES, map_size=map_size, sync=True)
             case Level.WEAK | Level.ASYNC:
                 prepare(path)
-                self._database = Database(path, _TABLES, map_size=map_size, sync=False)
+                self._database = Database(path, TABLES, map_size=map_size, sync=False)
                 self._checkpoints = Checkpoints(self._database, boot_id)
             case _:
                 assert_never(level)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from storage.catalogue import TABLES as CATALOGUE_TABLES
 from storage.catalogue import TopicRecord
 from storage.checkpoint import CHECKPOINT, is_readable, recover
+from storage.environment import TABLES as LEVEL_TABLES
 from storage.errors import DamagedFile
 from storage.levels import Level
 from storage.salvage import Salvage, salvage
@@ -83,7 +85,7 @@ def inspect(path: Path, boot_id: str, said: Callable[[str], None]) -> Inspection
     except DamagedFile:
         form = [f"The file {path / FORMAT_FILE} is damaged."]
     said(CATALOGUE)
-    catalogue = salvage(path / CATALOGUE, older_topics=True)
+    catalogue = salvage(path / CATALOGUE, CATALOGUE_TABLES, older_topics=True)
     damaged = _of_file(path / CATALOGUE / DATA, catalogue)
     if not damaged and catalogue.next_topic is None and catalogue.topics:
         damaged = [f"The file {path / CATALOGUE / DATA} has lost which topic id is next."]
@@ -104,7 +106,7 @@ def _inspect_level(path: Path, level: Level, catalogue: Salvage, boot_id: str) -
     rolled_back = False
     if level is not Level.STRONG and path.is_dir():
         rolled_back = recover(path, boot_id).rolled_back
-    found = salvage(path)
+    found = salvage(path, LEVEL_TABLES)
     damaged = _of_file(path / DATA, found)
     if level is not Level.STRONG and not is_readable(path):
         damaged.append(f"The file {path / CHECKPOINT} is missing or damaged.")

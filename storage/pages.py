@@ -52,6 +52,8 @@ class Entry:
     value: bytes
     tree: int | None = None
     """The root of the tree that the value is, where it is one."""
+    order: int = 0
+    """How that tree is ordered; 0 by the octets of its keys."""
     outside: range = range(0)
     """The pages that the value has for itself."""
 
@@ -179,7 +181,8 @@ class Pages:
                 value = page[value_at : value_at + length]
                 if flags & _SUBTREE:
                     if length == _TREE.size:
-                        yield Entry(key, value, _TREE.unpack(value)[-1])
+                        _, order, *_, root = _TREE.unpack(value)
+                        yield Entry(key, value, root, order)
                 else:
                     yield Entry(key, value)
 

@@ -5,7 +5,7 @@ page that neither they nor the list of free pages account for is looked at: such
 branches that were lost.  Everything that is found proves by its own checksum what it is and where it belongs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -125,8 +125,9 @@ def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int
         yield begin, end
 
 
-def salvage(path: Path, *, older_topics: bool = False) -> Salvage:
-    """What can be read of the environment in this directory; ``older_topics`` only if they are asked for.
+def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) -> Salvage:
+    """What can be read of the environment in this directory, which was made with these tables;
+    ``older_topics`` only if they are asked for.
 
     Raises NewerFormat for blocks of a later version, and OSError when a file cannot be read at all.
     """
@@ -140,13 +141,18 @@ def salvage(path: Path, *, older_topics: bool = False) -> Salvage:
         seen: set[int] = set()
         inside = bytearray(pages.count)  # 1 for each page of a large value that is whole
         if pages.metas:
-            tables = [
-                entry.tree
+            trees = [
+                entry
                 for _, entries in pages.leaves(pages.metas[0].main_root, seen)
                 for entry in entries
                 if entry.tree is not None
             ]
-            for root in tables:
+            # Their names and orders have no checksum. A start may be cut short before the first is made.
+            if not found.problems and trees and {tree.key for tree in trees} != {*tables}:
+                found.problems = ["its tables do not have the names that they were given"]
+            if not found.problems and any(tree.order for tree in trees):
+                found.problems = ["a table has another order"]
+            for root in [tree.tree for tree in trees if tree.tree is not None]:
                 for number, entries in pages.leaves(root, seen):
                     for entry in entries:
                         if _take(found, entry, number):

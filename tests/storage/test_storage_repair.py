@@ -136,6 +136,26 @@ def test_a_branch_that_is_lost_costs_no_message(tmp_path: Path) -> None:
     assert contents(path) == whole
 
 
+@pytest.mark.parametrize("table", [b"blocks", b"index", b"extents", b"topics"])
+@pytest.mark.parametrize("where", ["name", "order"])
+def test_a_bit_in_what_a_table_is_called_or_how_it_is_ordered_costs_no_message(
+    tmp_path: Path, table: bytes, where: str
+) -> None:
+    path = filled(tmp_path / "store")
+    whole = contents(path)
+    file = path / ("catalogue" if table == b"topics" else "strong") / "data.mdb"
+    content = file.read_bytes()
+    for found in re.finditer(re.escape(table), content):
+        # Behind the name stand four octets that mean nothing, and the order.
+        at = found.start() + 1 if where == "name" else found.end() + 4
+        change(file, at, bytes([content[at] ^ 2]))
+    with pytest.raises(DamagedFile, match=r"data\.mdb is damaged"):
+        opened(path)
+    assert any("is kept as" in sentence for sentence in repaired(path))
+    assert problems(path) == []
+    assert contents(path) == whole
+
+
 def test_lost_first_pages_cost_no_message(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
