@@ -105,7 +105,11 @@ static void record(enum kind kind, uint64_t file, int64_t offset, uint64_t size,
     clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t when = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     struct entry entry = {kind, (uint32_t)path_length, file, when, offset, size, length};
-    struct iovec out[MOST_PARTS + 2] = {{&entry, sizeof entry}, {(void *)path, path_length}};
+    /* No larger than needed: a handler of a signal writes to Python's wake-up socket, and its stack, which faulthandler
+     * takes from the heap, has a few KiB. */
+    struct iovec out[count + 2];
+    out[0] = (struct iovec){&entry, sizeof entry};
+    out[1] = (struct iovec){(void *)path, path_length};
     uint64_t left = length;
     for (int i = 0; i < count && left && used < MOST_PARTS; i++) {
         out[used] = parts[i];
