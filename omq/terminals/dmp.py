@@ -165,7 +165,7 @@ class DmpTerminal:
                 await self._refuse(OTHER_HOST)
             case Lease(leased, principal):
                 connections = principal.client.connections
-                if not connections.take():
+                if not await connections.take_soon():
                     if isinstance(leased, Feed):
                         leased.close()
                     await self._refuse(TOO_MANY_OF_CLIENT)

@@ -459,7 +459,7 @@ class OmqTerminal:
         if client is None:
             self._replies.add(types.Error(UNKNOWN_CLIENT))
             return False
-        if not client.connections.take():
+        if not await client.connections.take_soon():
             what = b"Connect: this client has its %d connections, the most it is configured for"
             self._replies.add(types.Error(what % (client.connections.most or 0)))
             return False
