@@ -119,7 +119,8 @@ class Store:
                 opened.pop_all()
                 return cls(path, catalogue, environments, tuple(recoveries), lock)
         except NotADirectoryError as error:
-            raise StoreError(f"The store {path} cannot be opened: {error.filename} is no directory.") from error
+            what = f"{error.filename} is no directory"
+            raise StoreError(f"The store {path} cannot be opened: {what}.") from error
         except OSError as error:
             raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
 

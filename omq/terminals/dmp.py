@@ -206,9 +206,9 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        service = FeedService(
-            self._transport, feed, principal, self._shared.config.feed_null_seconds, self._shared.untold
-        )
+        shared = self._shared
+        seconds = shared.config.feed_null_seconds
+        service = FeedService(self._transport, feed, principal, shared.memory.stalled, seconds, shared.untold)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 
