@@ -65,6 +65,8 @@ class FeedService:
                     self._ending.cancel()
         except* trio.BrokenResourceError:
             pass  # that is its right, and no news to anybody
+        finally:
+            self._forwarder.stop()
 
     def sweep(self, now: float) -> None:
         """A client that reads nothing is passed over, as any slow subscriber is."""

@@ -2,8 +2,8 @@
 
 A client that has not taken within a second what was sent to it is stalled. Then what was not sent goes back
 to the channel, and so does what its other channels were dealt. Only the message that is begun remains. Where
-the channel can give the rest of it again, a piece at a time, nothing of it is held; where not, the rest is held
-within a bound (see omq.drivers.stalled).
+the channel can give the rest of it again, a piece at a time, nothing of it is held; where not, the rest is
+held within a bound (see omq.drivers.stalled).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -105,6 +105,11 @@ class Forwarder:
         finally:
             self._over()
         return None
+
+    def stop(self) -> None:
+        """The connection is over: nothing points back at it."""
+        self._channels = tuple
+        self._end = _nothing
 
     def look(self) -> None:
         """Called about every second: whether something is being sent for so long."""
@@ -244,6 +249,10 @@ class Forwarder:
         peer = self._transport.peer()
         self._stalled.tell(f"{peer}: {topic!r}: closed in the middle of a message: {why}")
         self._end()
+
+
+def _nothing() -> None:
+    """Is to be ended any more."""
 
 
 def _at(cuts: Sequence[Cut], index: int) -> tuple[Block, int]:

@@ -171,6 +171,7 @@ class OmqTerminal:
             # Nothing here is to point back at this: so what it holds is free at once, and need not be found
             # by a garbage collection, which keeps everybody waiting.
             self._fetches.stop()
+            self._forwarder.stop()
             self._replies.clear()
             self._ready.clear()
             self._transport.close()
