@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import trio
 
 from omq.access.repeats import Repeats
+from omq.drivers.channel import SLOW_SECONDS
 
 log = logging.getLogger("omq.stalled")
 
@@ -21,20 +22,16 @@ class Holder:
 
     def __init__(self, cut_off: Callable[[str], None]) -> None:
         self.cut_off = cut_off
-        self._moved_at = trio.current_time()
-
-    @property
-    def moved_at(self) -> float:
-        """When it took something last."""
-        return self._moved_at
+        self.moved_at = trio.current_time() - SLOW_SECONDS
+        """When it took something last: at first, when it was sent what it did not take."""
 
     def moved(self) -> None:
         """It took something."""
-        self._moved_at = trio.current_time()
+        self.moved_at = trio.current_time()
 
 
 class _Message:
-    """A message and those who are in the middle of it."""
+    """A message, with the others of its block, and those who are in the middle of it."""
 
     def __init__(self, octets: int) -> None:
         self.octets = octets
@@ -67,7 +64,7 @@ class Stalled:
             held = self._messages[key] = _Message(octets)
             self.used += octets
         held.holders.add(holder)
-        self._make_room(held)
+        self._make_room()
         try:
             yield holder
         finally:
@@ -75,10 +72,9 @@ class Stalled:
             if not held.holders and self._messages.get(key) is held:
                 self._forget(key)
 
-    def _make_room(self, newest: _Message) -> None:
+    def _make_room(self) -> None:
         while self.used > self.limit and len(self._messages) > 1:
-            others = (key for key, held in self._messages.items() if held is not newest)
-            key = min(others, key=lambda other: self._messages[other].moved_at())
+            key = min(self._messages, key=lambda each: self._messages[each].moved_at())
             holders = list(self._messages[key].holders)
             self._forget(key)
             for holder in holders:
