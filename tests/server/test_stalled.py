@@ -148,8 +148,10 @@ async def test_nothing_is_held_of_what_is_stored(
                 await send_all(host, client, [body_of(number)])
             before = allocated()
             tracemalloc.reset_peak()
-            for number in range(1, count + 1):
-                readers.append(await Reader.open(host, client, way, b"(From_message %d)" % number))
+            readers = [
+                await Reader.open(host, client, way, b"(From_message %d)" % number)
+                for number in range(1, count + 1)
+            ]
             await stall(clock, host, count)
             assert tracemalloc.get_traced_memory()[1] - before < SIZE
         else:
