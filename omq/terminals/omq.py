@@ -272,8 +272,7 @@ class OmqTerminal:
         """Give the Fetch commands their turn: one block."""
         if not self._fetches.ready:
             return
-        for part in self._fetches.take():
-            await self._transport.send(part)
+        await self._transport.send_together(self._fetches.take())
         self._fetches.sent()
         if self._fetches.ready:
             self._ready[self._fetches] = None

@@ -139,7 +139,9 @@ def test_gathering_anything(frames: bytes, bounds: bytes, begin: int, end: int, 
 
 
 @needs_codec
-@given(offsets.filter(bool), st.integers(-1, 1), st.integers(-3, 3), st.integers(0, 91), st.binary(max_size=3))
+@given(
+    offsets.filter(bool), st.integers(-1, 1), st.integers(-3, 3), st.integers(0, 91), st.binary(max_size=3)
+)
 @example([0, 1 << 30], 0, 0, 17, b"")
 @example([0, (1 << 30) - 1], 0, 0, 17, b"")
 @example([0, 1 << 31, 17], 0, 0, 17, b"")
