@@ -41,6 +41,9 @@ TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
 BOUNDED = 10_000
 """Messages that are read by bounds."""
 
+SCANS = 3
+"""How many scans are measured after one another, for the same reason as below."""
+
 JOBS = 10
 """How many jobs of so few messages are measured after one another: one alone is mostly chance."""
 
@@ -131,16 +134,16 @@ class SparkBench:
             parquet = partial(spark.read.parquet, str(directory / f"{topic}.parquet"))
             constant = partial(self._constant, spark, topic)
             title = f"{size} octets"
-            theirs = self._cost(lambda: drain(parquet()))  # noqa: B023 (called here)
-            theirs_hashed = self._cost(lambda: hash_all(parquet()))  # noqa: B023
+            theirs = self._cost(lambda: drain(parquet()), SCANS)  # noqa: B023 (called here)
+            theirs_hashed = self._cost(lambda: hash_all(parquet()), SCANS)  # noqa: B023
             note(f"{title}, Parquet: processor time", "µs a row", theirs.cpu / count * 1e6)
-            floor = self._cost(lambda: drain(constant()))  # noqa: B023
+            floor = self._cost(lambda: drain(constant()), SCANS)  # noqa: B023
             note(f"{title}, a source that does nothing: processor time", "µs a row", floor.cpu / count * 1e6)
             note(f"{title}, a source that does nothing: against Parquet", "x", floor.cpu / theirs.cpu)
             for way, where in (("server", self._served()), ("path", {"path": str(directory / "store")})):
                 scan = partial(self._scan, spark, topic, where)
-                ours = self._cost(lambda: drain(scan()))  # noqa: B023
-                hashed = self._cost(lambda: hash_all(scan()))  # noqa: B023
+                ours = self._cost(lambda: drain(scan()), SCANS)  # noqa: B023
+                hashed = self._cost(lambda: hash_all(scan()), SCANS)  # noqa: B023
                 with Peak() as peak:  # by itself: looking at all processes takes time too
                     drain(scan())
                 name = f"{title}, {way}"
@@ -153,12 +156,12 @@ class SparkBench:
                 note(f"{name}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
                 if topic == "small":
                     end = min(count, BOUNDED) + 1
-                    bounded = self._cost(partial(self._bounded, spark, topic, where, end))
+                    bounded = self._cost(partial(self._bounded, spark, topic, where, end), JOBS)
                     few = f"{end - 1} of {count} by offsets, {way}"
-                    note(f"{few}: of the scan's time", "x", bounded.wall / JOBS / ours.wall, "below 0.1x")
-                    note(f"{few}: wall clock of a job", "ms", bounded.wall / JOBS * 1e3)
-        idle = self._cost(partial(idle_jobs, spark))
-        note("a job of Spark without any source: wall clock", "ms", idle.wall / JOBS * 1e3)
+                    note(f"{few}: of the scan's time", "x", bounded.wall / ours.wall, "below 0.1x")
+                    note(f"{few}: wall clock of a job", "ms", bounded.wall * 1e3)
+        idle = self._cost(lambda: drain(spark.range(0, PARTS, 1, PARTS)), JOBS)
+        note("a job of Spark without any source: wall clock", "ms", idle.wall * 1e3)
         self._copies += 1
         count = self._count("small")
         for name, title in (("arrow", "republished through Spark"), ("copy", "replay, server to itself"),
@@ -213,8 +216,7 @@ class SparkBench:
         return spark.read.format("constant").options(**options).load()
 
     def _bounded(self, spark: SparkSession, topic: str, place: dict[str, str], end: int) -> None:
-        for _ in range(JOBS):
-            drain(self._scan(spark, topic, place, minPartitions=1, endingOffsets=f'{{"{topic}": {end}}}'))
+        drain(self._scan(spark, topic, place, minPartitions=1, endingOffsets=f'{{"{topic}": {end}}}'))
 
     def _republish(self, spark: SparkSession, target: str) -> None:
         rows = self._scan(spark, "small", self._served()).select("value")
@@ -242,16 +244,19 @@ class SparkBench:
         if found.next - found.first != count:
             raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")
 
-    def _cost(self, work: Callable[[], None]) -> "Cost":
+    def _cost(self, work: Callable[[], None], times: int = 1) -> "Cost":
+        """What the work costs once, if it is done so many times after one another."""
         gc.collect()
         server = self._system.cpu_seconds()
         own, below = time.process_time(), descendants_cpu(os.getpid(), self._system.pid)
         start = time.perf_counter()
-        work()
+        for _ in range(times):
+            work()
         wall = time.perf_counter() - start
         own = time.process_time() - own
         server = self._system.cpu_seconds() - server
-        return Cost(wall, own, server, own + server + descendants_cpu(os.getpid(), self._system.pid) - below)
+        cpu = own + server + descendants_cpu(os.getpid(), self._system.pid) - below
+        return Cost(wall / times, own / times, server / times, cpu / times)
 
 
 @dataclass(frozen=True)
@@ -278,12 +283,6 @@ def make_text(number: int, size: int) -> bytes:
 def drain(rows: DataFrame) -> None:
     """Make every row, and drop it."""
     rows.write.format("noop").mode("overwrite").save()
-
-
-def idle_jobs(spark: SparkSession) -> None:
-    """Jobs that read nothing."""
-    for _ in range(JOBS):
-        drain(spark.range(0, PARTS, 1, PARTS))
 
 
 def hash_all(rows: DataFrame) -> None:
