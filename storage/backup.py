@@ -58,7 +58,7 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
             to.rmdir()
         part.rename(to)
         sync_directory(to.parent)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         shutil.rmtree(part, ignore_errors=True)
         raise
     return size

@@ -231,7 +231,7 @@ class Database:
                     except lmdb.NotFoundError:
                         pass  # make_tables makes it, when the caller is ready for the first write
                 self._require_our_tables()
-            except BaseException:
+            except BaseException:  # Ctrl-C, too
                 self._environment.close()
                 raise
 

@@ -142,7 +142,7 @@ def _renew_level(
         for topic in sorted(old.known):
             _copy(found.path / name, level, topic, environment)
         environment.set_positions(old.positions)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         environment.close(clean=False)
         raise
     environment.close()

@@ -1,7 +1,8 @@
 """The Trio client library: `async with omq.client.connect("omq://host:port") as client: ...`."""
 
 from omq.client.bulk import Blocks
-from omq.client.client import Client, Connecting, connect, warn_of_gap
+from omq.client.client import Client
+from omq.client.connecting import Connecting, connect, warn_of_gap
 from omq.client.errors import (
     ConnectionFailed,
     ConnectionLost,

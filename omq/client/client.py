@@ -1,46 +1,27 @@
-"""A client: what a program says to a server, over one connection after another."""
+"""A client: what a program says to a server."""
 
-import itertools
-import logging
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from types import TracebackType
 
-import trio
 from trio.lowlevel import current_task
 
 from omq.client import bulk
-from omq.client.address import parse_url
 from omq.client.connection import Connection
-from omq.client.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    Gap,
-    HandshakeRefused,
-    OmqError,
-    ProtocolError,
-    ReplyBlocked,
-    ServerError,
-)
-from omq.client.fast import Opened, SinkBlock, feed_block
+from omq.client.connections import Connections
+from omq.client.errors import ConnectionLost, ServerError
+from omq.client.fast import SinkBlock, feed_block
 from omq.client.feed import Feed
-from omq.client.ledger import Ledger
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
-from omq.client.network import Security
-from omq.client.replies import Answer, AnsweredCommand
+from omq.client.replies import Answer, AnsweredCommand, unexpected
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
-from omq.protocol.credentials import File, client_context
 from omq.protocol.topics import check_topic
 from omq.protocol.types import (
     BlockInfo,
     BlockList,
     Blocks,
-    Confirm,
     Declare,
     Declared,
     Delete,
@@ -58,26 +39,8 @@ from omq.protocol.types import (
     Topics,
 )
 
-log = logging.getLogger("omq.client")
-
-SHORTEST_PAUSE = 0.05
-LONGEST_PAUSE = 5.0
-"""Seconds between attempts to connect again; until a server answers, each is about twice the one before."""
-
-FINISH_SECONDS = 10.0
-"""How long the server has to read what was sent last, and to close."""
-
-BREAK_OFF_SECONDS = 0.5
-"""The same when the client is left by an exception."""
-
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
-
-NOT_LET_IN = "Connect: "
-"""How an Error begins that says why the server does not let this client in: not now, or not at all."""
-
-UNKNOWN_CLIENT = "Connect: no client has this name and secret"
-"""Not at all: it would be the same the next time."""
 
 MOST_STARTS = 1024
 
@@ -85,24 +48,6 @@ EVERYTHING = 2**63 - 1
 """A count of messages that reaches to the newest one."""
 
 Name = bytes | str
-
-
-def warn_of_gap(gap: Gap) -> None:
-    """What is done with a gap when nothing else is asked for: a warning in the log."""
-    log.warning("%r: messages %d to %d are missing: %s", gap.topic, gap.first, gap.last, gap.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a client connects; see `connect` for their meaning."""
-
-    host: str
-    port: int
-    security: Security | None
-    id: bytes = field(repr=False)  # there may be a secret in it
-    reconnect: bool
-    on_gap: Callable[[Gap], None]
-    connect_seconds: float
 
 
 class Client:
@@ -114,17 +59,10 @@ class Client:
     topic's name is empty or longer than 255 octets.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._connection: Connection | None = None
-        self._changed = trio.lowlevel.ParkingLot()  # a connection has come, or none will
-        self._failure: OmqError | None = None
-        self._ledger = Ledger()
-        self._numbers = itertools.count(1)
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._ledger = connections.ledger
         self._starts: dict[Name, bytes] = {}
-        self._subscriptions: dict[Subscription, None] = {}
-        self._opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
-        self._leaving = False
 
     # -- topics --------------------------------------------------------------------------------------------
 
@@ -139,7 +77,7 @@ class Client:
             case Declared(declared):
                 return declared
             case other:
-                raise _unexpected(other)
+                raise unexpected(other)
 
     async def delete(self, topic: Name) -> Topic:
         """Delete a topic with all its messages; its subscriptions end. Raises ServerError."""
@@ -147,7 +85,7 @@ class Client:
             case Deleted(deleted):
                 return deleted
             case other:
-                raise _unexpected(other)
+                raise unexpected(other)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Every topic of the server, with its types, counts and ids."""
@@ -155,7 +93,7 @@ class Client:
             case TopicList(infos):
                 return infos
             case other:
-                raise _unexpected(other)
+                raise unexpected(other)
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -171,13 +109,13 @@ class Client:
         line = publish_line(start, body)
         if current_task() is not self._ledger.publisher:
             self._ledger.see()
-        connection = self._connection
+        connection = self._connections.current
         if connection is not None and not connection.failed:
             try:
                 await connection.send(line, 1)
                 return
             except ConnectionLost:
-                if not self._settings.reconnect:
+                if not self._connections.settings.reconnect:
                     raise
         await self._send(line, 1)
 
@@ -236,9 +174,9 @@ class Client:
         """
         self._ledger.see_asking()
         try:
-            connection = await self._live()
+            connection = await self._connections.live()
             end = self._ledger.published
-            await self._ask(connection, own=False)
+            await self._connections.ask(connection, own=False)
         except ConnectionLost:
             self._ledger.loss_told(to_all=True)
             raise
@@ -257,7 +195,7 @@ class Client:
         connection = await self._queue(line, 1)
         number = self._ledger.published
         try:
-            await self._ask(connection, own=True)
+            await self._connections.ask(connection, own=True)
         except ConnectionLost:
             self._ledger.loss_told(to_all=False)
             raise
@@ -268,15 +206,8 @@ class Client:
         has become of them is left for `confirm` to tell. Raises ConnectionLost when there is no answer.
         """
         started = time.perf_counter()
-        await self._ask(await self._live(), own=False)
+        await self._connections.ask(await self._connections.live(), own=False)
         return time.perf_counter() - started
-
-    async def _ask(self, connection: Connection, *, own: bool) -> None:
-        """Wait for the answer to a Confirm; what it says is in the ledger."""
-        try:
-            await connection.call(Confirm(next(self._numbers)), own=own)
-        except ServerError as error:
-            log.debug("%s", error)
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
@@ -301,13 +232,13 @@ class Client:
 
         Raises ServerError when the server refuses.
         """
-        subscription = Subscription(_name(topic), replay, credit, capacity, self._settings.on_gap)
-        self._subscriptions[subscription] = None
+        subscription = Subscription(_name(topic), replay, credit, capacity, self._connections.settings.on_gap)
+        self._connections.subscriptions[subscription] = None
         connection: Connection | None = None
         asked = True
         try:
-            connection = await self._live()
-            if self._settings.reconnect and credit is None and isinstance(replay, FromCurrent):
+            connection = await self._connections.live()
+            if self._connections.settings.reconnect and credit is None and isinstance(replay, FromCurrent):
                 # Where "current" is, in case the connection is lost before the first message.
                 infos = {info.topic: info for info in await self.topics()}
                 info = infos.get(subscription.name)
@@ -321,8 +252,8 @@ class Client:
                 raise subscription.error
             yield subscription
         finally:
-            del self._subscriptions[subscription]
-            current = self._connection if subscription.topic is not None else connection
+            del self._connections.subscriptions[subscription]
+            current = self._connections.current if subscription.topic is not None else connection
             subscription.close()
             if asked and current is not None and not subscription.finished_by_server:
                 current.leave(subscription.name)
@@ -337,7 +268,7 @@ class Client:
             case BlockList(blocks):
                 return blocks
             case other:
-                raise _unexpected(other)
+                raise unexpected(other)
 
     def fetch(
         self, topic: Name, first: int = 1, count: int = EVERYTHING
@@ -351,7 +282,7 @@ class Client:
 
         Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.bulk.Blocks`.
         """
-        settings = self._settings
+        settings = self._connections.settings
         return bulk.fetching(
             settings.host,
             settings.port,
@@ -383,8 +314,8 @@ class Client:
         Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink goes on when
         the client's connection is lost; when its own is, it is not made again.
         """
-        heads = Heads(None if producer is None else _octets(producer), first)
-        return SinkBlock(self._opened, self._live, _name(topic), heads)
+        heads = Heads(None if producer is None else octets_of(producer), first)
+        return SinkBlock(self._connections.opened, self._connections.live, _name(topic), heads)
 
     def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:  # noqa: B008
         """`async with client.feed(topic) as feed:` receives a topic on a connection made for speed (DMP).
@@ -399,41 +330,33 @@ class Client:
         Entering raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed whose connection
         is lost is not made again.
         """
-        return feed_block(self._opened, self._live, _name(topic), replay)
+        return feed_block(self._connections.opened, self._connections.live, _name(topic), replay)
 
-    # -- the connection underneath -------------------------------------------------------------------------
-
-    async def _live(self) -> Connection:
-        """The connection there is, or the next one. Raises the reason when there will be none."""
-        while self._connection is None or self._connection.failed:
-            if self._failure is not None:
-                raise self._failure
-            await self._changed.park()
-        return self._connection
+    # -- the connections underneath ------------------------------------------------------------------------
 
     async def _call(self, command: AnsweredCommand) -> Answer:
-        return await (await self._live()).call(command)
+        return await (await self._connections.live()).call(command)
 
     async def _send(self, octets: bytes, messages: int) -> None:
         while True:
-            connection = await self._live()
+            connection = await self._connections.live()
             try:
                 await connection.send(octets, messages)
                 return
             except ConnectionLost:
                 # Nothing of it was queued, so it can be given to the next connection.
-                if not self._settings.reconnect:
+                if not self._connections.settings.reconnect:
                     raise
 
     async def _queue(self, octets: bytes, messages: int) -> Connection:
         """`_send`, but the caller goes on before anybody else; says over which connection it went."""
         while True:
-            connection = await self._live()
+            connection = await self._connections.live()
             try:
                 await connection.queue(octets, messages)
                 return connection
             except ConnectionLost:
-                if not self._settings.reconnect:
+                if not self._connections.settings.reconnect:
                     raise
 
     def _new_start(self, topic: Name) -> bytes:
@@ -442,218 +365,14 @@ class Client:
         start = self._starts[topic] = publish_start(_name(topic))
         return start
 
-    async def connect(self) -> Connection:
-        """Open a connection. Raises ConnectionFailed and HandshakeRefused."""
-        settings = self._settings
-        return await Connection.open(
-            settings.host,
-            settings.port,
-            settings.security,
-            settings.id,
-            settings.connect_seconds,
-            self._ledger,
-            self._opened.news,
-        )
 
-    async def run(self, connection: Connection) -> None:
-        """Serve `connection`, and if so asked those that follow it, until there will be no other."""
-        pause = SHORTEST_PAUSE
-        resuming = False
-        while True:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connection.run)
-                if not resuming or await self._resume(connection):
-                    self._connection = connection
-                    self._changed.unpark_all()
-            self._connection = None
-            for subscription in self._subscriptions:
-                subscription.disconnected()
-            failure = connection.failure()
-            said = failure.server_error or ""
-            final = isinstance(failure, ProtocolError) or said.startswith(UNKNOWN_CLIENT)
-            if not self._settings.reconnect or self._leaving or final:
-                self._give_up(failure)
-                return
-            log.warning("%s; connecting again", failure)
-            if connection.heard_from and not said.startswith(NOT_LET_IN):
-                pause = SHORTEST_PAUSE
-            while True:
-                await trio.sleep(random.uniform(pause / 2, pause))
-                pause = min(2 * pause, LONGEST_PAUSE)
-                try:
-                    connection = await self.connect()
-                    break
-                except ConnectionFailed as error:
-                    log.info("%s", error)
-                except HandshakeRefused as error:
-                    self._give_up(error)
-                    return
-            resuming = True
-
-    def _give_up(self, failure: OmqError) -> None:
-        self._failure = failure
-        for subscription in self._subscriptions:
-            subscription.fail(failure)
-        self._changed.unpark_all()
-
-    async def _resume(self, connection: Connection) -> bool:
-        """See that the server answers, and subscribe again where each subscription had got to.
-
-        False when this connection ended too.
-        """
-        subscriptions = [one for one in self._subscriptions if one.topic is not None and not one.finished]
-        try:
-            if not subscriptions:
-                await self._ask(connection, own=False)
-                return True
-            answer = await connection.call(Topics())
-            if not isinstance(answer, TopicList):
-                raise _unexpected(answer)
-            infos = {info.id: info for info in answer.topics}
-            for subscription in subscriptions:
-                info = infos.get(subscription.topic.id) if subscription.topic is not None else None
-                if info is None or info.topic != subscription.name:
-                    log.warning("%r was deleted while the connection was lost", subscription.name)
-                    subscription.end()
-                    continue
-                if subscription not in self._subscriptions:
-                    continue  # its owner left meanwhile
-                try:
-                    await connection.subscribe(subscription, subscription.resume(info))
-                except (ServerError, ReplyBlocked) as error:
-                    subscription.fail(error)
-                if subscription not in self._subscriptions:
-                    connection.leave(subscription.name)
-        except ConnectionLost:
-            return False
-        return True
-
-    async def finish(self) -> None:
-        """The proper end: what was sent leaves, and is read by the server.
-
-        Raises ConnectionLost when published messages may not have arrived, and PublishRefused when the
-        server refused some and nobody was told.
-        """
-        self._leaving = True
-        connection = self._connection
-        if connection is not None:
-            in_doubt = self._ledger.unsettled
-            try:
-                with trio.fail_after(FINISH_SECONDS):
-                    await connection.finish()
-            except trio.TooSlowError as error:
-                if in_doubt:
-                    late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
-                    raise ConnectionLost(late) from error
-                log.warning("the server did not close within %g s", FINISH_SECONDS)
-            except ConnectionLost as error:
-                if in_doubt:
-                    raise
-                log.debug("at the end: %s", error)
-        self._ledger.tell_untold()
-
-    async def break_off(self) -> None:
-        """The end after an exception: what was sent still leaves if that takes no time to speak of."""
-        self._leaving = True
-        connection = self._connection
-        if connection is not None:
-            with trio.move_on_after(BREAK_OFF_SECONDS, shield=True):
-                try:
-                    await connection.finish()
-                except ConnectionLost as error:
-                    log.debug("after an exception: %s", error)
-
-
-class Connecting(AbstractAsyncContextManager[Client]):
-    """The block within which a client is connected; it owns the client's tasks."""
-
-    # No generator with a nursery in it: the nursery would wrap what the block raises into a group, and nobody
-    # could write `except ServerError` around it.
-
-    def __init__(self, settings: Settings) -> None:
-        self._client = Client(settings)
-        self._manager = trio.open_nursery()
-        self._nursery: trio.Nursery | None = None
-
-    async def __aenter__(self) -> Client:
-        self._client._ledger.see()
-        connection = await self._client.connect()
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._client.run, connection)
-        self._client._connection = connection
-        return self._client
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._nursery is None:
-            raise RuntimeError("left without being entered")
-        try:
-            if error is None:
-                await self._client.finish()
-            else:
-                await self._client.break_off()
-        finally:
-            self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)
-
-
-def connect(
-    url: str = "omq://127.0.0.1:7730",
-    *,
-    id: Name = b"omq.client",
-    reconnect: bool = False,
-    on_gap: Callable[[Gap], None] = warn_of_gap,
-    connect_seconds: float = 10.0,
-    ca: File | None = None,
-    certificate: File | None = None,
-    key: File | None = None,
-) -> Connecting:
-    """Connect to a server: `async with connect("omq://host:port", id="prices-feed") as client:`.
-
-    `id` is who we say we are; the server logs it, up to the first colon. Connecting, handshake included,
-    takes at most `connect_seconds`. A server that knows its clients wants to see `NAME:SECRET`. When that is
-    refused, it is not tried again, with `reconnect` either.
-
-    With `omqs://host:port` everything goes through TLS, and the server must show a certificate for this host:
-    one that the authorities in the file `ca` vouch for, or without it those whom the system trusts. A server
-    that wants to see a certificate of ours is shown that in the file `certificate`, whose private key is in
-    `key`, or else in the same file.
-
-    With `reconnect`, a lost connection is made again, as often as it takes (the first one is tried once);
-    commands that were waiting for an answer still raise ConnectionLost, and so does the `confirm` after
-    publishes of unknown fate. Subscriptions go on: of persistent broadcast topics behind the last
-    message seen, without loss or repeat; of the others with the current messages, and `on_gap` is called with
-    what a transient broadcast topic sent meanwhile. With credit, messages not confirmed come again, here or
-    elsewhere.
-
-    `on_gap` is also called when the server itself has lost messages of a subscription. It is called by the
-    task that iterates, when it gets there. By default it logs a warning.
-
-    Leaving the block without an exception sends what was published and sees that the server has read
-    it. Raises ConnectionFailed and HandshakeRefused when entered, ConnectionLost and PublishRefused when
-    left, and ValueError at once for a bad `url` and for files that cannot be used.
-    """
-    host, port, tls = parse_url(url)
-    security = None
-    if tls:
-        security = Security(client_context(ca, certificate, key), host)
-    elif ca is not None or certificate is not None or key is not None:
-        raise ValueError("certificates are for omqs://, and this address begins with omq://")
-    return Connecting(Settings(host, port, security, _octets(id), reconnect, on_gap, connect_seconds))
-
-
-def _octets(name: Name) -> bytes:
+def octets_of(name: Name) -> bytes:
     return name.encode() if isinstance(name, str) else name
 
 
 def _name(topic: Name) -> bytes:
-    octets = _octets(topic)
+    octets = octets_of(topic)
     problem = check_topic(octets)
     if problem is not None:
         raise ValueError(problem)
     return octets
-
-
-def _unexpected(answer: Answer) -> RuntimeError:
-    return RuntimeError(f"a {type(answer).__name__} got through to one who asked for something else")

@@ -58,7 +58,7 @@ async def open_dmp(
                 # Nobody sends to an idle sink, so only the system can find out that its server has vanished.
                 stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 return await _show(stream, lease, purpose)
-            except BaseException:
+            except BaseException:  # cancelled, too
                 stream.socket.close()
                 raise
     except trio.TooSlowError as error:

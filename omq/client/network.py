@@ -101,7 +101,7 @@ async def open_stream(host: str, port: int, security: Security | None) -> Stream
     except TlsError as error:
         stream.socket.close()
         raise trio.BrokenResourceError(f"TLS: {error}") from error
-    except BaseException:
+    except BaseException:  # cancelled, too
         stream.socket.close()
         raise
     return tls

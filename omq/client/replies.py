@@ -105,3 +105,7 @@ def gap_in(constructor: str, name: bytes, octets: bytes) -> Gap | None:
     if match is None:
         return None
     return Gap(name, int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))
+
+
+def unexpected(answer: Answer) -> RuntimeError:
+    return RuntimeError(f"a {type(answer).__name__} got through to one who asked for something else")

@@ -27,7 +27,7 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
                     raise HandshakeRefused(f"{where} does not speak version {VERSION_ONE} of omq")
                 if answer != handshake.ACCEPTED:
                     raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
-            except BaseException:
+            except BaseException:  # cancelled, too
                 stream.socket.close()
                 raise
     except trio.TooSlowError as error:

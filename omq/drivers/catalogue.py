@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -15,6 +15,7 @@ from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
@@ -50,12 +51,13 @@ class Catalogue:
         self._config = config
         self._store = store
         self._nursery = nursery
-        self.writers = {level: Writer(store.level(level), memory.posted) for level in Level}
+        self.ids = Reservations(self._reserve)
+        self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
         self._resources = Resources(
             memory=memory,
             readers=trio.CapacityLimiter(READERS),
             listers=trio.CapacityLimiter(1),
-            reserve=self._reserve,
+            ids=self.ids,
         )
         self._drivers: dict[bytes, Driver] = {}
         self._records: dict[int, TopicRecord] = {}
@@ -293,10 +295,11 @@ class Catalogue:
 
     # -- the store -----------------------------------------------------------------------------------------
 
-    async def _reserve(self, topic: int, upto: int) -> None:
-        await trio.to_thread.run_sync(self._store.catalogue.reserve, {topic: upto})
-        if topic in self._records:  # not deleted meanwhile
-            self._records[topic] = dataclasses.replace(self._records[topic], reserved=upto)
+    async def _reserve(self, bounds: Mapping[int, int]) -> None:
+        """See `storage.catalogue.Catalogue.reserve`."""
+        await trio.to_thread.run_sync(self._store.catalogue.reserve, bounds)
+        for topic in bounds.keys() & self._records.keys():  # the others were deleted meanwhile
+            self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
 
     async def _in_store(self, function: Callable[[], T]) -> T:
         """Run a call of the store's catalogue in a thread; its errors become refusals."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
@@ -26,9 +27,6 @@ from storage.errors import DamagedBlock, StoreError
 from storage.lookup import StoredBlock
 
 log = logging.getLogger("omq.driver")
-
-IDS_RESERVED = 1 << 20
-"""How many ids are reserved at a time for messages that a power failure may take back (design, section 6)."""
 
 READ_OCTETS = 1 << 20
 """How much one read of the store brings: enough to amortise the thread, little enough to share memory."""
@@ -46,8 +44,7 @@ class Resources:
     readers: trio.CapacityLimiter
     listers: trio.CapacityLimiter
     """For lists of what is stored: work for the interpreter, which every thread takes from all others."""
-    reserve: Callable[[int, int], Awaitable[None]]
-    """Reserve durably, for a topic id, all ids below another."""
+    ids: Reservations
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,6 @@ class Driver(ABC):
         self._used = False
         self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
         self._unreadable = Complaints(log, f"{opening.topic.topic!r} cannot be read")
-        self._reserving = trio.Lock()
         self._time = opening.time
 
     @property
@@ -173,11 +169,7 @@ class Driver(ABC):
     async def reserve(self, count: int) -> None:
         """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
         while self.next_id + count > self.reserved:
-            async with self._reserving:
-                upto = self.next_id + count + IDS_RESERVED
-                if upto > self.reserved:
-                    await self.resources.reserve(self.topic.id, upto)
-                    self.reserved = upto
+            await self.resources.ids.reserve({self: count})
 
     def now(self) -> int:
         """Microseconds since the epoch, never going back within a topic."""

@@ -17,9 +17,9 @@ from omq.drivers.budget import Budget
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import for_clients
+from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
-from omq.protocol.types import Topic
 from storage.batches import Batch, joined
 from storage.blocks import Block
 from storage.environment import Environment
@@ -37,17 +37,12 @@ log = logging.getLogger("omq.writer")
 T = TypeVar("T")
 
 
-class Stored(Protocol):
+class Stored(Numbered, Protocol):
     """What the writer needs of a driver."""
 
-    topic: Topic
-    next_id: int
     deleted: bool
     failures: int
     """How many commits failed to store what was posted."""
-
-    async def reserve(self, count: int) -> None:
-        """See that the next `count` ids may be handed out."""
 
     def now(self) -> int:
         """Microseconds since the epoch, never going back."""
@@ -96,13 +91,14 @@ class Portion:
 class Writer:
     """Owns the writing side of one environment; `run` is its task."""
 
-    def __init__(self, environment: Environment, budget: Budget) -> None:
+    def __init__(self, environment: Environment, budget: Budget, ids: Reservations) -> None:
         self.environment = environment
         self.refusal: str | None = None
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
         self._budget = budget
+        self._ids = ids
         self._complaints = Complaints(log, "cannot store")
         self._posts: deque[Post] = deque()
         self._signal = Signal()
@@ -154,9 +150,17 @@ class Writer:
         failures: dict[Stored, str] = {}
         portions: dict[Stored, Portion] = {}
         async with self._lock:
-            for driver, posts in posts_of.items():
+            for driver in posts_of:
                 if self.refusal is not None or driver.deleted:
                     failures[driver] = self.refusal or "the topic was deleted"
+            counts = {
+                driver: sum(post.batch.count for post in posts)
+                for driver, posts in posts_of.items()
+                if driver not in failures
+            }
+            failures |= await self._reserve(counts)
+            for driver, posts in posts_of.items():
+                if driver in failures:
                     continue
                 try:
                     portion = await self._portion(driver, posts)
@@ -185,7 +189,6 @@ class Writer:
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
             posts, sequences = await self._without_repeated(driver, posts)
-        await driver.reserve(sum(post.batch.count for post in posts))
         return Portion(blocks_from(driver, posts), sequences)
 
     async def _without_repeated(
@@ -206,6 +209,20 @@ class Writer:
         return new, {
             producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
         }
+
+    async def _reserve(self, counts: Mapping[Stored, int]) -> dict[Stored, str]:
+        """Ids for all topics in one commit; when that fails, topic by topic, as with `_append`."""
+        try:
+            await self._ids.reserve(counts)
+        except StoreError as problem:
+            if len(counts) == 1:
+                self._complaints.add(problem)
+                return dict.fromkeys(counts, for_clients(problem))
+            failures: dict[Stored, str] = {}
+            for driver, count in counts.items():
+                failures |= await self._reserve({driver: count})
+            return failures
+        return {}
 
     async def _append(self, portions: Mapping[Stored, Portion]) -> dict[Stored, str]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""

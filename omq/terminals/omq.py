@@ -481,9 +481,27 @@ class OmqTerminal:
         self._replies.add(types.Error(text))
 
     async def _publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
+        if len(runs) > 1:
+            await self._reserve(runs)
         for topic, batches in runs.items():
             await self._publish(topic, joined(batches))
         runs.clear()
+
+    async def _reserve(self, runs: dict[bytes, list[Batch]]) -> None:
+        """Reserve ids for all transient topics among these at once: one by one each would wait for the disk.
+
+        For persistent ones the writer does the same.
+        """
+        counts: dict[Driver, int] = {}
+        for topic, batches in runs.items():
+            driver = self._catalogue.lookup(topic)
+            if driver is not None and not driver.is_persistent and topic in self._client.rights.publish:
+                counts[driver] = sum(batch.count for batch in batches)
+        try:
+            with self._liveness.excused():
+                await self._catalogue.ids.reserve(counts)
+        except StoreError as problem:
+            log.debug("%s", problem)  # and each topic, which tries it alone next, tells its publisher
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
         await self._room_for_replies()

@@ -105,7 +105,7 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
         from storage.spark.tls_wire import TlsWire
 
         return TlsWire(connected, security.context, security.name)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
         connected.close()
         raise
 

@@ -221,7 +221,7 @@ class Connection:
             self._greet()
             self._wire.be_patient()
             self._say(Connect(VERSION_ONE, id))
-        except BaseException:
+        except BaseException:  # Ctrl-C, too
             self.close()
             raise
 

@@ -18,8 +18,8 @@ from omq.client import (
     Subscription,
     Sync,
     Transient,
+    connections,
 )
-from omq.client import client as client_module
 
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: trio.Nursery) -> Running:
@@ -165,7 +165,7 @@ async def test_restarts_in_a_row_do_not_make_the_pauses_longer(
         pauses.append(longest)
         return shortest
 
-    monkeypatch.setattr(client_module.random, "uniform", longest)
+    monkeypatch.setattr(connections.random, "uniform", longest)
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client, AsyncExitStack() as stack:
         if subscribed:
@@ -177,4 +177,4 @@ async def test_restarts_in_a_row_do_not_make_the_pauses_longer(
             running = await restarted(running, open_omq, nursery)
             await client.topics()
             first_pauses.append(pauses[before])
-    assert first_pauses == [client_module.SHORTEST_PAUSE] * 4
+    assert first_pauses == [connections.SHORTEST_PAUSE] * 4

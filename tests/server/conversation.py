@@ -198,7 +198,7 @@ class Host:
         try:
             with trio.fail_after(PATIENCE):
                 await opened.connect(("127.0.0.1", self.port))
-        except BaseException:
+        except BaseException:  # nobody else closes it
             opened.close()
             raise
         conversation = Conversation(trio.SocketStream(opened))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from omq.client import Client, FromBeginning, Gap, Message, TopicInfo, connect
+from storage.environment import Environment
 from storage.records import Position
 
 from .conversation import InProcess, serving
@@ -37,7 +38,7 @@ async def everything(client: Client, info: TopicInfo) -> list[Message]:
     return found
 
 
-def environment(host: InProcess, level: str):  # type: ignore[no-untyped-def]
+def environment(host: InProcess, level: str) -> Environment:
     """What is stored at a level."""
     return next(
         writer.environment for known, writer in host.server._catalogue.writers.items() if known.value == level

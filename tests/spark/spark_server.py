@@ -11,7 +11,7 @@ from server_command import RunningServer, running_server
 
 from omq.access.hashes import hash_of
 from omq.client import connect
-from omq.client.client import Connecting
+from omq.client.connecting import Connecting
 
 PATIENCE = 90
 """Seconds after which something that was promised is taken for missing: Java may have to start first."""

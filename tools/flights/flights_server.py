@@ -80,6 +80,6 @@ async def server_in(directory: Path) -> AsyncIterator[Server]:
         await server.start()
         yield server
         await server.stop()
-    except BaseException:
+    except BaseException:  # Ctrl-C and cancellation, too
         await server.kill()
         raise

@@ -1,0 +1,67 @@
+"""Ids are reserved on disk before the first message of a topic: for many topics at once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from omq.protocol.types import Confirmed
+from storage.catalogue import Catalogue
+from storage.errors import Limit, StoreFull
+
+from .conversation import PERSISTENCES, InProcess, publish, serving
+
+TOPICS = [b"t%d" % number for number in range(40)]
+
+EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
+
+
+def commits(host: InProcess) -> int:
+    """How often the catalogue was written."""
+    database = host.server._catalogue._store.catalogue._database
+    return int(database._environment.info()["last_txnid"])
+
+
+@EVERY
+async def test_first_messages_of_many_topics_share_their_commits(store: Path, persistence: bytes) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        for topic in TOPICS:
+            await client.ask(b"(Declare %b Broadcast %b)" % (topic, persistence))
+        before = commits(host)
+        await client.send(b"".join(publish(topic, [b"first"]) for topic in TOPICS) + b"(Confirm 1)\n")
+        assert await client.frame() == Confirmed(1)
+        # One each would be forty. What was sent may arrive in pieces, and the writer begins with the first.
+        assert 0 < commits(host) - before <= 5
+        again = commits(host)
+        await client.send(b"".join(publish(topic, [b"second"]) for topic in TOPICS) + b"(Confirm 2)\n")
+        assert await client.frame() == Confirmed(2)
+        assert commits(host) == again
+        assert [info.last for info in (await client.topics()).values()] == [2] * len(TOPICS)
+
+
+@EVERY
+async def test_a_topic_whose_ids_cannot_be_reserved_fails_alone(
+    store: Path, persistence: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Catalogue.reserve
+    async with serving(store) as host:
+        client = await host.connect()
+        for topic in TOPICS:
+            await client.ask(b"(Declare %b Broadcast %b)" % (topic, persistence))
+        unlucky = (await client.topics())[TOPICS[7]].id
+
+        def refuse(self: Catalogue, bounds: Mapping[int, int]) -> None:
+            if unlucky in bounds:
+                raise StoreFull(Limit.DISK, "There is no room on disk.")
+            reserve(self, bounds)
+
+        monkeypatch.setattr(Catalogue, "reserve", refuse)
+        await client.send(b"".join(publish(topic, [b"first"]) for topic in TOPICS) + b"(Confirm 1)\n")
+        assert (await client.error()).startswith(b"Publish t7: ")
+        assert (await client.error()).startswith(b"Confirm 1: ")
+        infos = await client.topics()
+        assert {name for name, info in infos.items() if info.last == 0} == {TOPICS[7]}
+        monkeypatch.setattr(Catalogue, "reserve", reserve)
+        await client.send(publish(TOPICS[7], [b"again"]) + b"(Confirm 2)\n")
+        assert await client.frame() == Confirmed(2)
