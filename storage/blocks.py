@@ -302,11 +302,11 @@ def _unpack(topic: int, first: int, value: Octets) -> Block:
     if reserved or not sizes_allowed or frames_end + side != len(view):
         raise DamagedBlock(topic, first, first + count - 1, "its sizes contradict one another")
     offsets = view[_ARRAYS_AT:offsets_end]
-    if not numbers.rises(offsets, count, size, FRAME_HEADER):
+    if not codec.rises(offsets, count, size, FRAME_HEADER):
         raise DamagedBlock(topic, first, first + count - 1, "its frames overlap or are too short")
     deltas = view[offsets_end:deltas_end] if flags & _DELTAS else None
     heads = Heads(view[deltas_end:frames_at], view[frames_end:]) if flags & _HEADS else None
-    if heads is not None and not numbers.rises(heads.offsets, count, side, 0):
+    if heads is not None and not codec.rises(heads.offsets, count, side, 0):
         raise DamagedBlock(topic, first, first + count - 1, "its heads overlap")
     return Block(topic, first, count, time, view[frames_at:frames_end], offsets, deltas, heads)
 

@@ -7,7 +7,7 @@ the rest, which the plain functions then do or refuse: so both give the same val
 import os
 from collections.abc import Sequence
 
-from storage import plain
+from storage import numbers, plain
 from storage.numbers import Octets
 
 COMPILED = False
@@ -21,7 +21,7 @@ if os.environ.get("OMQ_PLAIN") != "1":
     else:
         COMPILED = True
 
-__all__ = ["COMPILED", "describe", "frames_of", "gathered", "native", "slices"]
+__all__ = ["COMPILED", "describe", "frames_of", "gathered", "native", "rises", "slices"]
 
 
 def describe() -> str:
@@ -45,3 +45,9 @@ def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -
     """See `storage.plain.gathered`."""
     made = native.gathered(frames, offsets, begin, end, step) if COMPILED else None
     return plain.gathered(frames, offsets, begin, end, step) if made is None else made
+
+
+def rises(offsets: Octets, count: int, size: int, least: int) -> bool:
+    """See `storage.numbers.rises`."""
+    found = native.rises(offsets, count, size, least) if COMPILED else None
+    return numbers.rises(offsets, count, size, least) if found is None else found

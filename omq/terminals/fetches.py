@@ -23,6 +23,9 @@ from omq.protocol.sentences import sentence
 from storage.blocks import Octets, end
 from storage.errors import StoreError
 
+PIECE_OCTETS = 4 << 20
+"""How much is read at a time where there is memory for two such pieces: each takes a turn of a thread."""
+
 PATIENCE_SECONDS = 10.0
 """How long a client may take to read a piece while others wait for the memory that it takes."""
 
@@ -44,6 +47,7 @@ class Fetches:
     def __init__(self, catalogue: Catalogue, memory: Memory, wake: Callable[[], None]) -> None:
         self._catalogue = catalogue
         self._budget = memory.fetched
+        self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
         self._wake = wake
         self._commands: deque[types.Fetch] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
@@ -130,9 +134,9 @@ class Fetches:
         """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
         is held when this returns.
         """
-        await self._budget.take(READ_OCTETS)
-        self._held = READ_OCTETS
-        found = await driver.replay(position, READ_OCTETS)
+        await self._budget.take(self._piece)
+        self._held = self._piece
+        found = await driver.replay(position, self._piece)
         if driver.deleted:
             raise Refused("the topic was deleted")
         if isinstance(found, Gone):

@@ -77,11 +77,11 @@ class Forwarder:
         self._turn = 0  # odd while something is being sent
         self._looked_at = 0
 
-    async def send(self, octets: Octets) -> None:
+    async def send(self, *parts: Octets) -> None:
         """Send what is no message. Raises trio.BrokenResourceError."""
         self._turn += 1
         try:
-            await self._transport.send(octets)
+            await self._transport.send_together(parts)
         finally:
             self._over()
 

@@ -278,8 +278,7 @@ class OmqTerminal:
         """Give the Fetch commands their turn: one block."""
         if not self._fetches.ready:
             return
-        for part in self._fetches.take():
-            await self._forwarder.send(part)
+        await self._forwarder.send(*self._fetches.take())
         self._fetches.sent()
         if self._fetches.ready:
             self._ready[self._fetches] = None

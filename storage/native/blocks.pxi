@@ -107,3 +107,32 @@ def envelopes_of(frames, offsets, begin, end, step, smallest, bytes head not Non
         return written_envelopes(spans, count, None, head, smallest)
     finally:
         PyMem_RawFree(spans)
+
+
+def rises(offsets, count, size, least):
+    """Whether offsets begin at 0, end at `size` and are at least `least` apart; None for octets that are not
+    exactly `count` + 1 numbers.
+    """
+    cdef Py_buffer buffer
+    cdef const uint8_t* at
+    cdef int64_t steps, i, before, after, apart
+    cdef int64_t wrong = 0
+    if not (0 <= count < FRAMES_LIMIT and 0 <= size < FRAMES_LIMIT and 0 <= least < FRAMES_LIMIT):
+        return None
+    steps, apart = count, least
+    PyObject_GetBuffer(offsets, &buffer, PyBUF_SIMPLE)
+    try:
+        if buffer.len != NUMBER * (steps + 1):
+            return None
+        at = <const uint8_t*>buffer.buf
+        before = get_little(at)
+        if before != 0 or get_little(at + NUMBER * steps) != size:
+            return False
+        # Without a way out of the loop, so that compilers make it one on many numbers at a time.
+        for i in range(1, steps + 1):
+            after = get_little(at + NUMBER * i)
+            wrong |= (after - before - apart) | (FRAMES_LIMIT - 1 - after)
+            before = after
+        return wrong >= 0
+    finally:
+        PyBuffer_Release(&buffer)

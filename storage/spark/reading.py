@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from storage.spark.access import Gap
 from storage.spark.errors import DataLoss
+from storage.spark.kept import keep_what_is_loaded
 from storage.spark.options import ReadOptions
 from storage.spark.ranges import Range
 
@@ -39,6 +40,7 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
         return  # Spark asks for a partition even where there is none
     part = partition.part
     make = Columns(to_arrow_schema(schema, timezone="UTC"), part.topic.name)
+    keep_what_is_loaded()
     skipped = 0
     with options.place.open() as access:
         for found in access.fetch(part.topic, part.start, part.end):

@@ -15,6 +15,11 @@ from storage.spark.source import OmqDataSource
 
 LEAST_JAVA = 17
 
+_TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true", "spark.buffer.size": "262144"}
+"""How Java and its Python workers talk. Over TCP the small writes with which a task begins wait 40 ms for one
+another to be acknowledged; and without a larger buffer all goes in pieces of 64 KiB.
+"""
+
 
 class JavaMissing(OmqError):
     """There is no Java that Spark could run on."""
@@ -39,6 +44,7 @@ def local_session(
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        **_TO_WORKERS,
     }
     for key, value in (ours | dict(settings or {})).items():
         builder = builder.config(key, value)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from storage.spark.errors import BadOptions
+from storage.spark.kept import keep_what_is_loaded
 from storage.spark.options import read_options, write_options
 from storage.spark.schema import usual_schema
 
@@ -29,6 +30,7 @@ class OmqDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._given = dict(options)
+        keep_what_is_loaded()
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +43,9 @@ class OmqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from storage.spark.batch import BatchReader
 
-        return BatchReader(read_options(self._given, stream=False), schema)
+        reader = BatchReader(read_options(self._given, stream=False), schema)
+        keep_what_is_loaded()
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from storage.spark.stream import StreamReader
@@ -53,10 +57,14 @@ class OmqDataSource(DataSource):
 
         if overwrite:
             raise BadOptions("A topic can only be appended to: use mode('append').")
-        return BatchWriter(write_options(self._given), schema)
+        writer = BatchWriter(write_options(self._given), schema)
+        keep_what_is_loaded()
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from storage.spark.writing import StreamWriter
 
         # The complete mode appends all of its result each time, as it does to Kafka.
-        return StreamWriter(write_options(self._given), schema)
+        writer = StreamWriter(write_options(self._given), schema)
+        keep_what_is_loaded()
+        return writer

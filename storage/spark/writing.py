@@ -21,6 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from storage.spark.envelopes import Envelopes, Producer, Rows
 from storage.spark.errors import BadOptions, OmqError
+from storage.spark.kept import keep_what_is_loaded
 from storage.spark.options import TOPIC, WriteOptions
 from storage.spark.sinks import send
 
@@ -114,6 +115,7 @@ def write_rows(
     options: WriteOptions, names: list[str], producer: Producer, batches: Iterator[Any]
 ) -> Written:
     """Send all rows of a task. Raises BadRow, Unreachable and Refused."""
+    keep_what_is_loaded()
     rows = Rows(names, options.topic, producer)
     portions = _Portions(options)
     with portions.server:

@@ -1,7 +1,9 @@
 """Batches: what is read, how it is cut, and how little of it (design, section 7)."""
 
 import datetime
+import gc
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from spark_helpers import NOON, SECOND, Topic, body, make_store, offsets, reading, rows
 from spark_server import Serving, serving
+from worker_functions import Light
 
 from omq.protocol import dmp_head
 from omq.protocol.amqp_fields import LongString, Number, NumberType, Table
@@ -313,6 +316,21 @@ def test_a_larger_topic_is_read_as_a_whole(spark: SparkSession, tmp_path: Path, 
             sql.sum(sql.col("value").cast("string").cast("long") - sql.col("offset") + 1),
         ).first()
         assert tuple(row) == (200_000, 200_000, 0)
+
+
+def test_what_workers_have_loaded_is_kept_out_of_garbage_collection(
+    spark: SparkSession, served: Serving
+) -> None:
+    before = gc.get_freeze_count()
+    spark.dataSource.register(Light)
+    frame = spark.read.format("light").option("omq.servers", served.address).option("subscribe", "prices")
+    assert frame.load().count() == sum(TOPICS["prices"].counts)
+    assert gc.get_freeze_count() == before, "the driver is somebody else's process"
+
+
+def test_a_local_session_talks_to_its_workers_through_unix_sockets(spark: SparkSession) -> None:
+    told = spark.sparkContext.parallelize([None], 1).map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"])
+    assert [said.lower() for said in told.collect()] == ["true"]
 
 
 def test_the_json_of_bounds_can_be_made_by_a_program(spark: SparkSession, served: Serving) -> None:

@@ -139,6 +139,35 @@ def test_gathering_anything(frames: bytes, bounds: bytes, begin: int, end: int, 
 
 
 @needs_codec
+@given(
+    offsets.filter(bool), st.integers(-1, 1), st.integers(-3, 3), st.integers(0, 91), st.binary(max_size=3)
+)
+@example([0, 1 << 30], 0, 0, 17, b"")
+@example([0, (1 << 30) - 1], 0, 0, 17, b"")
+@example([0, 1 << 31, 17], 0, 0, 17, b"")
+@example([1, 18], 0, 0, 17, b"")
+@example([0], 0, 0, 17, b"")
+def test_whether_offsets_rise(bounds: list[int], more: int, longer: int, least: int, behind: bytes) -> None:
+    array = numbers.pack(bounds) + behind
+    count, size = len(bounds) - 1 + more, max(0, bounds[-1] + longer)
+    for held in (array, memoryview(array)):
+        expected = outcome(lambda held=held: numbers.rises(held, count, size, least))  # type: ignore[misc]
+        assert outcome(lambda held=held: codec.rises(held, count, size, least)) == expected  # type: ignore[misc]
+
+
+@needs_codec
+@given(st.integers(0, 40), st.lists(st.integers(0, 60), min_size=1, max_size=40), st.data())
+def test_offsets_that_rise_but_for_one(least: int, gaps: list[int], data: st.DataObject) -> None:
+    bounds = list(accumulate((least + gap for gap in gaps), initial=0))
+    assert codec.rises(numbers.pack(bounds), len(gaps), bounds[-1], least)
+    index = data.draw(st.integers(0, len(gaps)))
+    bounds[index] = data.draw(st.integers(0, (1 << 32) - 1))
+    array = numbers.pack(bounds)
+    for size in (bounds[-1], bounds[-1] % (1 << 30)):
+        assert codec.rises(array, len(gaps), size, least) == numbers.rises(array, len(gaps), size, least)
+
+
+@needs_codec
 @given(st.lists(octets, min_size=1, max_size=20), st.integers(1, 6))
 def test_hands_dealt_from_a_block(bodies: list[bytes], hands: int) -> None:
     block = encode(3, 5, bodies, 0)

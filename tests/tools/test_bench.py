@@ -73,7 +73,7 @@ def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     result = run_bench("--spark", "--quick", "--json", str(figures), "--directory", str(stores))
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads(figures.read_text())["rows"]
-    assert len(rows) == 25
+    assert len(rows) == 41
     for row in rows:
         assert row["values"][0] >= 0, row
         assert row["figure"] in result.stdout

@@ -16,11 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import constant_source
+import trio
 from omq_load import OmqSystem
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
 from systems import Kind
 from workers import BenchFailure
 
+from omq.client import connect
 from omq.protocol import dmp_writer
 from omq.replay.copying import copy
 from omq.replay.meter import Meter
@@ -36,6 +40,20 @@ TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
 
 BOUNDED = 10_000
 """Messages that are read by bounds."""
+
+SCANS = 3
+"""How many scans are measured after one another, for the same reason as below."""
+
+JOBS = 10
+"""How many jobs of so few messages are measured after one another: one alone is mostly chance."""
+
+PARTS = 4
+"""Tasks of a scan: two for each core."""
+
+WARM_TURNS = 5
+"""Turns before those that count, at full scale: Java compiles what is used often, and the processes and the
+store get memory that they use again. It holds for what they are compared with, too.
+"""
 
 PORTION = 4096
 """Messages that are published together, as a busy publisher does."""
@@ -72,10 +90,12 @@ class SparkBench:
             self._system.start(directory, Kind.WEAK)
             self._fill()
             spark = local_session("omq bench", cores=2, settings={"spark.local.dir": str(directory)})
+            register_pickle_by_value(constant_source)  # type: ignore[no-untyped-call]
+            spark.dataSource.register(constant_source.ConstantSource)
             for topic in TOPICS:
-                rows = self._scan(spark, topic)
+                rows = self._scan(spark, topic, self._served())
                 rows.write.parquet(str(directory / f"{topic}.parquet"))
-            for turn in range(-1, runs):
+            for turn in range(-WARM_TURNS if self._scale >= 1 else -1, runs):
                 self._say("warming up" if turn < 0 else f"run {turn + 1} of {runs}")
                 self._turn(spark, directory, warm=turn >= 0)
         finally:
@@ -111,26 +131,37 @@ class SparkBench:
 
         for topic, goal in (("small", "at most 1.2x"), ("large", "at most 0.7x")):
             size, count = TOPICS[topic][1], self._count(topic)
-            with Peak() as peak:
-                ours = self._cost(partial(self._drained, spark, topic))
-            parquet = directory / f"{topic}.parquet"
-            theirs = self._cost(partial(drain, spark.read.parquet(str(parquet))))
-            title = f"scan of {size}-octet messages"
-            note(f"{title}: processor time", "µs a row", ours.cpu / count * 1e6)
-            note(f"{title}: the server's part of it", "µs a row", ours.server / count * 1e6)
-            note(f"{title}: processor time of Parquet", "µs a row", theirs.cpu / count * 1e6)
-            note(f"{title}: against Parquet", "x", ours.cpu / theirs.cpu, goal)
-            ours_hashed = self._cost(partial(self._hashed, spark, topic))
-            theirs_hashed = self._cost(partial(hash_all, spark.read.parquet(str(parquet))))
-            note(f"{title}, each hashed: processor time", "µs a row", ours_hashed.cpu / count * 1e6)
-            note(f"{title}, each hashed: against Parquet", "x", ours_hashed.cpu / theirs_hashed.cpu, goal)
-            note(f"{title}: wall clock", "rows/s", count / ours.wall)
-            note(f"{title}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
-            if topic == "small":
-                end = min(count, BOUNDED) + 1
-                bounded = self._cost(partial(self._drained, spark, "small", end))
-                title = f"{end - 1} of {count} by offsets: of the scan's time"
-                note(title, "x", bounded.wall / ours.wall, "below 0.1x")
+            parquet = partial(spark.read.parquet, str(directory / f"{topic}.parquet"))
+            constant = partial(self._constant, spark, topic)
+            title = f"{size} octets"
+            theirs = self._cost(lambda: drain(parquet()), SCANS)  # noqa: B023 (called here)
+            theirs_hashed = self._cost(lambda: hash_all(parquet()), SCANS)  # noqa: B023
+            note(f"{title}, Parquet: processor time", "µs a row", theirs.cpu / count * 1e6)
+            floor = self._cost(lambda: drain(constant()), SCANS)  # noqa: B023
+            note(f"{title}, a source that does nothing: processor time", "µs a row", floor.cpu / count * 1e6)
+            note(f"{title}, a source that does nothing: against Parquet", "x", floor.cpu / theirs.cpu)
+            for way, where in (("server", self._served()), ("path", {"path": str(directory / "store")})):
+                scan = partial(self._scan, spark, topic, where)
+                ours = self._cost(lambda: drain(scan()), SCANS)  # noqa: B023
+                hashed = self._cost(lambda: hash_all(scan()), SCANS)  # noqa: B023
+                with Peak() as peak:  # by itself: looking at all processes takes time too
+                    drain(scan())
+                name = f"{title}, {way}"
+                note(f"{name}: processor time", "µs a row", ours.cpu / count * 1e6)
+                if way == "server":
+                    note(f"{name}: the server's part of it", "µs a row", ours.server / count * 1e6)
+                note(f"{name}: against Parquet", "x", ours.cpu / theirs.cpu, goal)
+                note(f"{name}, each row hashed: against Parquet", "x", hashed.cpu / theirs_hashed.cpu, goal)
+                note(f"{name}: wall clock", "rows/s", count / ours.wall)
+                note(f"{name}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
+                if topic == "small":
+                    end = min(count, BOUNDED) + 1
+                    bounded = self._cost(partial(self._bounded, spark, topic, where, end), JOBS)
+                    few = f"{end - 1} of {count} by offsets, {way}"
+                    note(f"{few}: of the scan's time", "x", bounded.wall / ours.wall, "below 0.1x")
+                    note(f"{few}: wall clock of a job", "ms", bounded.wall * 1e3)
+        idle = self._cost(lambda: drain(spark.range(0, PARTS, 1, PARTS)), JOBS)
+        note("a job of Spark without any source: wall clock", "ms", idle.wall * 1e3)
         self._copies += 1
         count = self._count("small")
         for name, title in (("arrow", "republished through Spark"), ("copy", "replay, server to itself"),
@@ -148,6 +179,8 @@ class SparkBench:
             if name != "arrow":
                 note(f"{title}: processor time of the replay alone", "µs a row", cost.own / count * 1e6)
             note(f"{title}: processor time of the server", "µs a row", cost.server / count * 1e6)
+            # Its pages are used again by the next: else memory that is new to the system is measured too.
+            trio.run(self._delete, target)
 
     def _count(self, topic: str) -> int:
         return max(1, int(TOPICS[topic][0] * self._scale))
@@ -165,26 +198,28 @@ class SparkBench:
                     sink.send(dmp_writer.for_sink(bodies))
                 sink.finish(count)
 
-    def _scan(self, spark: SparkSession, topic: str, end: int | None = None) -> DataFrame:
-        reader = (
+    def _served(self) -> dict[str, str]:
+        """The options of the way through the server."""
+        return {"omq.servers": f"127.0.0.1:{self._system.port}"}
+
+    def _scan(self, spark: SparkSession, topic: str, place: dict[str, str], **more: object) -> DataFrame:
+        options = {**place, "subscribe": topic, "minPartitions": PARTS, **more}
+        return (
             spark.read.format("omq")
-            .option("omq.servers", f"127.0.0.1:{self._system.port}")
-            .option("subscribe", topic)
-            .option("minPartitions", 4)
+            .options(**{name: str(value) for name, value in options.items()})
             .schema("offset LONG, value BINARY")
+            .load()
         )
-        if end is not None:
-            reader = reader.option("endingOffsets", f'{{"{topic}": {end}}}')
-        return reader.load()
 
-    def _drained(self, spark: SparkSession, topic: str, end: int | None = None) -> None:
-        drain(self._scan(spark, topic, end))
+    def _constant(self, spark: SparkSession, topic: str) -> DataFrame:
+        options = {"rows": str(self._count(topic)), "octets": str(TOPICS[topic][1]), "parts": str(PARTS)}
+        return spark.read.format("constant").options(**options).load()
 
-    def _hashed(self, spark: SparkSession, topic: str) -> None:
-        hash_all(self._scan(spark, topic))
+    def _bounded(self, spark: SparkSession, topic: str, place: dict[str, str], end: int) -> None:
+        drain(self._scan(spark, topic, place, minPartitions=1, endingOffsets=f'{{"{topic}": {end}}}'))
 
     def _republish(self, spark: SparkSession, target: str) -> None:
-        rows = self._scan(spark, "small").select("value")
+        rows = self._scan(spark, "small", self._served()).select("value")
         rows.write.format("omq").option("omq.servers", f"127.0.0.1:{self._system.port}").option(
             "topic", target
         ).mode("append").save()
@@ -197,6 +232,10 @@ class SparkBench:
         with Meter(plan.messages) as meter:
             copy(plan, to, meter, threading.Event())
 
+    async def _delete(self, topic: str) -> None:
+        async with connect(f"omq://127.0.0.1:{self._system.port}") as client:
+            await client.delete(topic)
+
     def _check(self, topic: str, count: int) -> None:
         """All of it must be there."""
         place = self._place()
@@ -205,16 +244,19 @@ class SparkBench:
         if found.next - found.first != count:
             raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")
 
-    def _cost(self, work: Callable[[], None]) -> "Cost":
+    def _cost(self, work: Callable[[], None], times: int = 1) -> "Cost":
+        """What the work costs once, if it is done so many times after one another."""
         gc.collect()
         server = self._system.cpu_seconds()
         own, below = time.process_time(), descendants_cpu(os.getpid(), self._system.pid)
         start = time.perf_counter()
-        work()
+        for _ in range(times):
+            work()
         wall = time.perf_counter() - start
         own = time.process_time() - own
         server = self._system.cpu_seconds() - server
-        return Cost(wall, own, server, own + server + descendants_cpu(os.getpid(), self._system.pid) - below)
+        cpu = own + server + descendants_cpu(os.getpid(), self._system.pid) - below
+        return Cost(wall / times, own / times, server / times, cpu / times)
 
 
 @dataclass(frozen=True)
@@ -254,6 +296,8 @@ def amount(value: float, unit: str) -> str:
             return f"{value:,.0f}/s"
         case "MiB":
             return f"{value:,.0f} MiB"
+        case "ms":
+            return f"{value:,.0f} ms"
         case "x":
             return f"{value:.2f}x"
         case _:

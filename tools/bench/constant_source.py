@@ -1,0 +1,53 @@
+"""A data source that does nothing: what Spark itself takes for rows that come from Python."""
+
+import os
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from storage.spark.kept import keep_what_is_loaded
+
+BATCH_OCTETS = 512 << 10
+"""Of the values of one record batch: as much as one of a topic that was published in portions."""
+
+
+class ConstantSource(DataSource):
+    """So many rows (offset, value), as the options `rows` and `octets` say, in `parts` tasks: each gives the
+    same record batch again and again.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "constant"
+
+    def schema(self) -> str:
+        return "offset LONG, value BINARY"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self.options)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._rows, self._octets, self._parts = (int(options[name]) for name in ("rows", "octets", "parts"))
+        keep_what_is_loaded()
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(part) for part in range(self._parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        keep_what_is_loaded()
+        part = int(partition.value)
+        left = self._rows * (part + 1) // self._parts - self._rows * part // self._parts
+        count = max(1, BATCH_OCTETS // self._octets)
+        values = [os.urandom(self._octets) for _ in range(count)]
+        batch = pa.RecordBatch.from_pydict(
+            {"offset": pa.array(range(count), pa.int64()), "value": pa.array(values, pa.binary())}
+        )
+        while left:
+            yield batch.slice(0, min(left, count))
+            left -= min(left, count)
