@@ -12,13 +12,22 @@ import pytest
 from omq.drivers.broadcast import BroadcastChannel
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.terminals.dmp import DmpTerminal
-from omq.terminals.omq import OmqTerminal, Subscription
+from omq.terminals.omq import OmqTerminal
+from omq.terminals.subscriptions import Subscription, Subscriptions
 from omq.terminals.transport import Transport
 
 from . import dmp_conversation as dmp
 from .conversation import InProcess, eventually, serving
 
-KINDS = (OmqTerminal, DmpTerminal, Subscription, Transport, BroadcastChannel, RoundRobinChannel)
+KINDS = (
+    OmqTerminal,
+    DmpTerminal,
+    Subscription,
+    Subscriptions,
+    Transport,
+    BroadcastChannel,
+    RoundRobinChannel,
+)
 
 
 @pytest.fixture
