@@ -219,6 +219,7 @@ class Server:
             self._turned_away.look()
             self._strangers.look()
             self._untold.look()
+            self.memory.stalled.look()
             self._defects.look()
 
     def stop(self) -> None:

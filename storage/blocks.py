@@ -174,6 +174,12 @@ class Block:
             return [b""] * (self.next - message)
         return self.heads.values(message - self.first)
 
+    def head(self, message: int) -> bytes:
+        """The head of one message, empty without one.  ValueError when the block does not have it."""
+        if not self.first <= message <= self.last:
+            raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
+        return b"" if self.heads is None else self.heads.value(message - self.first)
+
     def message_time(self, message: int) -> int:
         """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
         if not self.first <= message <= self.last:

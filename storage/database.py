@@ -10,7 +10,7 @@ inside.
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,11 @@ class Reading:
     def cursor(self, table: bytes) -> Cursor:
         """An LMDB cursor; good within the transaction only."""
         return self._transaction.cursor(self._tables[table])
+
+
+View = Callable[[bytes, bytes], memoryview | None]
+"""The value of a key of a table, None when there is none: as a view of the map, which must not outlive the
+transaction."""
 
 
 class Writing(Reading):
@@ -132,6 +137,14 @@ class Database:
             self._require_open()
             with self._environment.begin() as transaction:
                 yield Reading(transaction, self._tables)
+
+    @contextmanager
+    def viewing(self) -> Iterator[View]:
+        """A read transaction, from any thread, for values too large to be copied whole."""
+        with self._gate.inside(), self._in_our_words():
+            self._require_open()
+            with self._environment.begin(buffers=True) as transaction:
+                yield lambda table, key: transaction.get(key, db=self._tables[table])
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:

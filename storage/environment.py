@@ -21,6 +21,7 @@ from storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFu
 from storage.levels import Level
 from storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
 from storage.merging import plan
+from storage.pieces import LargeMessage, look_at, read_piece
 from storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from storage.records import (
     BLOCKS,
@@ -166,10 +167,29 @@ class Environment:
         return [stored.block for stored in self.read_stored(topic, first, max_bytes, max_blocks)]
 
     def read_stored(
-        self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64
+        self,
+        topic: int,
+        first: int,
+        max_bytes: int = 1 << 20,
+        max_blocks: int = 64,
+        largest: int | None = None,
     ) -> list[StoredBlock]:
-        """What ``read`` gives, each block with the stored value that it is a view of."""
-        return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks)
+        """What ``read`` gives, each block with the stored value that it is a view of.
+
+        Raises lookup.LargeBlock when the first of them has more than ``largest`` octets.
+        """
+        return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks, largest)
+
+    def look_at(self, topic: int, message: int) -> LargeMessage | None:
+        """A message that is to be read piece by piece; None when it is not stored any more.
+
+        Raises DamagedBlock and NewerFormat when its block cannot be used.
+        """
+        return look_at(self._database, topic, message)
+
+    def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        """A piece of its body, a copy; see ``pieces.read_piece``."""
+        return read_piece(self._database, message, begin, octets)
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
         """What ``read`` would find, as a list of up to ``limit``, without touching the messages."""

@@ -39,12 +39,17 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory and those above it, as far as they are missing, durably; OSError when that fails."""
+    """Makes a directory and those above it, as far as they are missing, durably.  OSError when that fails:
+    NotADirectoryError, with its name, where one of them is something else.
+    """
     if path.is_dir():
         return
     if not path.parent.is_dir():
         make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    try:
+        path.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
     sync_directory(path.parent)
 
 

@@ -25,6 +25,11 @@ class Heads:
         octets = bytes(self.octets)
         return [octets[start:end] for start, end in pairwise(numbers.unpack(self.offsets)[begin:])]
 
+    def value(self, index: int) -> bytes:
+        """The head at this index."""
+        begin, end = numbers.number(self.offsets, index), numbers.number(self.offsets, index + 1)
+        return bytes(self.octets[begin:end])
+
 
 def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
     """The heads of ``count`` messages; None when all of them are empty.

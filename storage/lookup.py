@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from storage.blocks import Block, unpack
+from storage.blocks import Block, Octets, unpack
 from storage.database import Cursor, Reading
 from storage.errors import DamagedBlock, DamagedRecord, NewerFormat
 from storage.records import (
@@ -30,6 +30,15 @@ class StoredBlock:
     value: bytes
 
 
+class LargeBlock(Exception):
+    """The block that was to be read is larger than the reader wants; nothing of it was read."""
+
+    def __init__(self, octets: int) -> None:
+        """``octets``: how large its stored value is."""
+        super().__init__(f"a block of {octets} octets")
+        self.octets = octets
+
+
 def extent_of(transaction: Reading, topic: int) -> Extent:
     """What is stored of a topic.  Raises StoreError when the record of it is damaged."""
     key = topic_key(topic)
@@ -52,16 +61,25 @@ def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockIn
 
 
 def read_stored(
-    reading: AbstractContextManager[Reading], topic: int, first: int, max_bytes: int, max_blocks: int
+    reading: AbstractContextManager[Reading],
+    topic: int,
+    first: int,
+    max_bytes: int,
+    max_blocks: int,
+    largest: int | None = None,
 ) -> list[StoredBlock]:
     """The block that contains message ``first``, or else the next after it, and those that follow; see
     ``Environment.read``.  Leaves the transaction as soon as everything is copied.
+
+    Raises LargeBlock when the first of them has more than ``largest`` octets.
     """
     found: list[tuple[BlockInfo, bytes | None]] = []
     size = 0
     with reading as transaction:
         for info in infos_from(transaction, topic, first):
             size += info.bytes
+            if largest is not None and not found and size > largest:
+                raise LargeBlock(size)
             if found and (size > max_bytes or len(found) >= max_blocks):
                 break
             found.append((info, transaction.get(BLOCKS, block_key(topic, info.first))))
@@ -81,13 +99,18 @@ def verified(topic: int, info: BlockInfo, value: bytes | None) -> StoredBlock:
     """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
     if value is None:
         raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
+    return StoredBlock(verified_block(topic, info, value), value)
+
+
+def verified_block(topic: int, info: BlockInfo, value: Octets) -> Block:
+    """The same without the value, which may lie anywhere."""
     try:
         block = unpack(topic, info.first, value)
     except DamagedBlock as damage:
         raise DamagedBlock(topic, info.first, info.last, damage.why) from damage
     if block.count != info.count:
         raise DamagedBlock(topic, info.first, info.last, f"it has {block.count} messages")
-    return StoredBlock(block, value)
+    return block
 
 
 def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:

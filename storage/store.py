@@ -118,6 +118,9 @@ class Store:
                     write_format(path, State.WHOLE)
                 opened.pop_all()
                 return cls(path, catalogue, environments, tuple(recoveries), lock)
+        except NotADirectoryError as error:
+            what = f"{error.filename} is no directory"
+            raise StoreError(f"The store {path} cannot be opened: {what}.") from error
         except OSError as error:
             raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
 

@@ -5,6 +5,9 @@ import trio
 BURST_SECONDS = 1.0
 """So much of the octets of a second may come together."""
 
+MOMENT_SECONDS = 0.5
+"""How long somebody waits for a place: another may have left it, and the server has not yet seen it leave."""
+
 PIECE_OCTETS = 16 << 10
 """At most so many octets are read at once where their number a second is limited."""
 
@@ -15,6 +18,7 @@ class Places:
     def __init__(self, most: int | None) -> None:
         self.most = most
         self.used = 0
+        self._given = trio.lowlevel.ParkingLot()
 
     def take(self) -> bool:
         """Take a place, if there is one."""
@@ -23,9 +27,18 @@ class Places:
         self.used += 1
         return True
 
+    async def take_soon(self) -> bool:
+        """Take a place, if there is one or somebody gives one back within MOMENT_SECONDS."""
+        with trio.move_on_after(MOMENT_SECONDS):
+            while not self.take():
+                await self._given.park()
+            return True
+        return False
+
     def give(self) -> None:
         """One is over."""
         self.used -= 1
+        self._given.unpark()
 
 
 class Pace:

@@ -15,7 +15,7 @@ import trio
 from pythonjsonlogger.json import JsonFormatter
 
 from omq.access.hashes import hash_of
-from omq.cli.allocator import keep_freed_memory
+from omq.cli.allocator import give_back_much, keep_freed_memory
 from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
@@ -174,7 +174,8 @@ async def run(config: Config) -> None:
     if config.tls_cert is not None:
         awaited.append(signal.SIGHUP)
     with trio.open_signal_receiver(*awaited) as signals:
-        async with open_server(config) as server:
+        async with open_server(config) as server, trio.open_nursery() as nursery:
+            nursery.start_soon(give_back_much)
             tell_exposure(config)
             for address in server.addresses:
                 print(f"omq-server listening on {_shown(address)}", flush=True)
@@ -189,6 +190,7 @@ async def run(config: Config) -> None:
                     log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
                     continue
                 log.info("%s: stopping", signal.Signals(number).name)
+                nursery.cancel_scope.cancel()
                 break
         with trio.move_on_after(0):
             async for _ in signals:

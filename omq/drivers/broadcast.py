@@ -6,10 +6,24 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import LITTLE_OCTETS, SLOW_SECONDS, Cut, Gone, Messages, Refused, Subscriber, Taken
+from omq.drivers.channel import (
+    LITTLE_OCTETS,
+    SLOW_SECONDS,
+    Cut,
+    Gone,
+    Messages,
+    Piece,
+    Refused,
+    Rest,
+    Subscriber,
+    Taken,
+    Torn,
+)
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.pieces import Pieces
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from storage.blocks import FRAME_HEADER, Block, encode
+from storage.lookup import LargeBlock, StoredBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
@@ -132,11 +146,10 @@ class BroadcastDriver(Driver):
 
 
 class BroadcastChannel:
-    """A cursor: `position` is the id of the next message its subscriber gets."""
-
-    can_take_again = True
+    """A cursor: `position` is the id of the next message its subscriber gets, or gets the rest of."""
 
     __slots__ = (
+        "_begun",
         "_end",
         "_replayed",
         "_slow",
@@ -144,6 +157,7 @@ class BroadcastChannel:
         "driver",
         "is_held",
         "position",
+        "rest",
         "subscriber",
         "unwritten",
     )
@@ -155,6 +169,8 @@ class BroadcastChannel:
         self.unwritten = position
         """As `position`, but before what was taken and may be taken again."""
         self.is_held = False
+        self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
+        self._begun: Pieces | None = None
         self._end: int | None = None
         self._replayed = 0  # octets held of the memory for what is read from stores
         self._slow = False
@@ -168,30 +184,70 @@ class BroadcastChannel:
 
     async def take(self) -> Taken | None:
         """From the tail where it reaches back far enough, else from the store, else the news of a gap."""
+        if self._begun is not None:
+            return await self._go_on(self._begun)
         if not self.ready():
             return None
         driver = self.driver
         if driver.tail.covers(self.position):
             recent = driver.tail.from_position(self.position, 1 if self._slow else TAKE_OCTETS)
-            return self._forward([_beginning(recent[0], self.position)] if self._slow else recent)
+            return self._forward_little(recent[0]) if self._slow else self._forward(recent)
         if not driver.is_persistent:
             oldest = driver.tail.first
             return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
-        if not (self._slow or self._replayed) and driver.resources.memory.replayed.try_take(READ_OCTETS):
-            self._replayed = READ_OCTETS
-        found = await driver.replay(self.position, self._replayed or 1)
+        found = await self._read()
+        if isinstance(found, Piece):
+            return found
         if isinstance(found, Gone):
             return self._skip(found.last + 1, found.reason)
         blocks = [stored.block for stored in found]
         if not self._replayed:
-            # Send a little, and keep nothing of the rest meanwhile.
-            return self._forward([_beginning(blocks[0], self.position)])
+            return self._forward_little(blocks[0])
         if sum(block.held for block in blocks) <= LITTLE_OCTETS:
             self._give_back()
         return self._forward(_unbroken(blocks))
 
-    def _forward(self, blocks: list[Block]) -> Messages:
-        end = self.driver.next_id if self._end is None else self._end
+    async def _read(self) -> list[StoredBlock] | Piece | Gone:
+        """What the store has. A large block is read whole where the memory for that goes, else its message
+        piece by piece.
+        """
+        replayed = self.driver.resources.memory.replayed
+        if not (self._slow or self._replayed) and replayed.try_take(READ_OCTETS):
+            self._replayed = READ_OCTETS
+        largest = READ_OCTETS
+        while True:
+            try:
+                return await self.driver.replay(self.position, self._replayed or 1, largest)
+            except LargeBlock as large:
+                largest = large.octets
+            if not self._replayed or largest > replayed.limit:
+                break
+            self._give_back()
+            if not replayed.try_take(largest):
+                break
+            self._replayed = largest
+        self._give_back()
+        try:
+            return await self._go_on(Pieces(self.driver, self.position))
+        except Torn:
+            self._give_back()
+            self._begun = None
+            return await self.driver.replay(self.position, 1)  # which tells what is gone, and why
+
+    async def _go_on(self, begun: Pieces) -> Piece:
+        """The next piece of a message. Raises Torn."""
+        self._begun = begun
+        tail = self.driver.tail
+        if tail.covers(begun.message):
+            piece = _piece(tail.from_position(begun.message, 1)[0], begun)
+        else:
+            piece = await begun.take(slow=self._slow)
+        self._taken_at = trio.current_time()
+        return piece
+
+    def _forward(self, blocks: list[Block], end: int | None = None) -> Messages:
+        """What these blocks have from the cursor on, up to `end`."""
+        end = end or (self.driver.next_id if self._end is None else self._end)
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         self.position = cuts[-1].ids.stop
@@ -199,13 +255,19 @@ class BroadcastChannel:
         self.driver.moved()
         return Messages(cuts)
 
+    def _forward_little(self, block: Block) -> Messages:
+        """Send a little, and keep nothing of the rest meanwhile; or one large message, where it is."""
+        if block.count == 1 or len(block.frame(self.position)) > LITTLE_OCTETS:
+            return self._forward([block], self.position + 1)
+        return self._forward([_beginning(block, self.position)])
+
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
         self.position = self.unwritten = position
         self.driver.moved()
         return gone
 
-    def written(self, count: int) -> None:
+    def written(self, count: int, begun: int | None = None) -> None:
         """The cursor moved when the blocks were taken; now it stands where the subscriber is, and their
         memory is free. Who is slow gets little at a time until that goes well.
         """
@@ -213,11 +275,18 @@ class BroadcastChannel:
         self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
         self.position = self.unwritten
         self._give_back()
+        if begun is not None:
+            self._begun = self._begun or Pieces(self.driver, self.position)
+            self._begun.begin = begun
+        else:
+            self._begun = None
         self.driver.written()
 
     def _give_back(self) -> None:
         self.driver.resources.memory.replayed.give(self._replayed)
         self._replayed = 0
+        if self._begun is not None:
+            self._begun.give_back()
 
     def hold(self) -> None:
         self.is_held = True
@@ -233,12 +302,15 @@ class BroadcastChannel:
         self.driver.closed(self)
 
 
+def _piece(block: Block, begun: Pieces) -> Piece:
+    """A little of a message that is in memory: in octets of their own, as it may be forgotten there."""
+    body = block.frame(begun.message)[FRAME_HEADER:]
+    octets = bytes(body[begun.begin : begun.begin + LITTLE_OCTETS])
+    return Piece(block.topic, begun.message, block.head(begun.message), len(body), begun.begin, octets)
+
+
 def _beginning(block: Block, position: int) -> Block:
-    """The messages of a block from `position` on, about LITTLE_OCTETS of them: in octets of their
-    own, unless it has but one.
-    """
-    if block.count == 1:
-        return block
+    """The messages of a block from `position` on, about LITTLE_OCTETS of them, in octets of their own."""
     left = block.after(position)
     count = max(1, block.messages_within(position, min(len(left), LITTLE_OCTETS)))
     ids = range(position, position + count)

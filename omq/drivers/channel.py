@@ -22,6 +22,10 @@ class Refused(Exception):
     """The driver cannot do what was asked; the message is one sentence for the client."""
 
 
+class Torn(Exception):
+    """The rest of a message cannot be had any more, and its beginning is sent; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Some messages of a block, in order: at least one."""
@@ -33,24 +37,23 @@ class Cut:
         """Their frames, one after another: the block's own octets where they lie together."""
         if self.ids.step == 1 and self.ids.stop == self.block.next:
             return self.block.after(self.ids.start)
+        if len(self.ids) == 1:
+            return self.block.frame(self.ids.start)
         return self.block.gather(self.ids)
 
-    def sent(self, octets: int) -> tuple[int, Octets]:
-        """How many of its messages lie whole within the first so many octets of its frames, and what is
-        missing of the next one when that is begun: in octets of its own, unless the block has no other.
+    def sent(self, octets: int) -> tuple[int, int]:
+        """How many of its messages lie whole within the first so many octets of its frames, and how many
+        octets of the next one do.
         """
+        count = 0
         if self.ids.step == 1:
             count = self.block.messages_within(self.ids.start, octets)
             octets -= len(self.block.after(self.ids.start)) - len(self.block.after(self.ids.start + count))
         else:
-            count = 0
             while count < len(self.ids) and (size := len(self.block.frame(self.ids[count]))) <= octets:
                 octets -= size
                 count += 1
-        if not octets or count == len(self.ids):
-            return count, b""
-        rest = self.block.frame(self.ids[count])[octets:]
-        return count, rest if self.block.count == 1 else bytes(rest)
+        return count, octets
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,26 @@ class Messages:
     @property
     def is_little(self) -> bool:
         """Whether it may be held until a stalled client takes it."""
-        return sum(cut.block.held for cut in self.cuts) <= LITTLE_OCTETS
+        octets = 0
+        for cut in self.cuts:
+            octets += cut.block.held
+            if octets > LITTLE_OCTETS:
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some octets of the body of one message, which is not held whole."""
+
+    topic: int
+    message: int
+    head: bytes
+    size: int
+    """Octets of the whole body."""
+    begin: int
+    """Where in the body they lie."""
+    octets: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,15 @@ class Gone:
     reason: str
 
 
-Taken = Messages | Gone
+Taken = Messages | Piece | Gone
+
+
+class Rest(Enum):
+    """Who has the rest of a message in whose middle a client stalled."""
+
+    GIVEN_AGAIN = "the channel, which reads it again piece by piece"
+    COUNTED = "the topic, which counts it among what it holds until the message is done"
+    HELD = "nobody but who sends it"
 
 
 class End(Enum):
@@ -99,20 +129,28 @@ class Subscriber(Protocol):
 class Channel(Protocol):
     """The driver's side of a channel."""
 
-    can_take_again: bool
-    """Whether `take` gives again what was not written, so that nobody has to hold it for a stalled client."""
+    rest: Rest
 
     def ready(self) -> bool:
         """Whether `take` has something to give without waiting for a publisher."""
 
     async def take(self) -> Taken | None:
-        """The next thing to write, None when there was nothing after all."""
+        """The next thing to write, None when there was nothing after all.
 
-    def written(self, count: int) -> None:
-        """How many of the last Messages taken are on their way: all, or fewer when it broke or stalled."""
+        A Piece is the next one of the message that is begun. Raises Torn when there is one and cannot be had,
+        and storage.errors.StoreError.
+        """
+
+    def written(self, count: int, begun: int | None = None) -> None:
+        """How many messages are on their way of what was taken last: all, or fewer when it broke or stalled.
+        The others are given again, to this subscriber or to others.
+
+        `begun`: the next one is begun, and so many octets of its body are on their way; who takes goes on
+        with the rest of it, or says with another `written(1)` that it is on its way too.
+        """
 
     def hold(self) -> None:
-        """Nobody takes yet: keep the place, and leave to others what can be left to them."""
+        """Nobody takes yet, or for now: keep the place, and leave to others what can be left to them."""
 
     def release(self) -> None:
         """From now on somebody takes."""

@@ -3,9 +3,10 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -25,6 +26,9 @@ from storage.blocks import FRAMES_LIMIT, Block, packed_size
 from storage.environment import BlockInfo, Environment, Extent, Position
 from storage.errors import DamagedBlock, StoreError
 from storage.lookup import StoredBlock
+from storage.pieces import LargeMessage
+
+T = TypeVar("T")
 
 log = logging.getLogger("omq.driver")
 
@@ -223,32 +227,29 @@ class Driver(ABC):
     def check_replay(self, first: int) -> None:
         """Raises Refused unless stored messages can be read from this id on."""
 
-    async def read(self, position: int, octets: int) -> list[StoredBlock]:
+    async def read(self, position: int, octets: int, largest: int | None = None) -> list[StoredBlock]:
         """Stored blocks from `position` on, whole, none that subscribers may not see yet.
 
-        Raises storage.errors.DamagedBlock when the first of them is damaged, and StoreError, which the log
-        tells.
+        Raises storage.lookup.LargeBlock when the first of them has more than `largest` octets,
+        storage.errors.DamagedBlock when it is damaged, and StoreError, which the log tells.
         """
-        read = partial(self.environment.read_stored, self.topic.id, position, octets)
-        try:
-            blocks = await trio.to_thread.run_sync(read, limiter=self.resources.readers)
-        except DamagedBlock:
-            raise
-        except StoreError as problem:
-            self._unreadable.add(problem)
-            raise
+        read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
+        blocks = await self._in_reader(read)
         return [stored for stored in blocks if stored.block.first < self.next_id]
 
-    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
+    async def replay(
+        self, position: int, octets: int, largest: int | None = None
+    ) -> list[StoredBlock] | Gone:
         """Stored blocks from `position` on, as `read`, where the first of them has that message; or else
         which messages cannot be had there, and why.
 
-        `position` is below `next_id`. Raises storage.errors.StoreError.
+        `position` is below `next_id`. Raises storage.lookup.LargeBlock as `read` does, and
+        storage.errors.StoreError.
         """
         # What is below this id now is either stored or lost: the store is written before the id moves on.
         known = self.next_id
         try:
-            blocks = await self.read(position, octets)
+            blocks = await self.read(position, octets, largest)
             kept = blocks[0].block.first if blocks else known
         except DamagedBlock as damaged:
             if damaged.first <= position:
@@ -261,6 +262,26 @@ class Driver(ABC):
         lost = self.extent.messages and position >= self.extent.first
         why = "they were lost before they were durable" if lost else "they are no longer kept"
         return Gone(position, kept - 1, why)
+
+    async def look_at(self, message: int) -> LargeMessage | None:
+        """A stored message that is to be read piece by piece; None when it is not kept any more.
+
+        Raises storage.errors.DamagedBlock, and StoreError, which the log tells.
+        """
+        return await self._in_reader(partial(self.environment.look_at, self.topic.id, message))
+
+    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        """A piece of its body, None when it is to be looked at anew. Raises StoreError, as the log tells."""
+        return await self._in_reader(partial(self.environment.read_piece, message, begin, octets))
+
+    async def _in_reader(self, read: Callable[[], T]) -> T:
+        try:
+            return await trio.to_thread.run_sync(read, limiter=self.resources.readers)
+        except DamagedBlock:
+            raise
+        except StoreError as problem:
+            self._unreadable.add(problem)
+            raise
 
     async def stored_blocks(self, first: int, count: int, limit: int) -> list[BlockInfo]:
         """The blocks that hold any of `count` messages from `first` on, the first `limit` of them.

@@ -8,6 +8,7 @@ import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.sequences import RecentSequences
+from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 
 SEQUENCES_KEPT = 1 << 15
@@ -22,7 +23,7 @@ class Memory:
         """Recent blocks, for subscribers that are a little behind."""
         self.tail_octets = limit // 4
         """The most that one topic keeps of them."""
-        self.waiting = Budget(limit // 4)
+        self.waiting = Budget(3 * limit // 16)
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
         """The most that one topic keeps of them, unless it has nothing else."""
@@ -36,6 +37,8 @@ class Memory:
         """What was read from a store for subscribers that are far behind, and is not sent yet."""
         self.fetched = Budget(limit // 16)
         """What was read from a store for Fetch commands, and is not sent yet."""
+        self.stalled = Stalled(limit // 16)
+        """What is held for clients that stopped reading in the middle of a message."""
         self.lines = Budget(limit // 8)
         """Long lines that are not complete yet."""
         self.one_line = trio.Lock()

@@ -9,6 +9,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -17,6 +18,7 @@ from omq.drivers.channel import Gone, Refused, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.holdings import Holdings
+from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -69,7 +71,8 @@ class RoundRobinDriver(Driver):
             case FromBeginning() | FromMessage():
                 raise Refused(_NO_REPLAY)
             case FromCurrent():
-                channel = RoundRobinChannel(self, subscriber)
+                pieces = partial(Pieces, self) if self.is_persistent else None
+                channel = RoundRobinChannel(self, subscriber, pieces)
             case _:
                 assert_never(replay)
         self._channels.append(channel)
@@ -97,9 +100,13 @@ class RoundRobinDriver(Driver):
         if channel in self._channels:
             self._channels.remove(channel)
         self._finishing.discard(channel)
+        self.returned(outstanding)
+
+    def returned(self, messages: Iterable[int]) -> None:
+        """These are to be dealt anew."""
         self.moved = True
         if not self.deleted:
-            for message in outstanding:
+            for message in messages:
                 heapq.heappush(self._returned, message)
         self._signal.set()
 
@@ -206,7 +213,7 @@ class RoundRobinDriver(Driver):
         if damage is None and (block is None or block.first > message):
             self._report(Gone(message, message, "it is no longer kept"))
         elif block is not None:
-            able[0].deal(block, range(message, message + 1))
+            self._deal_to(able[0], block, range(message, message + 1))
             self._turn_after(able[0])
 
     async def _deal_next(self) -> None:
@@ -229,6 +236,8 @@ class RoundRobinDriver(Driver):
         if self._cursor == block.next:
             self._dealing = None
             self.tail.forget_below(self._cursor)
+            while self._read_ahead and self._read_ahead[0].next <= self._cursor:
+                self._read_ahead.popleft()
 
     def _deal_block(self, block: Block) -> None:
         """Deal from the cursor on, in rounds in which every subscriber that can take gets equally many."""
@@ -239,12 +248,22 @@ class RoundRobinDriver(Driver):
             count = min(block.count - index, share * len(able))
             for turn, channel in enumerate(able[:count]):
                 first = block.first + index
-                channel.deal(block, range(first + turn, first + count, len(able)))
+                self._deal_to(channel, block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
         self._cursor = block.first + index
         self.moved = True
         self._invite()
+
+    def _deal_to(self, channel: RoundRobinChannel, block: Block, ids: range) -> None:
+        """Large ones that come from the store are left there until they are sent: however many subscribers
+        there are, they are not all in memory.
+        """
+        if not self.is_persistent or block.held <= READ_OCTETS or self.tail.covers(block.first):
+            channel.deal(block, ids)
+            return
+        for message in ids:
+            channel.deal_large(block, message)
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         self._channels.rotate(-1 - self._channels.index(channel))

@@ -1,10 +1,25 @@
 """One subscriber of a round-robin topic: what was dealt to it, and what of that is not done."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from omq.drivers.channel import Cut, Gone, Messages, Refused, Subscriber, Taken
+import trio
+
+from omq.drivers.channel import (
+    SLOW_SECONDS,
+    Cut,
+    Gone,
+    Messages,
+    Piece,
+    Refused,
+    Rest,
+    Subscriber,
+    Taken,
+    Torn,
+)
+from omq.drivers.pieces import Pieces
 from storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
@@ -24,24 +39,57 @@ class Dealer(Protocol):
 
     def done(self, message: int, count: int) -> None: ...
 
+    def returned(self, messages: Sequence[int]) -> None: ...
+
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
     def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[int]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A message that was dealt, and stays in the store until it is sent."""
+
+    message: int
+    octets: int
+
+    @property
+    def ids(self) -> range:
+        return range(self.message, self.message + 1)
+
+
+@dataclass(slots=True)
+class Begun:
+    """The message that is sent by itself: a part of it is, or is about to be, on the socket."""
+
+    message: int
+    octets: int
+    pieces: Pieces | None
+    slow: bool
+    taken_at: float = 0.0
+    received: bool = False
+    """Whether its subscriber is done with it, before the last of it is known to be on the socket."""
+
+
 class RoundRobinChannel:
     """Plain at first; with credit from the first `request` on."""
 
-    can_take_again = False  # what was dealt to it has no other owner
-
-    def __init__(self, dealer: Dealer, subscriber: Subscriber) -> None:
+    def __init__(
+        self, dealer: Dealer, subscriber: Subscriber, pieces: Callable[[int], Pieces] | None = None
+    ) -> None:
+        """`pieces` reads a message from the store; None for a topic that has its messages in memory until
+        they are done.
+        """
         self.subscriber = subscriber
+        self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
         self._dealer = dealer
+        self._pieces = pieces
         self._credit: int | None = None
-        self._outbox: deque[Cut] = deque()
+        self._outbox: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
+        self._begun: Begun | None = None
         self._held = False
-        self._queued = 0  # octets in the outbox and taken, by the mean of each block
+        self._queued = 0  # octets in the outbox, taken and begun, by the mean of each block
         self._unconfirmed: dict[int, None] = {}
         self._news: deque[Gone] = deque()
 
@@ -67,6 +115,14 @@ class RoundRobinChannel:
             self._unconfirmed.update(dict.fromkeys(ids))
         self.subscriber.wake()
 
+    def deal_large(self, block: Block, message: int) -> None:
+        """A message of a block that is not to be held in memory until it is sent."""
+        self._outbox.append(Large(message, mean_octets(block)))
+        self._queued += mean_octets(block)
+        if self._credit is not None:
+            self._unconfirmed[message] = None
+        self.subscriber.wake()
+
     def tell(self, gone: Gone) -> None:
         self._news.append(gone)
         self.subscriber.wake()
@@ -75,7 +131,12 @@ class RoundRobinChannel:
         """The ids that were dealt to it and are not done."""
         if self._credit is not None:
             yield from self._unconfirmed
-            return
+        else:
+            yield from self._unsent()
+
+    def _unsent(self) -> Iterator[int]:
+        if self._begun is not None:
+            yield self._begun.message
         for cut in (*self._taken, *self._outbox):
             yield from cut.ids
 
@@ -85,17 +146,46 @@ class RoundRobinChannel:
         return bool(self._outbox) or bool(self._news)
 
     async def take(self) -> Taken | None:
+        if self._begun is not None:
+            return await self._piece(self._begun)
         if self._news:
             return self._news.popleft()
         octets = 0
         while self._outbox and octets < TAKE_OCTETS and len(self._taken) < MOST_CUTS:
-            cut = self._outbox.popleft()
+            cut = self._outbox[0]
+            if isinstance(cut, Large):
+                if self._taken:
+                    break
+                return await self._take_large(cut)
+            self._outbox.popleft()
             self._taken.append(cut)
             octets += len(cut.ids) * mean_octets(cut.block)
         return Messages(tuple(self._taken)) if self._taken else None
 
-    def written(self, count: int) -> None:
+    async def _take_large(self, large: Large) -> Piece | Gone:
+        assert self._pieces is not None
+        self._outbox.popleft()
+        begun = Begun(large.message, large.octets, self._pieces(large.message), slow=False)
+        self._begun = begun
+        try:
+            return await self._piece(begun)
+        except Torn as torn:
+            self._unconfirmed.pop(begun.message, None)
+            self._end(begun)
+            return Gone(begun.message, begun.message, str(torn))
+
+    async def _piece(self, begun: Begun) -> Piece:
+        """Raises Torn."""
+        assert begun.pieces is not None
+        piece = await begun.pieces.take(slow=begun.slow)
+        begun.taken_at = trio.current_time()
+        return piece
+
+    def written(self, count: int, begun: int | None = None) -> None:
         """`count` messages of the last take are on the socket: they are done, unless they need a Received."""
+        if self._begun is not None:
+            self._written_of(self._begun, count, begun)
+            return
         taken, self._taken = self._taken, []
         back: list[Cut] = []
         for cut in taken:
@@ -107,14 +197,42 @@ class RoundRobinChannel:
                     self._dealer.done(cut.ids[0], whole)
             if whole < len(cut.ids):
                 back.append(Cut(cut.block, cut.ids[whole:]))
+        if begun is not None:
+            first, *back = back
+            message = first.ids[0]
+            pieces = None if self._pieces is None else self._pieces(message)
+            if pieces is not None:
+                pieces.begin = begun
+            self._begun = Begun(message, mean_octets(first.block), pieces, slow=True)
+            if len(first.ids) > 1:
+                back.insert(0, Cut(first.block, first.ids[1:]))
         self._outbox.extendleft(reversed(back))
         self._dealer.can_take()
+
+    def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
+        """As `written`, for the message that is sent by itself."""
+        if begun.pieces is not None:
+            begun.pieces.give_back()
+            begun.slow = trio.current_time() - begun.taken_at >= SLOW_SECONDS
+            begun.pieces.begin = octets or 0
+        if count:
+            self._end(begun)
+            self._dealer.can_take()
+        elif octets is None:
+            self._begun = None
+            self._outbox.appendleft(Large(begun.message, begun.octets))
+
+    def _end(self, begun: Begun) -> None:
+        """It is sent."""
+        self._begun = None
+        self._queued -= begun.octets
+        if self._credit is None or begun.received:
+            self._dealer.done(begun.message, 1)
 
     def request(self, credit: int) -> None:
         """From now on at most `credit` messages at a time, each to be confirmed with `received`."""
         if self._credit is None:
-            for cut in (*self._taken, *self._outbox):
-                self._unconfirmed.update(dict.fromkeys(cut.ids))
+            self._unconfirmed.update(dict.fromkeys(self._unsent()))
         self._credit = credit
         self._dealer.can_take()
 
@@ -125,11 +243,28 @@ class RoundRobinChannel:
         if message not in self._unconfirmed:
             raise Refused(f"message {message} is not waiting to be confirmed here")
         del self._unconfirmed[message]
-        self._dealer.done(message, 1)
+        if self._begun is not None and self._begun.message == message:
+            self._begun.received = True
+        else:
+            self._dealer.done(message, 1)
         self._dealer.can_take()
 
     def hold(self) -> None:
+        """What it was dealt and is not taken goes to others."""
         self._held = True
+        returned: list[int] = []
+        while self._outbox:
+            cut = self._outbox.popleft()
+            octets = cut.octets if isinstance(cut, Large) else mean_octets(cut.block)
+            self._queued -= len(cut.ids) * octets
+            if self._credit is None:
+                returned += cut.ids
+            else:  # without those it has confirmed unseen
+                returned += (message for message in cut.ids if message in self._unconfirmed)
+        for message in returned:
+            self._unconfirmed.pop(message, None)
+        if returned:
+            self._dealer.returned(returned)
 
     def release(self) -> None:
         self._held = False
@@ -140,6 +275,11 @@ class RoundRobinChannel:
 
     def close(self) -> None:
         self._dealer.closed(self, list(self.outstanding()))
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.pieces is not None:
+            begun.pieces.give_back()
+        if begun is not None and begun.received:
+            self._dealer.done(begun.message, 1)
         self._outbox.clear()
         self._taken.clear()
         self._unconfirmed.clear()

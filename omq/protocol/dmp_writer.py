@@ -75,6 +75,13 @@ def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Seq
     return _run(bodies, heads, options, 0)
 
 
+def opening(length: int, head: bytes) -> bytes:
+    """What `for_feed` writes before a body of so many octets. Raises as that does."""
+    if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
+        raise ValueError(f"a body of {length} octets does not fit into an envelope")
+    return _begin(length, head, 0, SMALLEST_ON_FEEDS)
+
+
 def _run(bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int], smallest: int) -> bytes:
     count = len(bodies)
     if (heads and len(heads) != count) or (options and len(options) != count):

@@ -165,7 +165,7 @@ class DmpTerminal:
                 await self._refuse(OTHER_HOST)
             case Lease(leased, principal):
                 connections = principal.client.connections
-                if not connections.take():
+                if not await connections.take_soon():
                     if isinstance(leased, Feed):
                         leased.close()
                     await self._refuse(TOO_MANY_OF_CLIENT)
@@ -206,9 +206,9 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        service = FeedService(
-            self._transport, feed, principal, self._shared.config.feed_null_seconds, self._shared.untold
-        )
+        shared = self._shared
+        seconds = shared.config.feed_null_seconds
+        service = FeedService(self._transport, feed, principal, shared.memory.stalled, seconds, shared.untold)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 

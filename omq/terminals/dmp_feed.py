@@ -4,23 +4,23 @@ Two tasks: one writes envelopes and null messages, the other reads, to see when 
 feed is ready nothing but envelopes goes to the client, so what else there is to say goes to its principal.
 """
 
-from typing import assert_never
-
 import trio
 
 from omq.access.repeats import Repeats
-from omq.drivers.channel import Channel, Cut, Gone, Messages
+from omq.drivers.channel import Channel
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Principal
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
-from omq.protocol import dmp_head, dmp_writer
-from omq.protocol.dmp_envelopes import NULL_MESSAGE, NUMBER
+from omq.drivers.stalled import Stalled
+from omq.protocol import dmp_head
+from omq.protocol.dmp_envelopes import NULL_MESSAGE
 from omq.protocol.dmp_head import Head
 from omq.protocol.sentences import sentence
+from omq.terminals.forms import Envelopes
+from omq.terminals.forwarding import Forwarder
 from omq.terminals.transport import Transport
-from storage.blocks import FRAME_HEADER
 from storage.errors import StoreError
 
 
@@ -28,7 +28,13 @@ class FeedService:
     """Serves one feed, from its ready response to the end of its connection."""
 
     def __init__(
-        self, transport: Transport, feed: Feed, principal: Principal, null_seconds: float, untold: Repeats
+        self,
+        transport: Transport,
+        feed: Feed,
+        principal: Principal,
+        stalled: Stalled,
+        null_seconds: float,
+        untold: Repeats,
     ) -> None:
         self._transport = transport
         self._feed = feed
@@ -38,7 +44,9 @@ class FeedService:
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
-        self._head = dmp_head.encode(Head(routing_key=feed.topic.topic))
+        form = Envelopes(dmp_head.encode(Head(routing_key=feed.topic.topic)))
+        self._ending = trio.CancelScope()
+        self._forwarder = Forwarder(transport, form, stalled, self._channels, self._ending.cancel)
         self._signal = Signal()
         self._finishing = False
         self._stopping = False
@@ -48,19 +56,21 @@ class FeedService:
 
         A client that goes away without a word ends it too: what it did not get goes to others.
         """
-        ending = trio.CancelScope()
         self._feed.start(self._signal.set)
         try:
-            with ending:
+            with self._ending:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._listen, ending, received)
+                    nursery.start_soon(self._listen, received)
                     await self._write()
-                    ending.cancel()
+                    self._ending.cancel()
         except* trio.BrokenResourceError:
             pass  # that is its right, and no news to anybody
+        finally:
+            self._forwarder.stop()
 
     def sweep(self, now: float) -> None:
-        """Nothing to look after: a client that reads nothing is passed over, as any slow subscriber is."""
+        """A client that reads nothing is passed over, as any slow subscriber is."""
+        self._forwarder.look()
 
     def shut_down(self) -> None:
         """The server stops."""
@@ -69,12 +79,12 @@ class FeedService:
 
     # -- reading -------------------------------------------------------------------------------------------
 
-    async def _listen(self, ending: trio.CancelScope, received: bytes) -> None:
+    async def _listen(self, received: bytes) -> None:
         """Until the client is done; null messages are all it may send."""
         while True:
             if any(received):
                 await self._report("503 INVALID a feed takes no messages")
-                ending.cancel()
+                self._ending.cancel()
                 return
             received = await self._transport.receive()
             if not received:
@@ -84,7 +94,7 @@ class FeedService:
         channel = self._feed.channel
         if isinstance(channel, RoundRobinChannel):
             # It may be closed rather than half-closed, and others can have what it was dealt.
-            ending.cancel()
+            self._ending.cancel()
         else:
             channel.finish()
             self._finishing = True
@@ -98,7 +108,7 @@ class FeedService:
             now = trio.current_time()
             if now >= due:
                 due = now + self._null_seconds
-                await self._transport.send(NULL_MESSAGE)
+                await self._forwarder.send(NULL_MESSAGE)
             if self._feed.has_ended:
                 await self._report("404 NOT-FOUND the topic was deleted")
                 return
@@ -116,73 +126,23 @@ class FeedService:
 
     async def _forward(self, channel: Channel) -> bool:
         """Send what the channel has at once; False when the feed cannot go on."""
+        feed = self._feed
+        before = self._transport.sent
         try:
-            taken = await channel.take()
+            gone = await self._forwarder.forward(feed.topic.topic, channel, lambda: not feed.has_ended)
         except StoreError as problem:
             await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
             return False
-        if self._feed.has_ended:
-            return True
-        match taken:
-            case Messages():
-                before = self._transport.sent
-                try:
-                    rest = await self._send(channel, taken)
-                    del taken  # a stalled client keeps nothing but the rest of one message
-                    if rest:
-                        await self._transport.send(rest)
-                finally:
-                    if self._pace is not None:
-                        self._pace.spend(self._transport.sent - before)
-            case Gone(first, last, reason):
-                await self._report(f"messages {first} to {last} are gone: {reason}")
-            case None:
-                pass
-            case _:
-                assert_never(taken)
+        finally:
+            if self._pace is not None:
+                self._pace.spend(self._transport.sent - before)
+        if gone is not None and not feed.has_ended:
+            await self._report(f"messages {gone.first} to {gone.last} are gone: {gone.reason}")
         return True
 
-    async def _send(self, channel: Channel, taken: Messages) -> bytes:
-        """Send what was taken. What is still to be sent of one message, where the client stalled and the
-        channel can give the others again.
-        """
-        envelopes = b"".join(map(self._envelopes, taken.cuts))
-        before = self._transport.sent
-        stalled = False
-        try:
-            if channel.can_take_again and not taken.is_little:
-                stalled = not await self._transport.send_unless_stalled((envelopes,))
-            else:
-                await self._transport.send(envelopes)
-        finally:
-            octets = self._transport.sent - before
-            if octets == len(envelopes):
-                count, end = sum(len(cut.ids) for cut in taken.cuts), octets
-            else:
-                count, end = _whole_envelopes(envelopes, octets)
-            channel.written(count + 1 if stalled and end > octets else count)
-        return envelopes[octets:end] if stalled else b""
-
-    def _envelopes(self, cut: Cut) -> bytes:
-        """Each message with its own head, or with the one for messages without."""
-        if not cut.block.has_heads:
-            return dmp_writer.of_block(cut.block, cut.ids, self._head)
-        ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
-        heads = cut.block.heads_from(cut.ids.start)[ids]
-        bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
-        return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
+    def _channels(self) -> list[Channel]:
+        return [] if self._feed.has_ended else [self._feed.channel]
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(sentence("Feed", self._feed.topic.topic, what)):
             self._untold.add(f"{self._transport.peer()}: feed {self._feed.topic.topic!r}: {what}")
-
-
-def _whole_envelopes(envelopes: bytes, octets: int) -> tuple[int, int]:
-    """How many of the envelopes lie whole within the first so many octets, and where the next one ends that
-    is begun there.
-    """
-    count = end = 0
-    while end < octets:
-        end += NUMBER.size + NUMBER.unpack_from(envelopes, end)[0]
-        count += end <= octets
-    return count, end

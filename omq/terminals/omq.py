@@ -15,7 +15,7 @@ import trio
 from omq.access.clients import NOBODY, Clients
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, Cut, End, Gone, Messages, Octets, Refused
+from omq.drivers.channel import Channel, End, Refused
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
@@ -29,6 +29,8 @@ from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.lines import Refused as BadLine
 from omq.protocol.sentences import sentence
 from omq.terminals.fetches import Fetches, stored_topic
+from omq.terminals.forms import Frames
+from omq.terminals.forwarding import Forwarder
 from omq.terminals.intake import Intake
 from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.permission import check_rights
@@ -90,6 +92,7 @@ class Subscription:
 
     def replaced(self, channel: Channel) -> None:
         self.channel = channel
+        self._terminal.opened(channel)
         self.wake()
 
     def ended(self, end: End) -> None:
@@ -136,6 +139,7 @@ class OmqTerminal:
         self._reading = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
+        self._forwarder = Forwarder(transport, Frames(), memory.stalled, self._channels, self._scope.cancel)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -167,12 +171,14 @@ class OmqTerminal:
             # Nothing here is to point back at this: so what it holds is free at once, and need not be found
             # by a garbage collection, which keeps everybody waiting.
             self._fetches.stop()
+            self._forwarder.stop()
             self._replies.clear()
             self._ready.clear()
             self._transport.close()
 
     def sweep(self, now: float) -> None:
         """Called about every second: see whether a ping is due, or the client is gone."""
+        self._forwarder.look()
         if self._finished:
             # It cannot answer any more, but it can read.
             pace = self._client.sent
@@ -245,7 +251,7 @@ class OmqTerminal:
                 if self._liveness.take_ping():
                     octets += encode(types.Ping(self._liveness.clock()))
                 if octets:
-                    await self._transport.send(octets)
+                    await self._forwarder.send(octets)
                 elif self._ready and (self._client.sent is None or self._client.sent.is_open()):
                     turn = next(iter(self._ready))
                     del self._ready[turn]
@@ -272,7 +278,7 @@ class OmqTerminal:
         """Give the Fetch commands their turn: one block."""
         if not self._fetches.ready:
             return
-        await self._transport.send_together(self._fetches.take())
+        await self._forwarder.send(*self._fetches.take())
         self._fetches.sent()
         if self._fetches.ready:
             self._ready[self._fetches] = None
@@ -282,57 +288,37 @@ class OmqTerminal:
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():
             return
+        self._sending = subscription
+        before = self._transport.sent
+        topic = subscription.topic.topic
         try:
-            taken = await channel.take()
+            gone = await self._forwarder.forward(topic, channel, lambda: not subscription.is_closed())
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
-            self.fail(sentence("Subscribe", subscription.topic.topic, what))
+            self.fail(sentence("Subscribe", topic, what))
             return
-        if subscription.is_closed():
-            return
-        match taken:
-            case Messages():
-                self._sending = subscription
-                before = self._transport.sent
-                try:
-                    rest = await self._send_messages(channel, taken)
-                    del taken  # a stalled client keeps nothing but the rest of one message
-                    if rest:
-                        await self._transport.send(rest)
-                finally:
-                    self._sending = None
-                    if self._client.sent is not None:
-                        self._client.sent.spend(self._transport.sent - before)
-                    if subscription.is_closed():
-                        channel.close()
-                        subscription.channel = None
-            case Gone(first, last, reason):
-                what = f"messages {first} to {last} are gone: {reason}"
-                text = sentence("Subscribe", subscription.topic.topic, what)
-                await self._transport.send(encode(types.Error(text)))
-            case None:
-                pass
-            case _:
-                assert_never(taken)
+        finally:
+            self._sending = None
+            if self._client.sent is not None:
+                self._client.sent.spend(self._transport.sent - before)
+            if subscription.is_closed() and subscription.channel is not None:
+                channel.close()
+                subscription.channel = None
+        if gone is not None and not subscription.is_closed():
+            what = f"messages {gone.first} to {gone.last} are gone: {gone.reason}"
+            await self._forwarder.send(encode(types.Error(sentence("Subscribe", topic, what))))
         if not subscription.is_closed() and channel.ready():
             self._ready[subscription] = None
 
-    async def _send_messages(self, channel: Channel, taken: Messages) -> Octets:
-        """Send what was taken. What is still to be sent of one message, where the client stalled and the
-        channel can give the others again.
-        """
-        parts = [cut.frames() for cut in taken.cuts]
-        before = self._transport.sent
-        stalled = False
-        try:
-            if channel.can_take_again and not taken.is_little:
-                stalled = not await self._transport.send_unless_stalled(parts)
-            else:
-                await self._transport.send_together(parts)
-        finally:
-            count, rest = _sent(taken.cuts, parts, self._transport.sent - before)
-            channel.written(count + 1 if stalled and rest else count)
-        return rest if stalled else b""
+    def _channels(self) -> list[Channel]:
+        """Those that are open; one that is to be closed is, until what it is sending is sent."""
+        subscriptions = set(self._subscriptions.values()) | ({self._sending} if self._sending else set())
+        return [each.channel for each in subscriptions if each.channel is not None]
+
+    def opened(self, channel: Channel) -> None:
+        """There is a channel more."""
+        if self._forwarder.is_stalled:
+            channel.hold()
 
     def _close(self, subscription: Subscription) -> None:
         """End a subscription from this side, now or when what it is sending is sent."""
@@ -458,7 +444,7 @@ class OmqTerminal:
         if client is None:
             self._replies.add(types.Error(UNKNOWN_CLIENT))
             return False
-        if not client.connections.take():
+        if not await client.connections.take_soon():
             what = b"Connect: this client has its %d connections, the most it is configured for"
             self._replies.add(types.Error(what % (client.connections.most or 0)))
             return False
@@ -629,6 +615,7 @@ class OmqTerminal:
         except Refused:
             place()
             raise
+        self.opened(subscription.channel)
         self._subscriptions[topic] = subscription
         of_topic, credit = self._credits.get(topic, (None, 0))
         if of_topic == driver.topic.id and isinstance(subscription.channel, RoundRobinChannel):
@@ -664,18 +651,6 @@ class OmqTerminal:
         if not isinstance(subscription.channel, RoundRobinChannel):
             raise Refused("only messages of a round-robin topic are confirmed")
         return subscription.channel
-
-
-def _sent(cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, Octets]:
-    """As `Cut.sent`, for several cuts and their frames."""
-    count = 0
-    for cut, part in zip(cuts, parts, strict=True):
-        if octets < len(part):
-            whole, rest = cut.sent(octets)
-            return count + whole, rest
-        octets -= len(part)
-        count += len(cut.ids)
-    return count, b""
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:

@@ -20,7 +20,10 @@ class TlsTransport(Transport):
     def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
         super().__init__(stream)
         self._engine = engine
-        self._torn = False
+        self._pending = memoryview(b"")
+        """Of records that were begun: what the socket has not taken yet."""
+        self._owed = 0
+        """How many plain octets the records in it have that `sent` does not count."""
 
     @classmethod
     async def accept(cls, stream: trio.SocketStream, engine: TlsEngine, received: bytes) -> "TlsTransport":
@@ -63,6 +66,7 @@ class TlsTransport(Transport):
             raise trio.BrokenResourceError(f"TLS: {error}") from error
 
     async def send(self, data: bytes | memoryview) -> None:
+        await self._send_pending()
         with memoryview(data) as octets:
             for start in range(0, len(octets), PIECE_OCTETS):
                 await self._send_piece(octets[start : start + PIECE_OCTETS])
@@ -72,9 +76,18 @@ class TlsTransport(Transport):
             await self.send(piece)
 
     async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """Sends all: a record that is begun has to leave whole."""
-        await self.send_together(parts)
-        return True
+        """A record that is begun has to leave whole: what the socket has not taken of it, and of those that
+        were made with it, is kept here until it does, and counts as sent.
+        """
+        if await super().send_unless_stalled(parts):
+            return True
+        self.sent += self._owed
+        self._owed = 0
+        return False
+
+    async def wait_writable(self) -> None:
+        await self._send_pending()
+        await super().wait_writable()
 
     async def _send_piece(self, piece: memoryview) -> None:
         """Nobody can read a record that did not leave whole, so octets count when their record has left."""
@@ -85,34 +98,34 @@ class TlsTransport(Transport):
             ]
         except TlsError as error:
             raise trio.BrokenResourceError(f"TLS: {error}") from error
-        base, total = self.sent, len(piece)
-        left = 0
         octets = self._engine.outgoing()
-        self._torn = True
-        with memoryview(octets) as view:
-            while left < len(octets):
-                left += await self._send_some(view[left:])
-                whole = sum(end <= left for end in ends)
-                self.sent = base + min(whole * RECORD_OCTETS, total)
-        self._torn = False
+        until = self.sent + len(piece)
+        self._pending = memoryview(octets)
+        self._owed = len(piece)
+        while self._pending:
+            await self._send_some()
+            behind = sum(end > len(octets) - len(self._pending) for end in ends)
+            self._owed = 0 if not behind else len(piece) - (len(ends) - behind) * RECORD_OCTETS
+            self.sent = until - self._owed
 
     async def _send_octets(self, octets: bytes) -> None:
-        self._torn = True
-        with memoryview(octets) as view:
-            left = 0
-            while left < len(octets):
-                left += await self._send_some(view[left:])
-        self._torn = False
+        self._pending = memoryview(octets)
+        await self._send_pending()
 
-    async def _send_some(self, octets: memoryview) -> int:
+    async def _send_pending(self) -> None:
+        while self._pending:
+            await self._send_some()
+
+    async def _send_some(self) -> None:
         try:
-            return await self._stream.socket.send(octets)
+            count = await self._stream.socket.send(self._pending)
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+        self._pending = self._pending[count:]
 
     async def say_end(self) -> None:
         """With `close_notify`, unless a record was cut off: behind that nothing can be read."""
-        if not self._torn:
+        if not self._pending:
             self._engine.finish()
             await self._send_octets(self._engine.outgoing())
 

@@ -125,6 +125,13 @@ class Transport:
             await self.send_together(parts)
         return not patience.cancelled_caught
 
+    async def wait_writable(self) -> None:
+        """Until the other side has taken some of what was sent. Raises trio.BrokenResourceError."""
+        try:
+            await trio.lowlevel.wait_writable(self._stream.socket)
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+
     async def say_end(self) -> None:
         """Say that nothing more comes, where that is more than closing. Raises trio.BrokenResourceError."""
 

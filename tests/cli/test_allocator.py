@@ -1,10 +1,18 @@
-"""What is freed stays with the process, where the C library is glibc."""
+"""What is freed stays with the process, where the C library is glibc; but not when it is much."""
 
 import platform
+import re
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from server_command import RunningServer, running_server
+
+from omq.cli.allocator import MUCH_OCTETS
 
 PROGRAM = """
 import resource, sys
@@ -33,3 +41,52 @@ def test_memory_that_was_freed_is_not_mapped_anew() -> None:
         return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
 
     assert faults("kept") * 20 < faults("as it comes")
+
+
+def mib_of(server: RunningServer) -> int:
+    """How much memory it has for itself."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) >> 10
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until, "it does not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_much_memory_that_was_freed_is_given_back(tmp_path: Path) -> None:
+    """Also when what is in use lies behind it."""
+    config = tmp_path / "omq.toml"
+    config.write_text("memory_bytes = 1_073_741_824\n")
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config)
+    with running_server(*options) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(30)
+        client.sendall(b"\0\0\0\0\0\0\0\1(Connect 1 test)\n")
+        assert client.recv(8) == b"\0\0\0\0\0\0\0\1"
+
+        def until_confirmed() -> None:
+            client.sendall(b"(Confirm 7)\n")
+            received = b""
+            while not received.endswith(b"\0\0\0\x09\6\0\0\0\0\0\0\0\7"):
+                received += client.recv(65536)
+
+        before = mib_of(server)
+        line = b'(Publish %s "' + b"x" * 1000 + b'")\n'
+        topics = [b"t%d" % number for number in range(3)]
+        for topic in (*topics, b"kept"):
+            client.sendall(b"(Declare %s Round_robin Transient)\n" % topic)
+        for topic in topics * 50:
+            client.sendall((line % topic) * 1000)
+            until_confirmed()
+            client.sendall((line % b"kept") * 20)
+            until_confirmed()
+        assert mib_of(server) - before > 140
+        for topic in topics:
+            client.sendall(b"(Delete %s)\n" % topic)
+        until_confirmed()
+        eventually(lambda: mib_of(server) - before < 20 + (MUCH_OCTETS >> 20))

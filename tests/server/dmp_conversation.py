@@ -69,7 +69,7 @@ class Consumer:
 
     def __init__(self, connection: Conversation) -> None:
         self.connection = connection
-        self.octets = b""
+        self.octets = bytearray()
         """All that came after the ready response."""
         self._reader = EnvelopeReader()
         self._envelopes: list[Envelope] = []

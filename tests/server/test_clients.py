@@ -1,7 +1,7 @@
 """Configured clients: who is let in, what each may do, and what strangers cannot do to them."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -307,6 +307,20 @@ async def test_connections_of_a_client(store: Path) -> None:
         assert await stored(connection) == 0
         await eventually(lambda: host.connections == 2)
         await enter(host, "some")
+
+
+@pytest.mark.parametrize("end", [Conversation.close, Conversation.reset])
+async def test_a_client_with_all_its_connections_that_closes_one_may_connect_at_once(
+    store: Path, end: Callable[[Conversation], None]
+) -> None:
+    async with serving(store, clients=[client("some", max_connections=3)]) as host:
+        others = [await enter(host, "some"), await enter(host, "some")]
+        for _ in range(100):
+            latest = await enter(host, "some")
+            await latest.say(b"(Subscribe t From_current)")
+            end(latest)
+        for other in others:
+            await other.confirm()
 
 
 async def test_subscriptions_of_a_client(store: Path, clock: MockClock) -> None:

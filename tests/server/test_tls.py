@@ -14,12 +14,14 @@ from trio.testing import MockClock
 
 from omq.client.network import Security, TlsStream, open_stream
 from omq.config import Config
+from omq.drivers.channel import SLOW_SECONDS
 from omq.drivers.memory import Memory
 from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
-from omq.protocol.types import Error, Frame
+from omq.protocol.types import Confirmed, Error, Frame, Message
 from omq.terminals.certificates import Certificates
 from omq.terminals.intake import Intake
+from omq.terminals.omq import OmqTerminal
 from omq.terminals.tls_transport import TlsTransport
 from omq.terminals.transport import FIRST_OCTETS
 
@@ -237,6 +239,39 @@ async def test_what_a_worker_did_not_get_whole_goes_to_another(store: Path, auth
         assert first.id > len(got)
         rest = [first.body] + await other.bodies(400 - first.id)
         assert rest == bodies[first.id - 1 :]
+
+
+async def test_who_stalls_in_a_large_message_goes_on_in_its_middle(
+    store: Path, authority: Authority, clock: MockClock
+) -> None:
+    """Nothing is lost or sent twice of the records that were begun."""
+    bodies = [b"".join(b"%d %07d " % (number, place) for place in range(2 * MIB)) for number in range(2)]
+    async with serving_tls(store, authority, max_message_bytes=64 * MIB, missed_pings=0) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        connection = await sink(host, client)
+        for body in bodies:
+            await connection.send(envelopes([body]))
+        assert await stored(connection) == len(bodies)
+        slow = await host.connect()
+        await slow.ask(b"(Subscribe t From_beginning)")
+        consumer = await feed(host, client, b"(Get t From_beginning)")
+
+        def are_stalled() -> bool:
+            found = [each for each in host.server._terminals if isinstance(each, OmqTerminal)]
+            return any(each._forwarder.is_stalled for each in found)
+
+        for _ in range(3):
+            while not are_stalled():
+                clock.jump(SLOW_SECONDS)
+                await trio.sleep(0.01)
+            for _ in range(20):
+                await slow.receive()
+        await slow.say(b"(Confirm 1)")
+        frames = [await slow.frame() for _ in range(3)]
+        assert [frame.body for frame in frames if isinstance(frame, Message)] == bodies
+        assert Confirmed(1) in frames
+        assert await consumer.bodies(2) == bodies
 
 
 # -- the end ------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ async def test_a_topic_that_cannot_be_read_is_told_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
     command: bytes,
 ) -> None:
-    def refuse(self: Environment, *_: object) -> list[BlockInfo]:
+    def refuse(self: Environment, *_: object, **__: object) -> list[BlockInfo]:
         raise StoreError("The disk is gone.")
 
     monkeypatch.setattr(Environment, "blocks", refuse)

@@ -82,8 +82,8 @@ def test_what_cannot_be_a_store_is_refused_in_a_sentence(tmp_path: Path) -> None
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("")
     for name, sentence in (
-        ("file", "cannot be opened"),
-        ("file/below", "cannot be opened"),
+        ("file", "cannot be opened: .*/file is no directory"),
+        ("file/below", "cannot be opened: .*/file is no directory"),
         ("home", r"is not a store: it holds 'letter.txt'"),
     ):
         with pytest.raises(StoreError, match=sentence) as caught:

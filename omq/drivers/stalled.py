@@ -1,0 +1,92 @@
+"""What is held for clients that stopped reading in the middle of a message that nobody can give again.
+
+A frame that is begun has to be completed, so whoever sends it holds its rest. Together they stay within a
+bound: when it is passed, those are cut off that have taken nothing for the longest time. A message that
+several are in the middle of is in memory once, and so it is counted once.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from omq.access.repeats import Repeats
+from omq.drivers.channel import SLOW_SECONDS
+
+log = logging.getLogger("omq.stalled")
+
+
+class Holder:
+    """One client."""
+
+    def __init__(self, cut_off: Callable[[str], None]) -> None:
+        self.cut_off = cut_off
+        self.moved_at = trio.current_time() - SLOW_SECONDS
+        """When it took something last: at first, when it was sent what it did not take."""
+
+    def moved(self) -> None:
+        """It took something."""
+        self.moved_at = trio.current_time()
+
+
+class _Message:
+    """A message, with the others of its block, and those who are in the middle of it."""
+
+    def __init__(self, octets: int) -> None:
+        self.octets = octets
+        self.holders: set[Holder] = set()
+
+    def moved_at(self) -> float:
+        return max(holder.moved_at for holder in self.holders)
+
+
+class Stalled:
+    """All of them, of a server. One message larger than the limit may be held alone."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._messages: dict[tuple[int, int], _Message] = {}
+        self._cut_off = Repeats(log, logging.WARNING, "connections were closed in the middle of a message")
+
+    @contextmanager
+    def holding(
+        self, topic: int, message: int, octets: int, cut_off: Callable[[str], None]
+    ) -> Iterator[Holder]:
+        """Hold a message, of so many octets, within the block. `cut_off` is called with a reason when the
+        memory is needed for others: then the block has to be left at once.
+        """
+        holder = Holder(cut_off)
+        key = topic, message
+        held = self._messages.get(key)
+        if held is None:
+            held = self._messages[key] = _Message(octets)
+            self.used += octets
+        held.holders.add(holder)
+        self._make_room()
+        try:
+            yield holder
+        finally:
+            held.holders.discard(holder)
+            if not held.holders and self._messages.get(key) is held:
+                self._forget(key)
+
+    def _make_room(self) -> None:
+        while self.used > self.limit and len(self._messages) > 1:
+            key = min(self._messages, key=lambda each: self._messages[each].moved_at())
+            holders = list(self._messages[key].holders)
+            self._forget(key)
+            for holder in holders:
+                holder.cut_off("it stopped reading, and the memory is needed for others")
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self.used -= self._messages.pop(key).octets
+
+    def tell(self, line: str) -> None:
+        """Log that a connection was closed in the middle of a message."""
+        self._cut_off.add(line)
+
+    def look(self) -> None:
+        """Called about every second."""
+        self._cut_off.look()

@@ -1,0 +1,412 @@
+"""Clients that stop reading in the middle of large messages: what is held for them, and how they go on."""
+
+import gc
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.drivers.channel import SLOW_SECONDS
+from omq.protocol.types import Confirmed, Deleted, Message, Subscribed, Topic, Unsubscribed
+from omq.terminals.dmp import DmpTerminal
+from omq.terminals.dmp_feed import FeedService
+from omq.terminals.omq import OmqTerminal
+
+from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
+from .dmp_conversation import Consumer, envelopes, feed, sink, stored
+
+MIB = 1 << 20
+SIZE = 6 * MIB
+"""More than a socket takes, so whoever is sent that much and reads nothing is in the middle of it."""
+
+
+def body_of(number: int, size: int = SIZE) -> bytes:
+    """A body in which every place looks different, and unlike those of other messages."""
+    lines = b"".join(b"%03d %07d\n" % (number, place) for place in range(0, size, 12 * 1024))
+    return (lines * (size // len(lines) + 1))[:size]
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """How much memory is allocated is told."""
+    gc.collect()
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def allocated() -> int:
+    return tracemalloc.get_traced_memory()[0]
+
+
+@asynccontextmanager
+async def small_server(store: Path) -> AsyncIterator[InProcess]:
+    """One that may hold one large message and little more."""
+    async with serving(store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000) as host:
+        yield host
+
+
+async def declared(host: InProcess, types: bytes) -> Conversation:
+    client = await host.connect()
+    await client.ask(b"(Declare t %s)" % types)
+    return client
+
+
+async def send_all(host: InProcess, client: Conversation, bodies: list[bytes]) -> None:
+    """Publish bodies longer than a line may be."""
+    connection = await sink(host, client)
+    for body in bodies:
+        await connection.send(envelopes([body]))
+    assert await stored(connection) == len(bodies)
+
+
+def stalled(host: InProcess) -> int:
+    """How many connections are being sent something for longer than a second."""
+    found = 0
+    for terminal in host.server._terminals:
+        match terminal:
+            case OmqTerminal():
+                found += terminal._forwarder.is_stalled
+            case DmpTerminal(_service=FeedService(_forwarder=forwarder)):
+                found += forwarder.is_stalled
+    return found
+
+
+async def passing(clock: MockClock, is_over: Callable[[], bool]) -> None:
+    """Let time pass until something is over."""
+    with trio.fail_after(100 * PATIENCE):
+        while not is_over():
+            clock.jump(SLOW_SECONDS / 2)
+            await trio.sleep(0.01)
+
+
+async def stall(clock: MockClock, host: InProcess, count: int) -> None:
+    """Let time pass until so many are."""
+    await passing(clock, lambda: stalled(host) >= count)
+
+
+def held(host: InProcess) -> list[int]:
+    """How many are in the middle of each message that the server holds for them."""
+    return [len(message.holders) for message in host.server.memory.stalled._messages.values()]
+
+
+class Reader:
+    """A client that reads nothing until it is told to, by one protocol or the other."""
+
+    def __init__(self, of: Conversation | Consumer) -> None:
+        self._of = of
+
+    @classmethod
+    async def open(cls, host: InProcess, client: Conversation, way: str, replay: bytes) -> "Reader":
+        if way == "feed":
+            return cls(await feed(host, client, b"(Get t %s)" % replay, receive_octets=4096))
+        subscriber = await host.connect(receive_octets=4096)
+        assert isinstance(await subscriber.ask(b"(Subscribe t %s)" % replay), Subscribed)
+        return cls(subscriber)
+
+    async def bodies(self, count: int) -> list[bytes]:
+        """The next so many: from now on it reads fast."""
+        connection = self._of.connection if isinstance(self._of, Consumer) else self._of
+        connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
+        return await self._of.bodies(count)
+
+    async def is_cut_off(self) -> bool:
+        """Read to the end; whether that is in the middle of something."""
+        connection = self._of.connection if isinstance(self._of, Consumer) else self._of
+        with trio.fail_after(PATIENCE):
+            try:
+                while await self._of.receive():
+                    pass
+            except trio.BrokenResourceError:
+                return True
+        reader = self._of._reader if isinstance(self._of, Consumer) else connection._decoder
+        return reader.unfinished > 0
+
+
+WAYS = pytest.mark.parametrize("way", ["subscription", "feed"])
+TIMES = pytest.mark.parametrize("replayed", [True, False], ids=["replayed", "live"])
+
+
+@WAYS
+@TIMES
+@pytest.mark.usefixtures("traced")
+async def test_nothing_is_held_of_what_is_stored(
+    store: Path, clock: MockClock, way: str, replayed: bool
+) -> None:
+    """Each is in the middle of another message; and goes on there, when it reads again."""
+    count = 8
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        readers: list[Reader] = []
+        if replayed:
+            for number in range(1, count + 1):
+                await send_all(host, client, [body_of(number)])
+            before = allocated()
+            tracemalloc.reset_peak()
+            readers = [
+                await Reader.open(host, client, way, b"(From_message %d)" % number)
+                for number in range(1, count + 1)
+            ]
+            await stall(clock, host, count)
+            assert tracemalloc.get_traced_memory()[1] - before < SIZE
+        else:
+            before = allocated()
+            for number in range(1, count + 1):
+                readers.append(await Reader.open(host, client, way, b"From_current"))
+                await send_all(host, client, [body_of(number)])
+                await stall(clock, host, number)
+        # The newest message stays in memory for those who follow.
+        await eventually(lambda: allocated() - before < 2 * SIZE)
+
+        async def read(reader: Reader, first: int) -> None:
+            for number in range(first, min(first + 2, count + 1)):
+                assert await reader.bodies(1) == [body_of(number)]
+
+        tracemalloc.stop()
+        async with trio.open_nursery() as nursery:
+            for first, reader in enumerate(readers, 1):
+                nursery.start_soon(read, reader, first)
+        host.hang_up()
+        await eventually(lambda: host.connections == 0)
+        assert host.server.memory.replayed.used == 0
+
+
+@WAYS
+@pytest.mark.parametrize("how", ["deleted", "retained"])
+async def test_who_is_in_the_middle_of_what_is_deleted_is_cut_off(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, way: str, how: str
+) -> None:
+    async with serving(
+        store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, missed_pings=0, retention_bytes=10 * MIB
+    ) as host:
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        await client.ask(b"(Declare other Broadcast (Persistent Weak))")
+        await send_all(host, client, [body_of(1)])
+        readers = [await Reader.open(host, client, way, b"From_beginning") for _ in range(8)]
+        await stall(clock, host, 8)
+        bystander = await host.connect()
+        await bystander.ask(b"(Subscribe other From_current)")
+        if how == "deleted":
+            assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+            why = "the topic was deleted"
+        else:
+            await send_all(host, client, [body_of(2)])
+            await tidied(client, clock, b"t", lambda info: info.first == 2)
+            why = "it is no longer kept"
+        for reader in readers:
+            assert await reader.is_cut_off()
+        await client.say(b"(Publish other x)")
+        assert (await bystander.message()).body == b"x"
+        clock.jump(20)
+        await eventually(lambda: any("more connections were closed" in line for line in caplog.messages))
+        told = [line for line in caplog.messages if "in the middle of a message" in line]
+        assert len(told) == 6
+        assert all(line.endswith(f": b't': closed in the middle of a message: {why}") for line in told[:5])
+        assert told[5] == "3 more connections were closed in the middle of a message"
+
+
+@WAYS
+@pytest.mark.usefixtures("traced")
+async def test_of_what_is_not_stored_little_is_held(store: Path, clock: MockClock, way: str) -> None:
+    """Those are cut off who have read nothing for the longest time, and nobody else."""
+    count = 6
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast Transient")
+        before = allocated()
+        readers: list[Reader] = []
+        for number in range(1, count + 1):
+            # Two of them in the middle of each message, which is in memory once.
+            readers += [await Reader.open(host, client, way, b"From_current") for _ in range(2)]
+            await send_all(host, client, [body_of(number)])
+            await passing(clock, lambda: held(host) == [2] and host.connections == 3)
+        await eventually(lambda: allocated() - before < 4 * SIZE)
+        assert host.server.memory.stalled.used >= SIZE
+        for reader in readers[:-2]:
+            assert await reader.is_cut_off()
+        for reader in readers[-2:]:
+            assert await reader.bodies(1) == [body_of(count)]
+        await eventually(lambda: host.server.memory.stalled.used == 0)
+
+
+async def test_who_reads_slowly_is_not_cut_off_for_those_who_read_nothing(
+    store: Path, clock: MockClock
+) -> None:
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast Transient")
+        slow = await host.connect(receive_octets=4096)
+        await slow.ask(b"(Subscribe t From_current)")
+        await send_all(host, client, [body_of(1)])
+        await stall(clock, host, 1)
+        ((message,),) = [host.server.memory.stalled._messages.values()]
+        (holder,) = message.holders
+        for number in range(2, 5):
+            silent = await Reader.open(host, client, "subscription", b"From_current")
+            await send_all(host, client, [body_of(number)])
+            clock.jump(SLOW_SECONDS / 2)
+            before = holder.moved_at
+            while holder.moved_at == before:
+                await slow.receive()
+            await passing(clock, lambda: host.connections == 2)
+            assert await silent.is_cut_off()
+        assert (await slow.message()).body == body_of(1)
+
+
+@pytest.mark.parametrize("persistence", [b"Transient", b"(Persistent Weak)"])
+@pytest.mark.parametrize("credit", [None, 100])
+@WAYS
+async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
+    store: Path, clock: MockClock, persistence: bytes, credit: int | None, way: str
+) -> None:
+    """What else it was dealt goes to others. When it reads again it is dealt anew."""
+    if credit and way == "feed":
+        pytest.skip("a feed has no credit")
+    async with serving(store, memory_bytes=128 * MIB, ping_seconds=1000) as host:
+        client = await declared(host, b"Round_robin " + persistence)
+        reader = await Reader.open(host, client, way, b"From_current")
+        if credit:
+            assert isinstance(reader._of, Conversation)
+            await reader._of.say(b"(Request t %d)" % credit)
+            await reader._of.settle()
+        await send_all(host, client, [body_of(1), *(b"%d" % number * 1000 for number in range(2, 30))])
+        await stall(clock, host, 1)
+        other = await host.connect()
+        await other.ask(b"(Subscribe t From_current)")
+        got = await other.messages(28)
+        assert [message.id for message in got] == list(range(2, 30))
+        assert await reader.bodies(1) == [body_of(1)]
+        await client.say(b"(Publish t more)", b"(Publish t more)")
+        assert await reader.bodies(1) == [b"more"]
+        assert (await other.message()).body == b"more"
+        if credit:
+            assert isinstance(reader._of, Conversation)
+            await reader._of.say(b"(Received t 1)")
+            await reader._of.settle()
+
+
+@pytest.mark.usefixtures("traced")
+async def test_workers_that_stall_hold_nothing_of_what_is_stored(store: Path, clock: MockClock) -> None:
+    count = 8
+    async with small_server(store) as host:
+        client = await declared(host, b"Round_robin (Persistent Weak)")
+        for number in range(1, count + 1):
+            await send_all(host, client, [body_of(number)])
+        before = allocated()
+        tracemalloc.reset_peak()
+        readers = [await Reader.open(host, client, "subscription", b"From_current") for _ in range(count)]
+        await stall(clock, host, count)
+        # The dealer reads one at a time.
+        assert tracemalloc.get_traced_memory()[1] - before < 4 * SIZE
+        await eventually(lambda: allocated() - before < 2 * SIZE)
+        # One that goes in the middle leaves its message to another.
+        lost = readers.pop(3)
+        assert isinstance(lost._of, Conversation)
+        lost._of.reset()
+        got: list[bytes] = []
+
+        async def read(reader: Reader) -> None:
+            got.extend(await reader.bodies(1))
+
+        async with trio.open_nursery() as nursery:
+            for reader in readers:
+                nursery.start_soon(read, reader)
+        with trio.fail_after(PATIENCE):
+            # Whoever of them was free first was dealt it.
+            async with trio.open_nursery() as nursery:
+
+                async def read_last(reader: Reader) -> None:
+                    got.extend(await reader.bodies(1))
+                    nursery.cancel_scope.cancel()
+
+                for reader in readers:
+                    nursery.start_soon(read_last, reader)
+        assert sorted(got) == [body_of(number) for number in range(1, count + 1)]
+
+
+async def test_nothing_comes_between_the_pieces_of_a_message(store: Path, clock: MockClock) -> None:
+    """Neither answers nor messages of other topics; and a topic is left only behind it."""
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        await send_all(host, client, [body_of(1), b"small"])
+        slow = await host.connect(receive_octets=4096)
+        await slow.ask(b"(Subscribe other From_current)")
+        await slow.ask(b"(Subscribe t From_beginning)")
+        await stall(clock, host, 1)
+        await slow.say(b"(Confirm 1)", b"(Unsubscribe t)", b"(Confirm 2)")
+        await client.send(publish(b"other", [b"x"]))
+        await client.confirm()
+        assert await slow.message() == Message(1, 0, body_of(1))
+        rest = [await slow.frame() for _ in range(4)]
+        assert [frame for frame in rest if not isinstance(frame, Message)] == [
+            Confirmed(1),
+            Unsubscribed(Topic(0, b"t")),
+            Confirmed(2),
+        ]
+        assert [frame for frame in rest if isinstance(frame, Message)] == [Message(1, 1, b"x")]
+
+
+async def test_what_other_subscriptions_of_a_stalled_connection_were_dealt_goes_to_others(
+    store: Path, clock: MockClock
+) -> None:
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast (Persistent Weak)")
+        await client.ask(b"(Declare work Round_robin Transient)")
+        slow = await host.connect(receive_octets=4096)
+        await slow.ask(b"(Subscribe t From_current)")
+        await slow.ask(b"(Subscribe work From_current)")
+        await send_all(host, client, [body_of(1)])
+        await client.send(publish(b"work", [b"1", b"2"]))
+        await client.confirm()
+        await stall(clock, host, 1)
+        other = await host.connect()
+        await other.ask(b"(Subscribe work From_current)")
+        assert await other.bodies(2) == [b"1", b"2"]
+        # And what comes while it is stalled, too: also of topics that it subscribes to now.
+        await client.ask(b"(Declare later Round_robin Transient)")
+        await slow.say(b"(Subscribe later From_current)")
+        await eventually(lambda: _subscribers(host, b"later") == 1)
+        await other.ask(b"(Subscribe later From_current)")
+        await client.send(publish(b"work", [b"3", b"4"]) + publish(b"later", [b"5", b"6"]))
+        assert sorted(await other.bodies(4)) == [b"3", b"4", b"5", b"6"]
+        assert (await slow.message()).body == body_of(1)
+        await slow.frame()
+        await client.send(publish(b"work", [b"7", b"8"]))
+        assert sorted([await _body(slow), await _body(other)]) == [b"7", b"8"]
+
+
+def _subscribers(host: InProcess, topic: bytes) -> int:
+    driver = host.server._catalogue.lookup(topic)
+    return 0 if driver is None else driver.info().subscribers
+
+
+async def _body(client: Conversation) -> bytes:
+    return (await client.message()).body
+
+
+async def test_damage_in_the_middle_of_a_message_ends_it_there(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast (Persistent Strong)")
+        await send_all(host, client, [body_of(1)])
+        await send_all(host, client, [b"small"])
+        reader = await Reader.open(host, client, "subscription", b"From_beginning")
+        await stall(clock, host, 1)
+        data = store / "strong" / "data.mdb"
+        octets = data.read_bytes()
+        line = b"001 %07d\n" % (12 * 1024 * 400)
+        at = octets.rindex(line)
+        with data.open("r+b") as file:
+            file.seek(at)
+            file.write(b"X")
+        assert await reader.is_cut_off()
+        assert any("middle of a message: the store is damaged there" in told for told in caplog.messages)
+        later = await host.connect()
+        await later.say(b"(Subscribe t From_beginning)")
+        assert isinstance(await later.frame(), Subscribed)
+        assert b"messages 1 to 1 are gone: the store is damaged there" in await later.error()
+        assert (await later.message()).body == b"small"

@@ -1,0 +1,103 @@
+"""Large messages read piece by piece: the same octets as read whole, and never others."""
+
+from pathlib import Path
+
+import lmdb
+import pytest
+from storage_helpers import NOON, numbered, open_level
+
+from storage.blocks import FRAME_HEADER, Block, encode
+from storage.environment import Environment
+from storage.errors import DamagedBlock
+from storage.lookup import LargeBlock
+from storage.pieces import CHECKED_OCTETS
+from storage.records import BLOCKS, block_key
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    return open_level(tmp_path / "weak")
+
+
+def large(first: int, sizes: list[int], heads: tuple[bytes, ...] = ()) -> Block:
+    """Bodies in which no two MiB are alike."""
+    bodies = [b"".join(b"%07d " % n for n in range(first, first + size // 8 + 1))[:size] for size in sizes]
+    return encode(1, first, bodies, NOON, heads)
+
+
+def whole(environment: Environment, message: int, octets: int) -> bytes:
+    """A body, gathered from pieces."""
+    looked_at = environment.look_at(1, message)
+    assert looked_at is not None
+    body = b""
+    while len(body) < looked_at.size:
+        piece = environment.read_piece(looked_at, len(body), octets)
+        assert piece is not None
+        assert 0 < len(piece) <= octets
+        body += piece
+    return body
+
+
+@pytest.mark.parametrize("octets", [64 << 10, 99_991, MIB, 3 * MIB])
+@pytest.mark.parametrize("heads", [(), (b"", b"head", b"x" * 1000)])
+def test_pieces_make_up_the_message(environment: Environment, octets: int, heads: tuple[bytes, ...]) -> None:
+    block = large(5, [3 * MIB + 17, 2 * CHECKED_OCTETS, 100], heads)
+    environment.append([numbered(1, 0, 5), block, numbered(1, 8, 5), numbered(2, 0, 100)])
+    for message in range(5, 8):
+        assert whole(environment, message, octets) == block.frame(message)[FRAME_HEADER:]
+        looked_at = environment.look_at(1, message)
+        assert looked_at is not None
+        assert looked_at.head == (heads[message - 5] if heads else b"")
+
+
+def test_a_large_block_is_not_read_unless_wanted(environment: Environment) -> None:
+    small, block = numbered(1, 0, 5), large(5, [2 * MIB])
+    environment.append([small, block])
+    with pytest.raises(LargeBlock) as caught:
+        environment.read_stored(1, 5, MIB, largest=MIB)
+    assert caught.value.octets > 2 * MIB
+    assert [found.block for found in environment.read_stored(1, 0, MIB, largest=MIB)] == [small]
+    assert [found.block for found in environment.read_stored(1, 5, MIB)] == [block]
+
+
+def test_what_is_deleted_is_not_found(environment: Environment) -> None:
+    environment.append([large(5, [2 * MIB]), numbered(1, 6, 5)])
+    looked_at = environment.look_at(1, 5)
+    assert looked_at is not None
+    environment.trim(1, 6)
+    assert environment.read_piece(looked_at, MIB, 100) is None
+    assert environment.look_at(1, 5) is None
+    assert environment.look_at(1, 11) is None
+
+
+def test_a_block_that_was_merged_is_looked_at_anew(environment: Environment) -> None:
+    blocks = [numbered(1, first, 1, size=100_000) for first in range(4)]
+    environment.append(blocks)
+    looked_at = environment.look_at(1, 3)
+    assert looked_at is not None
+    environment.merge_small(1, 0)
+    assert environment.read_piece(looked_at, 0, 100) is None
+    assert whole(environment, 3, 999) == blocks[3].frame(3)[FRAME_HEADER:]
+
+
+def test_damage_is_found_before_and_after_a_message_was_looked_at(
+    environment: Environment, tmp_path: Path
+) -> None:
+    block = large(5, [3 * MIB])
+    environment.append([block])
+    looked_at = environment.look_at(1, 5)
+    assert looked_at is not None
+    environment.close()
+    with lmdb.open(str(tmp_path / "weak"), max_dbs=16, map_size=1 << 30) as raw:
+        table = raw.open_db(BLOCKS)
+        with raw.begin(write=True) as transaction:
+            value = bytearray(transaction.get(block_key(1, 5), db=table))
+            value[looked_at.at + MIB + 5] ^= 1
+            transaction.put(block_key(1, 5), bytes(value), db=table)
+    environment = open_level(tmp_path / "weak")
+    assert environment.read_piece(looked_at, 0, 100) is not None
+    assert environment.read_piece(looked_at, MIB, 100) is None
+    with pytest.raises(DamagedBlock, match="its checksum is wrong"):
+        environment.look_at(1, 5)
