@@ -128,10 +128,11 @@ def rises(offsets, count, size, least):
         before = get_little(at)
         if before != 0 or get_little(at + NUMBER * steps) != size:
             return False
-        # Without a way out of the loop, so that compilers make it one on many numbers at a time.
+        # What rises up to `size` is never beyond it. Without a way out, compilers can make the loop one on many
+        # numbers at a time.
         for i in range(1, steps + 1):
             after = get_little(at + NUMBER * i)
-            wrong |= (after - before - apart) | (FRAMES_LIMIT - 1 - after)
+            wrong |= after - before - apart
             before = after
         return wrong >= 0
     finally:

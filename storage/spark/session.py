@@ -16,8 +16,8 @@ from storage.spark.source import OmqDataSource
 LEAST_JAVA = 17
 
 _TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true", "spark.buffer.size": "262144"}
-"""How Java and its Python workers talk. Over TCP the small writes with which a task begins wait 40 ms for one
-another to be acknowledged; and without a larger buffer all goes in pieces of 64 KiB.
+"""How Java and its Python workers talk. Over TCP the small writes with which a task begins wait, one for
+another, to be acknowledged; and without a larger buffer all goes in pieces of 64 KiB.
 """
 
 
