@@ -298,6 +298,7 @@ class BroadcastChannel:
         self._end = self.driver.next_id
 
     def close(self) -> None:
+        self.rest = Rest.HELD
         self._give_back()
         self.driver.closed(self)
 

@@ -130,6 +130,7 @@ class Channel(Protocol):
     """The driver's side of a channel."""
 
     rest: Rest
+    """From `close` on HELD: what was taken before is all there will be."""
 
     def ready(self) -> bool:
         """Whether `take` has something to give without waiting for a publisher."""

@@ -197,7 +197,7 @@ class RoundRobinChannel:
                     self._dealer.done(cut.ids[0], whole)
             if whole < len(cut.ids):
                 back.append(Cut(cut.block, cut.ids[whole:]))
-        if begun is not None:
+        if begun is not None and back:  # else it was closed meanwhile
             first, *back = back
             message = first.ids[0]
             pieces = None if self._pieces is None else self._pieces(message)
@@ -274,6 +274,7 @@ class RoundRobinChannel:
         self._dealer.finishing(self)
 
     def close(self) -> None:
+        self.rest = Rest.HELD
         self._dealer.closed(self, list(self.outstanding()))
         begun, self._begun = self._begun, None
         if begun is not None and begun.pieces is not None:

@@ -1,6 +1,7 @@
 """Clients that stop reading in the middle of large messages: what is held for them, and how they go on."""
 
 import gc
+import logging
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -77,6 +78,16 @@ def stalled(host: InProcess) -> int:
     return found
 
 
+def sending(host: InProcess) -> int:
+    """How many connections are being sent something."""
+    forwarders = [
+        terminal._forwarder if isinstance(terminal, OmqTerminal) else terminal._service._forwarder
+        for terminal in host.server._terminals
+        if isinstance(terminal, OmqTerminal) or isinstance(terminal._service, FeedService)
+    ]
+    return sum(forwarder._turn % 2 for forwarder in forwarders)
+
+
 async def passing(clock: MockClock, is_over: Callable[[], bool]) -> None:
     """Let time pass until something is over."""
     with trio.fail_after(100 * PATIENCE):
@@ -114,6 +125,11 @@ class Reader:
         connection = self._of.connection if isinstance(self._of, Consumer) else self._of
         connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
         return await self._of.bodies(count)
+
+    async def next(self) -> object:
+        """What comes next, to a subscription."""
+        assert isinstance(self._of, Conversation)
+        return await self._of.frame()
 
     async def is_cut_off(self) -> bool:
         """Read to the end; whether that is in the middle of something."""
@@ -174,6 +190,29 @@ async def test_nothing_is_held_of_what_is_stored(
         host.hang_up()
         await eventually(lambda: host.connections == 0)
         assert host.server.memory.replayed.used == 0
+
+
+@WAYS
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+async def test_who_is_being_sent_what_is_deleted_gets_the_whole_message(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, way: str, delivery: bytes
+) -> None:
+    """Within the second before a client is stalled what it is sent is at hand; and so it is then."""
+    async with small_server(store) as host:
+        client = await declared(host, delivery + b" (Persistent Weak)")
+        reader = await Reader.open(host, client, way, b"From_current")
+        await send_all(host, client, [body_of(1)])
+        await eventually(lambda: sending(host) == 1)
+        assert stalled(host) == 0
+        assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+        await stall(clock, host, 1)
+        assert await reader.bodies(1) == [body_of(1)]
+        if way == "subscription":
+            assert isinstance(await reader.next(), Unsubscribed)
+        host.hang_up()
+        await eventually(lambda: host.connections == 0)
+        assert host.server.memory.stalled.used == 0
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @WAYS
