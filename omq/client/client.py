@@ -102,6 +102,9 @@ class Client:
 
         Waits only while much is queued that the server does not take. A lone message leaves at once; messages
         published one after another share system calls.
+
+        A server takes lines of up to 1 MiB, unless it is configured otherwise, and closes a connection that
+        sends a longer one: larger messages go through a `sink`.
         """
         start = self._starts.get(topic)
         if start is None:

@@ -23,6 +23,8 @@ from omq.terminals.forwarding import Forwarder
 from omq.terminals.transport import Transport
 from storage.errors import StoreError
 
+DELETED = "404 NOT-FOUND the topic was deleted"
+
 
 class FeedService:
     """Serves one feed, from its ready response to the end of its connection."""
@@ -46,10 +48,12 @@ class FeedService:
         # them apart, and in AMQP's terms that is a message to the default exchange.
         form = Envelopes(dmp_head.encode(Head(routing_key=feed.topic.topic)))
         self._ending = trio.CancelScope()
-        self._forwarder = Forwarder(transport, form, stalled, self._channels, self._ending.cancel)
+        self._forwarder = Forwarder(transport, form, stalled, self._channels, self._cut_off)
         self._signal = Signal()
         self._finishing = False
         self._stopping = False
+        self._torn: str | None = None
+        """Why it was cut off in the middle of a message."""
 
     async def serve(self, received: bytes) -> None:
         """Forward messages until the client is done or the topic is gone. `received` came with the lease.
@@ -67,6 +71,10 @@ class FeedService:
             pass  # that is its right, and no news to anybody
         finally:
             self._forwarder.stop()
+        if self._torn is not None and not self._feed.has_ended:
+            await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {self._torn}")
+        elif self._torn is not None:
+            await self._report(DELETED)
 
     def sweep(self, now: float) -> None:
         """A client that reads nothing is passed over, as any slow subscriber is."""
@@ -110,7 +118,7 @@ class FeedService:
                 due = now + self._null_seconds
                 await self._forwarder.send(NULL_MESSAGE)
             if self._feed.has_ended:
-                await self._report("404 NOT-FOUND the topic was deleted")
+                await self._report(DELETED)
                 return
             channel = self._feed.channel
             is_ready = channel.ready()
@@ -139,6 +147,10 @@ class FeedService:
         if gone is not None and not feed.has_ended:
             await self._report(f"messages {gone.first} to {gone.last} are gone: {gone.reason}")
         return True
+
+    def _cut_off(self, why: str) -> None:
+        self._torn = why
+        self._ending.cancel()
 
     def _channels(self) -> list[Channel]:
         return [] if self._feed.has_ended else [self._feed.channel]

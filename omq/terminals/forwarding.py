@@ -64,9 +64,11 @@ class Forwarder:
         form: Form,
         stalled: Stalled,
         channels: Callable[[], Iterable[Channel]],
-        end: Callable[[], None],
+        end: Callable[[str], None],
     ) -> None:
-        """`channels` are those of the connection now; `end` ends it at once, in the middle of a message."""
+        """`channels` are those of the connection now; `end` ends it at once, in the middle of a message,
+        and takes the reason.
+        """
         self._transport = transport
         self._form = form
         self._stalled = stalled
@@ -248,10 +250,10 @@ class Forwarder:
     def _cut_off(self, topic: bytes, why: str) -> None:
         peer = self._transport.peer()
         self._stalled.tell(f"{peer}: {topic!r}: closed in the middle of a message: {why}")
-        self._end()
+        self._end(why)
 
 
-def _nothing() -> None:
+def _nothing(why: str) -> None:
     """Is to be ended any more."""
 
 

@@ -67,7 +67,7 @@ class Subscriptions:
         end: Callable[[], None],
     ) -> None:
         """`ready` is called with one that has something to send; `end` ends the connection at once."""
-        self.forwarder = Forwarder(transport, Frames(), stalled, self._channels, end)
+        self.forwarder = Forwarder(transport, Frames(), stalled, self._channels, lambda _: end())
         self.ready = ready
         self._replies = replies
         self._by_name: dict[bytes, Subscription] = {}

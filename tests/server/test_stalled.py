@@ -239,6 +239,11 @@ async def test_who_is_in_the_middle_of_what_is_deleted_is_cut_off(
             why = "it is no longer kept"
         for reader in readers:
             assert await reader.is_cut_off()
+        if way == "feed":
+            news = b"404 NOT-FOUND the topic was deleted"
+            if how == "retained":
+                news = b"541 INTERNAL-ERROR closed in the middle of a message: it is no longer kept"
+            assert [await client.error() for _ in readers] == [b"Feed t: " + news] * len(readers)
         await client.say(b"(Publish other x)")
         assert (await bystander.message()).body == b"x"
         clock.jump(20)
@@ -256,13 +261,17 @@ async def test_of_what_is_not_stored_little_is_held(store: Path, clock: MockCloc
     count = 6
     async with small_server(store) as host:
         client = await declared(host, b"Broadcast Transient")
+        principal = await host.connect()
         before = allocated()
         readers: list[Reader] = []
         for number in range(1, count + 1):
             # Two of them in the middle of each message, which is in memory once.
-            readers += [await Reader.open(host, client, way, b"From_current") for _ in range(2)]
+            readers += [await Reader.open(host, principal, way, b"From_current") for _ in range(2)]
             await send_all(host, client, [body_of(number)])
-            await passing(clock, lambda: held(host) == [2] and host.connections == 3)
+            await passing(clock, lambda: held(host) == [2] and host.connections == 4)
+            if way == "feed" and number > 1:
+                news = [await principal.error() for _ in range(2)]
+                assert all(text.startswith(b"Feed t: 541 INTERNAL-ERROR closed in the") for text in news)
         await eventually(lambda: allocated() - before < 4 * SIZE)
         assert host.server.memory.stalled.used >= SIZE
         for reader in readers[:-2]:
