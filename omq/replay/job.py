@@ -65,7 +65,8 @@ def session(log: Path) -> Iterator[SparkSession]:
         with _into(log):
             spark = local_session("omq replay", settings={PUSHDOWN: "true"})
         # What Spark refuses is said in a sentence of ours.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+        for context in ("SQL", "DataFrame"):
+            logging.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
     try:
         yield spark
     finally:

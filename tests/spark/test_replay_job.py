@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +129,22 @@ def test_conditions_and_columns_that_cannot_be(
 ) -> None:
     with pytest.raises(BadOptions, match=sentence):
         run(spark, source, "csv", *words, "--to", f"parquet:{tmp_path}/files")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_cannot_be_in_one_sentence(source: Serving, tmp_path: Path) -> None:
+    program = "from omq.cli.start import main; main()"
+    words = ("--decode", "csv:a NOTYPE", "--to", f"jsonl:{tmp_path}/files")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--server", f"omq://{source.address}", "replay", "csv", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("omq: --decode: ")
+    assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
