@@ -256,7 +256,7 @@ class Driver(ABC):
                 last = damaged.first if damaged.last is None else damaged.last
                 return Gone(position, min(last, known - 1), f"the store is damaged there ({damaged.why})")
             blocks = []
-            kept = damaged.first
+            kept = min(damaged.first, known)  # damage to its key can make an id of it that was never given
         if kept <= position:
             return blocks
         lost = self.extent.messages and position >= self.extent.first

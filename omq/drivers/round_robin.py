@@ -223,6 +223,7 @@ class RoundRobinDriver(Driver):
             block = await self._find(self._cursor)
         except DamagedBlock as damaged:
             last = damaged.first if damaged.last is None else damaged.last
+            last = min(last, known - 1)  # damage to its key can make an id of it that was never given
             self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
             self._cursor = max(self._cursor, last) + 1
             return

@@ -1,0 +1,33 @@
+"""A damaged key can name ids that were never given: nobody may be sent there."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.batches import Bodies
+from storage.levels import Level
+from storage.records import INDEX, block_key
+from storage.store import Store
+
+from .conversation import serving
+
+
+@pytest.mark.parametrize("delivery", ["Broadcast", "Round_robin"])
+async def test_whoever_meets_one_goes_on_with_what_comes(store: Path, delivery: str) -> None:
+    with Store.open(store) as opened:
+        topic = opened.catalogue.create(b"t", delivery, "Strong", True, reserved=100).id
+        environment = opened.level(Level.STRONG)
+        environment.append([Bodies([b"%d" % id]).encode(topic, id, 1, []) for id in (1, 2, 3)], {})
+        with environment._database.writing() as transaction:
+            value = transaction.get(INDEX, block_key(topic, 3))
+            assert value is not None
+            transaction.delete(INDEX, block_key(topic, 3))
+            transaction.put(INDEX, block_key(topic, 4099), value)
+    async with serving(store) as host:
+        client = await host.connect()
+        replay = b"From_beginning" if delivery == "Broadcast" else b"From_current"
+        await client.ask(b"(Subscribe t %b)" % replay)
+        assert await client.ids(2) == [1, 2]
+        assert (await client.error()).startswith(b"Subscribe t: messages 3 to 3 are gone: ")
+        await client.say(b"(Publish t next)")
+        assert (await client.message()).body == b"next"
