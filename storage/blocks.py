@@ -37,7 +37,7 @@ What is done for each message is in ``storage.codec``, in ``storage.heads`` and 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from struct import Struct
 
@@ -121,6 +121,14 @@ class Block:
     def span(self) -> int:
         """Microseconds from the first message to the last."""
         return 0 if self.deltas is None else numbers.number(self.deltas, self.count - 1)
+
+    def copy(self) -> "Block":
+        """The same with octets of its own, of a block that is a view of what will change."""
+        deltas = None if self.deltas is None else bytes(self.deltas)
+        heads = None if self.heads is None else self.heads.copy()
+        return replace(
+            self, frames=bytes(self.frames), offsets=bytes(self.offsets), deltas=deltas, heads=heads
+        )
 
     def after(self, message: int) -> memoryview:
         """The frames from this message id on; empty for ``next``.  ValueError when it is outside first to

@@ -20,6 +20,10 @@ class Heads:
     octets: Octets
     """The heads, one after another."""
 
+    def copy(self) -> "Heads":
+        """The same with octets of its own."""
+        return Heads(bytes(self.offsets), bytes(self.octets))
+
     def values(self, begin: int) -> list[bytes]:
         """Each head from index ``begin`` on."""
         octets = bytes(self.octets)

@@ -1,11 +1,13 @@
 """How blocks are found in an environment: for the server that writes it, and for readers beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 from storage.blocks import Block, Octets, unpack
-from storage.database import Cursor, Reading
+from storage.database import Cursor, Reading, View
 from storage.errors import DamagedBlock, DamagedRecord, NewerFormat
 from storage.records import (
     BLOCKS,
@@ -20,6 +22,10 @@ from storage.records import (
     unpack_extent,
     unpack_info,
 )
+
+_LISTED_AT_ONCE = 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +101,65 @@ def read_stored(
     return blocks
 
 
+def use_stored(
+    reading: Callable[[], AbstractContextManager[Reading]],
+    viewing: Callable[[], AbstractContextManager[View]],
+    topic: int,
+    messages: range,
+    use: Callable[[Block, range], T],
+) -> Iterator[tuple[range, T]]:
+    """What ``use`` makes of these messages, block by block, and of which: it is given each block, verified,
+    and the ids of those of its messages that are meant.  They come in order, and none twice.
+
+    The blocks lie in the map, so what is made must keep nothing of them.  Each is used in a transaction of
+    its own, which has ended when the result comes.
+
+    Raises DamagedBlock and NewerFormat for a block when its turn comes.
+    """
+    position = messages.start
+    failed: BlockInfo | None = None
+    while position < messages.stop:
+        with reading() as transaction:
+            listed = list(islice(infos_from(transaction, topic, position), _LISTED_AT_ONCE))
+        if not listed:
+            return
+        for info in listed:
+            # It may begin before: meanwhile what was read of it before may have been merged into it.
+            meant = range(max(position, info.first), min(messages.stop, info.next))
+            if not meant:
+                return
+            try:
+                with viewing() as get:
+                    made = use(viewed(get, topic, info)[0], meant)
+            except DamagedBlock:
+                if info == failed:
+                    raise
+                failed = info  # it may have been merged into another one since it was listed
+                break
+            yield meant, made
+            position = meant.stop
+
+
 def verified(topic: int, info: BlockInfo, value: bytes | None) -> StoredBlock:
     """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
     if value is None:
-        raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
-    return StoredBlock(verified_block(topic, info, value), value)
+        raise _missing(topic, info)
+    return StoredBlock(_verified(topic, info, value), value)
 
 
-def verified_block(topic: int, info: BlockInfo, value: Octets) -> Block:
-    """The same without the value, which may lie anywhere."""
+def viewed(get: View, topic: int, info: BlockInfo) -> tuple[Block, memoryview]:
+    """The block where it lies in the map, verified, and its stored value.  Raises what ``verified`` does."""
+    value = get(BLOCKS, block_key(topic, info.first))
+    if value is None:
+        raise _missing(topic, info)
+    return _verified(topic, info, value), value
+
+
+def _missing(topic: int, info: BlockInfo) -> DamagedBlock:
+    return DamagedBlock(topic, info.first, info.last, "its messages are missing")
+
+
+def _verified(topic: int, info: BlockInfo, value: Octets) -> Block:
     try:
         block = unpack(topic, info.first, value)
     except DamagedBlock as damage:

@@ -12,14 +12,11 @@ from crc32c import crc32c
 from storage.blocks import FRAME_HEADER
 from storage.database import Database
 from storage.errors import DamagedBlock
-from storage.lookup import infos_from, verified_block
+from storage.lookup import infos_from, viewed
 from storage.records import BLOCKS, BlockInfo, block_key
 
 CHECKED_OCTETS = 1 << 20
 """So much of a body has one checksum; no piece reaches from one such part into the next."""
-
-_TRIES = 8
-"""How often a block is looked for that is merged into another just then, before it is taken for missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +40,26 @@ class LargeMessage:
 def look_at(database: Database, topic: int, message: int) -> LargeMessage | None:
     """A stored message; None when it is not stored any more.
 
-    Raises DamagedBlock and NewerFormat, as ``lookup.verified_block`` does.
+    Raises DamagedBlock and NewerFormat, as ``lookup.viewed`` does.
     """
-    tries = 0
+    failed: BlockInfo | None = None
     while True:
         with database.reading() as transaction:
             info = next(infos_from(transaction, topic, message), None)
         if info is None or info.first > message:
             return None
-        if (found := _look_into(database, topic, message, info)) is not None:
-            return found
-        tries += 1
-        if tries == _TRIES:
-            raise DamagedBlock(topic, info.first, info.last, "its messages are missing")
+        try:
+            return _look_into(database, topic, message, info)
+        except DamagedBlock:
+            if info == failed:
+                raise
+            failed = info  # it may have been merged into another one since
 
 
-def _look_into(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage | None:
-    """A message of this block; None when the block is not there."""
+def _look_into(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage:
+    """A message of this block.  Raises DamagedBlock, too when the block is not there."""
     with database.viewing() as get:
-        value = get(BLOCKS, block_key(topic, info.first))
-        if value is None:
-            return None
-        block = verified_block(topic, info, value)
+        block, value = viewed(get, topic, info)
         body = block.frame(message)[FRAME_HEADER:]
         checksums = [crc32c(body[at : at + CHECKED_OCTETS]) for at in range(0, len(body), CHECKED_OCTETS)]
         behind = len(block.after(message)) + (0 if block.heads is None else len(block.heads.octets))

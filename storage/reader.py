@@ -7,21 +7,23 @@ give the pages that are being read to the writer.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lmdb
 
+from storage.blocks import Block
 from storage.catalogue import TOPICS, TopicRecord, topic_records
 from storage.checkpoint import needs_recovery
-from storage.database import Reading
+from storage.database import Reading, View
 from storage.errors import StoreError
 from storage.levels import Level
-from storage.lookup import StoredBlock, extent_of, infos_from, read_stored
+from storage.lookup import extent_of, infos_from, use_stored
 from storage.records import BLOCKS, EXTENTS, INDEX, BlockInfo, Extent
 from storage.store import CATALOGUE, State, current_boot, read_format
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _MAP_SIZE = 1 << 40
 _MOST_TABLES = 16
+
+T = TypeVar("T")
 
 
 class StoreReader:
@@ -70,9 +74,12 @@ class StoreReader:
         with self._levels[level].reading() as transaction:
             return list(islice(infos_from(transaction, topic, first), limit))
 
-    def read(self, level: Level, topic: int, first: int, max_bytes: int = 1 << 20) -> list[StoredBlock]:
-        """See ``Environment.read``."""
-        return read_stored(self._levels[level].reading(), topic, first, max_bytes, 64)
+    def use(
+        self, level: Level, topic: int, messages: range, use: Callable[[Block, range], T]
+    ) -> Iterator[tuple[range, T]]:
+        """What ``use`` makes of these messages, block by block; see ``lookup.use_stored``."""
+        environment = self._levels[level]
+        return use_stored(environment.reading, environment.viewing, topic, messages, use)
 
 
 class _Environment:
@@ -106,13 +113,22 @@ class _Environment:
             with self._begin() as transaction:
                 yield Reading(transaction, tables)
 
-    def _begin(self) -> Any:
+    @contextmanager
+    def viewing(self) -> Iterator[View]:
+        """A read transaction for values that are looked at where they lie.  Raises StoreError."""
+        with _in_our_words(self._path):
+            tables = self._open_tables()
+            with self._begin(buffers=True) as transaction:
+                yield lambda table, key: transaction.get(key, db=tables[table])
+
+    def _begin(self, *, buffers: bool = False) -> Any:
+        begin: Callable[[], Any] = partial(self._environment.begin, buffers=buffers)
         try:
-            return self._environment.begin()
+            return begin()
         except lmdb.MapResizedError:
             # The server has a larger map than this process knows of.
             self._environment.set_mapsize(0)
-            return self._environment.begin()
+            return begin()
 
     def _open_tables(self) -> "dict[bytes, LmdbTable]":
         with self._turn:

@@ -281,7 +281,8 @@ class Client:
         connection of its own, which is read only as fast as blocks are taken.
 
         The first block may begin before `first`, and the last may end behind the range. Blocks are merged in
-        the background, so they are not always the same ones. Gaps are told to the `on_gap` of `connect`.
+        the background, so they are not always the same ones, and one may begin before the end of the one
+        before it: ids below that were there already. Gaps are told to the `on_gap` of `connect`.
 
         Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.bulk.Blocks`.
         """

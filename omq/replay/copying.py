@@ -16,6 +16,7 @@ from omq.replay.gaps import pass_over
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
+from storage.blocks import Block
 from storage.spark.access import Gap, StoredTopic
 from storage.spark.errors import Unreachable
 from storage.spark.network import ConnectionLost
@@ -159,10 +160,12 @@ class _Copy:
         part = self._part
         # Its own way in: what is left unread when this is given up must not be read by the next one.
         with self._source.open() as access:
-            for found in access.fetch(part.topic, start, part.end):
+            for found in access.fetch(part.topic, start, part.end, self._piece):
                 if isinstance(found, Gap):
                     pass_over(part.topic.name, found, self._meter, self._skip_lost)
-                    continue
-                messages = range(max(start, found.first), min(part.end, found.next))
-                made = envelopes(found, messages, self._producer)
-                yield _Piece(messages.stop, len(messages), bodies_size(found, messages), made)
+                else:
+                    yield found
+
+    def _piece(self, block: Block, messages: range) -> _Piece:
+        made = envelopes(block, messages, self._producer)
+        return _Piece(messages.stop, len(messages), bodies_size(block, messages), made)

@@ -130,12 +130,14 @@ def _blocks(access: Access, part: Range, skip_lost: bool, meter: Meter) -> Itera
     while position < part.end:
         info = access.block_at(part.topic, position, part.end)
         until = part.end if info is None else min(part.end, info.first + info.count)
-        for found in list(access.fetch(part.topic, position, until)):
+        for found in list(access.fetch(part.topic, position, until, _kept)):
             if isinstance(found, Gap):
                 pass_over(part.topic.name, found, meter, skip_lost)
                 position = found.last + 1
             else:
-                # It may have been merged with others meanwhile, and reach further.
-                messages = range(max(position, found.first), min(part.end, found.next))
-                yield found, messages
-                position = messages.stop
+                yield found
+                position = found[1].stop
+
+
+def _kept(block: Block, messages: range) -> tuple[Block, range]:
+    return block.copy(), messages

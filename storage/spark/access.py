@@ -1,12 +1,14 @@
 """How stored blocks are reached: one door for the omq port and one for a store of this machine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from omq.protocol.types import BlockInfo
 from storage.blocks import Block
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,15 @@ class Access(AbstractContextManager["Access"], Protocol):
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
         """The block that holds `message`, or the next one that begins below `end`; None where none does."""
 
-    def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
-        """All messages from `start` to before `end`: in blocks, in the order of the ids, the first and the
-        last of which may reach beyond, or in gaps. Blocks are verified. Nothing is left out.
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+    ) -> Iterator[T | Gap]:
+        """What `use` makes of all messages from `start` to before `end`, in order, with gaps between. Nothing
+        is left out, and nothing comes twice.
+
+        `use` is given a block, verified, and the ids of those of its messages that are meant: a block may
+        reach beyond, also to what came before, when it was merged meanwhile. It must keep nothing of the
+        block, whose octets may change afterwards; `Block.copy` makes one to keep.
         """
 
 

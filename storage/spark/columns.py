@@ -28,11 +28,12 @@ class Columns:
         self._constants: dict[str, Any] = {}
         self._make = [self._maker(name) for name in schema.names]
 
-    def batch(self, block: Block, start: int, end: int) -> Any:
-        """The messages of a block from `start` to before `end`, as far as it has them, as a RecordBatch."""
-        begin = max(start, block.first) - block.first
-        count = min(end, block.next) - block.first - begin
-        arrays = [make(block, begin, count) for make in self._make]
+    def batch(self, block: Block, messages: range) -> Any:
+        """These messages of a block, which follow one another, as a RecordBatch.
+
+        It keeps nothing of the block's octets, which may lie in a store that changes.
+        """
+        arrays = [make(block, messages.start - block.first, len(messages)) for make in self._make]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _maker(self, name: str) -> Callable[[Block, int, int], Any]:

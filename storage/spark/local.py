@@ -1,7 +1,8 @@
 """Blocks out of a store of this machine, also while a server writes it. Never over a network file system."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from omq.protocol.types import BlockInfo
 from storage.blocks import Block
@@ -13,8 +14,7 @@ from storage.records import Extent
 from storage.spark.access import HOLE, Gap, StoredTopic, why_unreadable
 from storage.spark.errors import UnknownTopic
 
-READ_OCTETS = 1 << 20
-"""How much is read at a time: what is held of a topic, however large it is."""
+T = TypeVar("T")
 
 
 class LocalStore:
@@ -57,32 +57,28 @@ class LocalStore:
             return None
         return BlockInfo(found[0].first, found[0].count, found[0].time, found[0].bytes)
 
-    def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+    ) -> Iterator[T | Gap]:
         level = self._level_of(topic)
         position = start
         while position < end:
             try:
-                found = self._reader.read(level, topic.id, position, READ_OCTETS)
-                blocks = [stored.block for stored in found]
-                kept = min(blocks[0].first, end) if blocks else end
+                for messages, made in self._reader.use(level, topic.id, range(position, end), use):
+                    if messages.start > position:
+                        yield Gap(position, messages.start - 1, self._why_gone(level, topic, position))
+                    yield made
+                    position = messages.stop
+                last, why = end - 1, None
             except DamagedBlock as damaged:
+                last, why = damaged.first - 1, None
                 if damaged.first <= position:
                     last = damaged.first if damaged.last is None else damaged.last
-                    yield Gap(position, min(last, end - 1), f"the store is damaged there ({damaged.why})")
-                    position = last + 1
-                    continue
-                blocks = []
-                kept = min(damaged.first, end)
-            if kept > position:
-                yield Gap(position, kept - 1, self._why_gone(level, topic, position))
-                position = kept
-                continue
-            for block in blocks:
-                # What lies behind a gap of ids comes after the news of it.
-                if block.first > position or position >= end:
-                    break
-                yield block
-                position = block.next
+                    why = f"the store is damaged there ({damaged.why})"
+            if position < end:
+                last = min(last, end - 1)
+                yield Gap(position, last, why or self._why_gone(level, topic, position))
+                position = last + 1
 
     def _why_gone(self, level: Level, topic: StoredTopic, message: int) -> str:
         extent = self._reader.extent(level, topic.id)
@@ -92,7 +88,7 @@ class LocalStore:
 
     def _level_of(self, topic: StoredTopic) -> Level:
         if topic.id not in self._levels:
-            self.topics()
+            self._levels.update({record.id: _level(record) for record in self._reader.topics()})
         try:
             return self._levels[topic.id]
         except KeyError:

@@ -3,17 +3,20 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from storage import numbers
 from storage.blocks import Block
-from storage.spark.access import Access, StoredTopic
+from storage.spark.access import Access, Gap, StoredTopic
 from storage.spark.errors import BadOptions, Refused, UnknownTopic
 from storage.spark.options import ENDS, STARTS, Bound, Choice, Edge, Pattern, PerTopic, Timestamp, Topics
 
-PART_OCTETS = 64 << 20
+PART_OCTETS = 128 << 20
 """About how much one partition reads when nobody asks for more partitions."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +122,24 @@ def first_since(access: Access, topic: StoredTopic, time: int, *, begins: bool) 
     if before is None:
         return high
     # Read to its end: what is left unread would stand before the next answer.
-    for block in list(access.fetch(topic, max(before[0], topic.first), before[1])):
-        if isinstance(block, Block):
-            index = _index_since(block, time)
-            if index < block.count:
-                return max(topic.first, block.first + index)
-            return max(high, min(block.next, topic.next))
+    use = partial(_first_since, time=time)
+    for after, end in _made(access.fetch(topic, max(before[0], topic.first), before[1], use)):
+        if after < end:
+            return max(topic.first, after)
+        return max(high, min(end, topic.next))
     return max(topic.first, before[0]) if begins else min(before[1], topic.next)
 
 
-def _index_since(block: Block, time: int) -> int:
-    """How many messages of a block came before a time."""
+def _made(found: Iterable[T | Gap]) -> list[T]:
+    return [each for each in found if not isinstance(each, Gap)]
+
+
+def _first_since(block: Block, _: range, time: int) -> tuple[int, int]:
+    """The first message of a block at or after a time, or where the block ends; and that end."""
     if block.deltas is None:
-        return 0 if block.time >= time else block.count
-    return sum(delta < time - block.time for delta in numbers.unpack(block.deltas))
+        return block.first if block.time >= time else block.next, block.next
+    before = sum(delta < time - block.time for delta in numbers.unpack(block.deltas))
+    return block.first + before, block.next
 
 
 def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> list[Range]:

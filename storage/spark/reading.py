@@ -39,13 +39,13 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     if not isinstance(partition, TopicPartition):
         return  # Spark asks for a partition even where there is none
     part = partition.part
-    make = Columns(to_arrow_schema(schema, timezone="UTC"), part.topic.name)
+    columns = Columns(to_arrow_schema(schema, timezone="UTC"), part.topic.name)
     keep_what_is_loaded()
     skipped = 0
     with options.place.open() as access:
-        for found in access.fetch(part.topic, part.start, part.end):
+        for found in access.fetch(part.topic, part.start, part.end, columns.batch):
             if not isinstance(found, Gap):
-                yield make.batch(found, part.start, part.end)
+                yield found
                 continue
             span = f"messages {found.first} to {found.last}"
             lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"

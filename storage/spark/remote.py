@@ -173,15 +173,22 @@ class Server:
                 return found[0]
         return None
 
-    def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+    ) -> Iterator[T | Gap]:
         position = start
         failures = 0
         while position < end:
             try:
                 for found in self.connected().fetch(topic, position, end):
                     failures = 0
-                    position = found.last + 1
-                    yield found
+                    if isinstance(found, Gap):
+                        position = found.last + 1
+                        yield found
+                    else:
+                        messages = range(position, min(end, found.next))
+                        position = messages.stop
+                        yield use(found, messages)
             except ConnectionLost as lost:
                 self.close()
                 failures += 1
@@ -272,7 +279,9 @@ class Connection:
         return answer.lease
 
     def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
-        """See `storage.spark.access.Access.fetch`. Give the iterator up only together with the connection."""
+        """All messages from `start` to before `end`, in blocks and gaps: the first of the blocks may begin
+        before, and the last may end behind. Give the iterator up only together with the connection.
+        """
         name = topic.name.encode()
         self._say(Fetch(name, start, end - start))
         position = start

@@ -9,6 +9,7 @@ from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
 from omq.replay.request import Request
 from storage.blocks import FRAME_HEADER, Block
+from storage.spark.access import Gap
 from storage.spark.remote import Patience, Server, parse_servers
 
 
@@ -43,12 +44,15 @@ def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
         topics = server.topics()
         if topic not in topics:
             return []
-        for block in server.fetch(topics[topic], topics[topic].first, topics[topic].next):
-            assert isinstance(block, Block)
-            heads = block.heads_from(block.first)
-            frames = block.slices(block.first)
-            found += [(bytes(frame[FRAME_HEADER:]), head) for frame, head in zip(frames, heads, strict=True)]
+        info = topics[topic]
+        for messages in server.fetch(info, info.first, info.next, _bodies_and_heads):
+            assert not isinstance(messages, Gap)
+            found += messages
     return found
+
+
+def _bodies_and_heads(block: Block, messages: range) -> list[tuple[bytes, bytes]]:
+    return [(bytes(block.frame(message)[FRAME_HEADER:]), block.head(message)) for message in messages]
 
 
 def bodies(address: str, topic: str) -> list[bytes]:

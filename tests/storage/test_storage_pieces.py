@@ -1,5 +1,6 @@
 """Large messages read piece by piece: the same octets as read whole, and never others."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
@@ -80,6 +81,28 @@ def test_a_block_that_was_merged_is_looked_at_anew(environment: Environment) -> 
     environment.merge_small(1, 0)
     assert environment.read_piece(looked_at, 0, 100) is None
     assert whole(environment, 3, 999) == blocks[3].frame(3)[FRAME_HEADER:]
+
+
+def test_a_message_is_found_while_its_block_is_merged(environment: Environment) -> None:
+    rounds, together = 150, 8
+
+    def grow() -> None:
+        for first in range(1, rounds * together, together):
+            environment.append([numbered(1, message, 1) for message in range(first, first + together)])
+            environment.merge_small(1, first)
+
+    environment.append([numbered(1, 0, 1)])
+    with ThreadPoolExecutor(1) as pool:
+        growing = pool.submit(grow)
+        looks = 0
+        while not growing.done():
+            newest = environment.extent(1).last
+            for message in range(max(0, newest - together), newest + 1):
+                looked_at = environment.look_at(1, message)
+                assert looked_at is not None
+                looks += looked_at.id == message
+        growing.result()
+    assert looks > rounds
 
 
 def test_damage_is_found_before_and_after_a_message_was_looked_at(

@@ -47,8 +47,8 @@ SCANS = 3
 JOBS = 10
 """How many jobs of so few messages are measured after one another: one alone is mostly chance."""
 
-PARTS = 4
-"""Tasks of a scan: two for each core."""
+PARTS = 2
+"""Tasks of a scan: as many as the topics have when nobody asks for more, and the Parquet files."""
 
 WARM_TURNS = 5
 """Turns before those that count, at full scale: Java compiles what is used often, and the processes and the
@@ -203,7 +203,7 @@ class SparkBench:
         return {"omq.servers": f"127.0.0.1:{self._system.port}"}
 
     def _scan(self, spark: SparkSession, topic: str, place: dict[str, str], **more: object) -> DataFrame:
-        options = {**place, "subscribe": topic, "minPartitions": PARTS, **more}
+        options = {**place, "subscribe": topic, **more}
         return (
             spark.read.format("omq")
             .options(**{name: str(value) for name, value in options.items()})
@@ -216,7 +216,7 @@ class SparkBench:
         return spark.read.format("constant").options(**options).load()
 
     def _bounded(self, spark: SparkSession, topic: str, place: dict[str, str], end: int) -> None:
-        drain(self._scan(spark, topic, place, minPartitions=1, endingOffsets=f'{{"{topic}": {end}}}'))
+        drain(self._scan(spark, topic, place, endingOffsets=f'{{"{topic}": {end}}}'))
 
     def _republish(self, spark: SparkSession, target: str) -> None:
         rows = self._scan(spark, "small", self._served()).select("value")

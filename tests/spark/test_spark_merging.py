@@ -1,0 +1,92 @@
+"""Blocks that are merged while they are read: nothing comes twice, and nothing of a block is kept."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from spark_helpers import Topic, body, make_store
+from spark_server import PATIENCE, Serving, serving
+
+from omq.protocol import dmp_head
+from omq.protocol.dmp_head import Head
+from omq.protocol.properties import Properties
+from storage.blocks import FRAME_HEADER, Block, encode, merge
+from storage.heads import Heads
+from storage.spark.access import Access, StoredTopic
+from storage.spark.columns import Columns
+from storage.spark.options import Place, ServerPlace, StorePlace, read_options
+from storage.spark.remote import Patience, Server, parse_servers
+from storage.spark.schema import usual_schema
+
+SMALL_BLOCKS = 40
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Serving]:
+    with serving(make_store(tmp_path / "store", small=Topic([1] * SMALL_BLOCKS))) as server:
+        yield server
+
+
+def place(served: Serving, way: str) -> Place:
+    if way == "store":
+        return StorePlace(str(served.store))
+    return ServerPlace(parse_servers(served.address), Patience(retries=3, seconds=0.01))
+
+
+def bodies(block: Block, messages: range) -> list[tuple[int, bytes]]:
+    return [(message, bytes(block.frame(message)[FRAME_HEADER:])) for message in messages]
+
+
+def wait_until_merged(access: Access, topic: StoredTopic) -> None:
+    end = time.monotonic() + PATIENCE
+    while (found := access.block_at(topic, 1, topic.next)) is None or found.count < SMALL_BLOCKS:
+        assert time.monotonic() < end, "the blocks were not merged"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", ["server", "store"])
+@pytest.mark.parametrize("taken", [1, 7])
+def test_nothing_comes_twice_when_blocks_are_merged_meanwhile(served: Serving, way: str, taken: int) -> None:
+    with place(served, way).open() as access, place(served, way).open() as other:
+        topic = access.topics()["small"]
+        reading = access.fetch(topic, 1, topic.next, bodies)
+        found = [next(reading) for _ in range(taken)]
+        served.publish("small", [b"one more"])  # what grows is merged
+        wait_until_merged(other, topic)
+        if isinstance(access, Server):
+            access.close()  # as when the connection breaks: what was sent already is gone
+        found += reading
+    messages = list(chain.from_iterable(part for part in found if isinstance(part, list)))
+    assert len(found) == taken + 1, "the rest came in one block"
+    assert messages == [(n, body(n)) for n in range(1, SMALL_BLOCKS + 1)]
+
+
+def test_a_record_batch_keeps_nothing_of_its_block() -> None:
+    head = dmp_head.encode(Head(b"stocks", b"ACME", Properties(content_type=b"text/plain")))
+    together = [encode(7, 1, [b"one", b"two"], 1000, [head, b""]), encode(7, 3, [b"three"], 2500, [head])]
+    block = merge(together)
+    assert block.deltas is not None
+    assert block.heads is not None
+    memory = [bytearray(part) for part in (block.frames, block.offsets, block.deltas)]
+    in_heads = [bytearray(part) for part in (block.heads.offsets, block.heads.octets)]
+    frames, offsets, deltas = memory
+    view = replace(block, frames=frames, offsets=offsets, deltas=deltas, heads=Heads(*in_heads))
+    options = read_options({"path": "a store", "subscribe": "t", "includeHeaders": "true"}, stream=False)
+    columns = Columns(to_arrow_schema(usual_schema(options), timezone="UTC"), "t")
+    expected = columns.batch(block.copy(), range(1, 4))
+    made = columns.batch(view, range(1, 4))
+    assert made.num_rows == 3
+    assert made == expected
+    for part in memory + in_heads:
+        part[:] = b"\xff" * len(part)
+    assert made == expected
+    made.validate(full=True)
+    assert pa.Table.from_batches([made]).column("value").to_pylist() == [b"one", b"two", b"three"]
