@@ -107,7 +107,9 @@ class _Copy:
                     raise Unreachable(f"{lost}. {self._doubt()}") from lost
                 if failures > self._patience.retries:
                     raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
-                self._meter.say(f"{lost}; going on at message {self._confirmed}")
+                begun = self._confirmed > self._part.start
+                again = f"going on at message {self._confirmed}" if begun else "trying again"
+                self._meter.say(f"{lost}; {again}")
                 time.sleep(self._patience.seconds)
             else:
                 break

@@ -151,7 +151,7 @@ class SparkBench:
                 if way == "server":
                     note(f"{name}: the server's part of it", "µs a row", ours.server / count * 1e6)
                 note(f"{name}: against Parquet", "x", ours.cpu / theirs.cpu, goal)
-                note(f"{name}, each row hashed: against Parquet", "x", hashed.cpu / theirs_hashed.cpu, goal)
+                note(f"{name}, each row hashed: against Parquet", "x", hashed.cpu / theirs_hashed.cpu)
                 note(f"{name}: wall clock", "rows/s", count / ours.wall)
                 note(f"{name}: largest Python worker", "MiB", peak.octets / 2**20, "a few blocks")
                 if topic == "small":
