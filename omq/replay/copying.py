@@ -107,7 +107,7 @@ class _Copy:
                     raise Unreachable(f"{lost}. {self._doubt()}") from lost
                 if failures > self._patience.retries:
                     raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
-                begun = self._confirmed > self._part.start
+                begun = self._sent > self._part.start
                 again = f"going on at message {self._confirmed}" if begun else "trying again"
                 self._meter.say(f"{lost}; {again}")
                 time.sleep(self._patience.seconds)
@@ -115,17 +115,21 @@ class _Copy:
                 break
         if self._stop.is_set():
             self._meter.say(
-                f"{self._part.topic.name}: everything below message {self._confirmed} is published; "
-                f"--first {self._confirmed} goes on there"
+                f"{self._part.topic.name}: {self._published()}; --first {self._confirmed} goes on there"
             )
 
+    def _published(self) -> str:
+        if self._confirmed == self._part.start:
+            return "nothing is published"
+        return f"messages up to {self._confirmed - 1} are published"
+
     def _doubt(self) -> str:
-        name, confirmed, sent = self._part.topic.name, self._confirmed, self._sent
-        if sent <= confirmed:
-            return f"Of {name!r}, everything below message {confirmed} is published and nothing else."
+        known = f"Of {self._part.topic.name!r}, {self._published()}"
+        if self._sent <= self._confirmed:
+            return f"{known}."
         return (
-            f"Of {name!r}, everything below message {confirmed} is published, and some of {confirmed} to "
-            f"{sent - 1} may be. A replay with --producer can be repeated without publishing twice."
+            f"{known} for certain, and some of {self._confirmed} to {self._sent - 1} may be. A replay with "
+            "--producer can be repeated without publishing twice."
         )
 
     def _go_on(self) -> None:

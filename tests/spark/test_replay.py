@@ -302,7 +302,7 @@ def test_interrupted_it_says_where_to_go_on(
     words = (*way(source, "servers"), "plain", "--to", f"omq://{target.address}/cut")
     assert run_copy(words, meter)
     (line,) = meter.said
-    assert line == "plain: everything below message 2 is published; --first 2 goes on there"
+    assert line == "plain: messages up to 1 are published; --first 2 goes on there"
     assert bodies(target.address, "cut") == [b"1"]
     assert replay(*words, "--first", "2") == 0
     assert bodies(target.address, "cut") == bodies(source.address, "plain")
@@ -368,7 +368,7 @@ def test_what_is_in_doubt_stays_so(source: Serving, tmp_path: Path, producer: li
             run_copy(words, Killing(server, again=False), QUICK)
     attempts = r" \(3 attempts\)" if producer else ""
     assert re.search(
-        rf"{attempts}\. Of 'plain', everything below message 1 is published, and "
+        rf"{attempts}\. Of 'plain', nothing is published for certain, and "
         r"some of 1 to (1001|2500) may be",
         str(caught.value),
     )
@@ -380,10 +380,15 @@ def test_a_server_that_does_not_come_back(
     monkeypatch.setattr(copying, "PORTION_OCTETS", 1)
     with serving(tmp_path / "store") as server:
         words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}")
-        with pytest.raises(
-            Unreachable, match="Of 'plain', everything below message 2 is published and nothing else"
-        ):
+        with pytest.raises(Unreachable, match=r"Of 'plain', messages up to 1 are published\.$"):
             run_copy(words, Restarting(server, again=False), QUICK)
+
+
+def test_a_server_that_is_not_there(source: Serving) -> None:
+    meter = Counting()
+    with pytest.raises(Unreachable, match=r"\(3 attempts\)\. Of 'plain', nothing is published\.$"):
+        run_copy((*way(source, "servers"), "plain", "--to", "omq://127.0.0.1:9"), meter, QUICK)
+    assert [line.rpartition("; ")[2] for line in meter.said] == ["trying again"] * 2
 
 
 def test_reading_ahead_passes_errors_on_and_ends() -> None:
