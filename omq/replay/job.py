@@ -8,7 +8,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -23,7 +23,7 @@ from omq.replay.meter import Meter
 from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
 from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
-from omq.replay.stopping import stop_on_interrupt
+from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
 from storage.spark.access import StoredTopic
 from storage.spark.errors import BadOptions, OmqError
 from storage.spark.headers import Header, head_of
@@ -57,20 +57,24 @@ def session(log: Path) -> Iterator[SparkSession]:
     """That of `spark-submit` where it started us, or else one on this machine, whose processes write to `log`
     what they would write to standard error. Raises JavaMissing.
     """
+    with ExitStack() as stack:
+        with hold_interrupts():
+            spark = _started(log)
+            stack.callback(spark.stop)
+        yield spark
+
+
+def _started(log: Path) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = SparkSession.builder.appName("omq replay").getOrCreate()
         spark.dataSource.register(OmqDataSource)
         spark.conf.set(PUSHDOWN, "true")
-    else:
-        with _into(log):
-            spark = local_session("omq replay", settings={PUSHDOWN: "true"})
-        # What Spark refuses is said in a sentence of ours.
-        for context in ("SQL", "DataFrame"):
-            logging.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+        return spark
+    # What Spark refuses is said in a sentence of ours.
+    for context in ("SQL", "DataFrame"):
+        logging.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
+    with _into(log):
+        return local_session("omq replay", settings={PUSHDOWN: "true"})
 
 
 @contextmanager
@@ -93,25 +97,28 @@ def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
     behind that looks whole and is not, also when it is interrupted.
     """
     request = plan.request
+    cancel = spark.sparkContext.cancelAllJobs
     with _in_our_words():
-        frame = _decoded(_frame(spark, plan), request)
-        if request.where is not None:
-            try:
-                frame = frame.where(request.where)
-            except PySparkException as error:
-                raise BadOptions(f"--where: {_first_line(error)}") from error
+        with cancel_on_interrupt(cancel):
+            frame = _wanted(spark, plan)
         match request.destination:
-            case ToParquet(path):
-                kept = [name for name in frame.columns if name != TEXT]
-                _counted(spark, frame.select(*kept), plan, meter, _files(spark, path, _write_parquet))
-            case ToJson(path):
-                _counted(spark, frame, plan, meter, _files(spark, path, _write_json))
             case ToServer() as server if request.speed is not None:
                 _paced(frame, plan, server, request.speed, meter)
-            case ToServer() as server:
-                _counted(spark, frame, plan, meter, lambda rows: _write_topics(rows, server))
-            case _:
-                assert_never(request.destination)
+            case destination:
+                with cancel_on_interrupt(cancel):
+                    _counted(spark, frame, plan, meter, _writing(spark, destination))
+
+
+def _wanted(spark: SparkSession, plan: Plan) -> DataFrame:
+    """The rows of a plan. Raises BadOptions."""
+    request = plan.request
+    frame = _decoded(_frame(spark, plan), request)
+    if request.where is None:
+        return frame
+    try:
+        return frame.where(request.where)
+    except PySparkException as error:
+        raise BadOptions(f"--where: {_first_line(error)}") from error
 
 
 def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
@@ -168,8 +175,20 @@ def read_log(log: Path, meter: Meter) -> None:
 Write = Callable[[DataFrame], None]
 
 
+def _writing(spark: SparkSession, destination: ToParquet | ToJson | ToServer) -> Write:
+    match destination:
+        case ToParquet(path):
+            return _files(spark, path, _write_parquet)
+        case ToJson(path):
+            return _files(spark, path, _write_json)
+        case ToServer() as server:
+            return lambda rows: _write_topics(rows, server)
+        case _:
+            assert_never(destination)
+
+
 def _write_parquet(frame: DataFrame, path: str) -> None:
-    frame.write.parquet(path)
+    frame.select(*(name for name in frame.columns if name != TEXT)).write.parquet(path)
 
 
 def _write_json(frame: DataFrame, path: str) -> None:

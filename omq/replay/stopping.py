@@ -1,15 +1,20 @@
-"""Ctrl-C while messages are copied: the first one ends at a message that can be named, the second at once."""
+"""Ctrl-C during a replay: what was begun is ended in an orderly way."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+CANCEL_SECONDS = 0.2
+"""How often what goes on is cancelled, until it ends: what has not begun yet cannot be."""
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets. After that Ctrl-C is what it was before."""
+    """An event that Ctrl-C sets, for work that ends at a message which can be named. After that Ctrl-C is
+    what it was before.
+    """
     stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
 
@@ -22,3 +27,50 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def hold_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, and is then what it was before it.
+
+    For starting Spark: when that is broken off, its Java may stay for ever.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)  # Spark sets one of its own
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[None]:
+    """Ctrl-C cancels what is done in the block, from another thread, and then the block ends with
+    KeyboardInterrupt. What talks to another process is never broken off in the middle of a word. The second
+    Ctrl-C ends it at once.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        while not over.is_set():
+            cancel()
+            over.wait(CANCEL_SECONDS)
+
+    with stop_on_interrupt() as stop:
+        watching = threading.Thread(target=watch, name="cancel", daemon=True)
+        watching.start()
+        try:
+            yield
+        except Exception:
+            if stop.is_set():  # it failed because it was cancelled
+                raise KeyboardInterrupt from None
+            raise
+        else:
+            if stop.is_set():
+                raise KeyboardInterrupt
+        finally:
+            over.set()
+            stop.set()
+            watching.join()

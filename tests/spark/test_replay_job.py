@@ -1,11 +1,13 @@
 """Replays with Spark: filters, files, topics, and what an interrupted one leaves (`omq/replay/job.py`)."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,3 +169,40 @@ def test_interrupted_it_leaves_no_files(spark: SparkSession, source: Serving, tm
         thread.join()
     assert list(tmp_path.iterdir()) == []
     assert run(spark, source, "numbers", "--to", f"parquet:{tmp_path}/files").counts == {"numbers": 100}
+
+
+def test_interrupted_while_spark_starts_it_leaves_nothing_running(source: Serving, tmp_path: Path) -> None:
+    program = "from omq.cli.start import main; main()"
+    words = ("--server", f"omq://{source.address}", "replay", "numbers", "--to", f"jsonl:{tmp_path}/files")
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not (started := [pid for pid, words in below(process.pid) if b"SparkSubmit" in words]):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        try:
+            printed = process.communicate(timeout=60)
+        finally:
+            for pid in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    # Java has the standard output too: that it ended means that Java has.
+    assert printed == ("", "omq: interrupted; no files are left\n")
+    assert process.returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def below(process: int) -> list[tuple[int, bytes]]:
+    """The processes that a process has started, and their command lines."""
+    found = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            parent = (directory / "stat").read_text().rpartition(") ")[2].split()[1]
+            if int(parent) == process:
+                found.append((int(directory.name), (directory / "cmdline").read_bytes()))
+    return found
