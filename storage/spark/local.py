@@ -73,7 +73,7 @@ class LocalStore:
             except DamagedBlock as damaged:
                 last, why = damaged.first - 1, None
                 if damaged.first <= position:
-                    last = damaged.first if damaged.last is None else damaged.last
+                    last = max(position, damaged.last or damaged.first)
                     why = f"the store is damaged there ({damaged.why})"
             if position < end:
                 last = min(last, end - 1)
