@@ -99,8 +99,10 @@ def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
     request = plan.request
     cancel = spark.sparkContext.cancelAllJobs
     with _in_our_words():
-        with cancel_on_interrupt(cancel):
+        with cancel_on_interrupt(cancel) as interrupted:
             frame = _wanted(spark, plan)
+            if interrupted.is_set():
+                raise KeyboardInterrupt
         match request.destination:
             case ToServer() as server if request.speed is not None:
                 _paced(frame, plan, server, request.speed, meter)

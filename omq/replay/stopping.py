@@ -45,10 +45,10 @@ def hold_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[None]:
-    """Ctrl-C cancels what is done in the block, from another thread, and then the block ends with
-    KeyboardInterrupt. What talks to another process is never broken off in the middle of a word. The second
-    Ctrl-C ends it at once.
+def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[threading.Event]:
+    """Ctrl-C sets the event and cancels what is done in the block, from another thread: what talks to another
+    process is never broken off in the middle of a word. When it fails then, that is a KeyboardInterrupt; when
+    it is done all the same, it is done. The second Ctrl-C ends it at once.
     """
     over = threading.Event()
 
@@ -62,14 +62,11 @@ def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[None]:
         watching = threading.Thread(target=watch, name="cancel", daemon=True)
         watching.start()
         try:
-            yield
+            yield stop
         except Exception:
-            if stop.is_set():  # it failed because it was cancelled
+            if stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-        else:
-            if stop.is_set():
-                raise KeyboardInterrupt
         finally:
             over.set()
             stop.set()

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from omq.replay.copying import copy
 from omq.replay.envelopes import Producer, envelopes
 from omq.replay.plan import make_plan
 from omq.replay.request import ToServer
-from omq.replay.stopping import stop_on_interrupt
+from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
 from storage.blocks import encode, merge
 from storage.spark.errors import Unreachable
 from storage.spark.remote import Patience
@@ -306,6 +307,28 @@ def test_interrupted_it_says_where_to_go_on(
     assert bodies(target.address, "cut") == [b"1"]
     assert replay(*words, "--first", "2") == 0
     assert bodies(target.address, "cut") == bodies(source.address, "plain")
+
+
+def test_what_is_cancelled_fails_as_interrupted_or_is_done() -> None:
+    def work(fails: bool) -> None:
+        cancelled = threading.Event()
+        with cancel_on_interrupt(cancelled.set) as interrupted:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert cancelled.wait(60)
+            assert interrupted.is_set()
+            if fails:
+                raise RuntimeError("cancelled")
+
+    work(fails=False)
+    with pytest.raises(KeyboardInterrupt):
+        work(fails=True)
+
+
+def test_what_fails_by_itself_is_not_interrupted() -> None:
+    cancelled = threading.Event()
+    with pytest.raises(RuntimeError), cancel_on_interrupt(cancelled.set):
+        raise RuntimeError("by itself")
+    assert not cancelled.is_set()
 
 
 def test_a_server_that_comes_back_gets_everything_once_from_a_producer(
