@@ -4,12 +4,14 @@ from omq.replay.meter import Meter
 from storage.spark.access import Gap
 from storage.spark.errors import DataLoss
 
+SKIP_LOST = "With --skip-lost they are left out"
+
 
 def pass_over(topic: str, gap: Gap, meter: Meter, skip_lost: bool) -> None:
     """Say what is missing, and count it. Raises DataLoss where that must not be."""
     lost = f"Topic {topic!r}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
     if not (gap.is_hole or skip_lost):
-        raise DataLoss(f"{lost}. With --skip-lost they are left out.")
+        raise DataLoss(f"{lost}. {SKIP_LOST}.")
     meter.say(lost)
     if not gap.is_hole:
         meter.skipped += len(gap)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, assert_never
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from omq.protocol import dmp_head, dmp_writer
 from omq.replay.copying import ProducerNames, producers
 from omq.replay.envelopes import renamed
+from omq.replay.gaps import SKIP_LOST
 from omq.replay.meter import Meter
 from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
@@ -202,7 +204,8 @@ def _write_json(frame: DataFrame, path: str) -> None:
         "'value_base64', if(try_validate_utf8(cast(h.value as string)) is null, base64(h.value), null)))"
     ).alias("headers")
     decoded = frame.columns[len(OWN) + 1 :]
-    frame.select(*own, headers, *decoded).write.json(path)
+    to_the_microsecond = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+    frame.select(*own, headers, *decoded).write.json(path, timestampFormat=to_the_microsecond)
 
 
 def _texts(name: str) -> list[Any]:
@@ -322,6 +325,8 @@ def _in_our_words() -> Iterator[None]:
         yield
     except PySparkException as error:
         raise JobFailed(_first_line(error)) from error
+    except Py4JJavaError as error:  # what Spark itself has no words for
+        raise JobFailed(str(error.java_exception.toString())) from error
 
 
 _OURS = re.compile(r"^(?:\w+\.)*storage\.(?:spark\.)?errors\.\w+: (.+)$", re.MULTILINE)
@@ -332,4 +337,7 @@ def _first_line(error: PySparkException) -> str:
     """What a task or the planning of ours said; or else the first line of what Spark says."""
     text = str(error)
     ours = _OURS.findall(text)
-    return str(ours[-1]) if ours else text.strip().splitlines()[0]
+    if not ours:
+        return text.strip().splitlines()[0]
+    # The option of the data source is called otherwise here.
+    return str(ours[-1]).replace("With failOnDataLoss=false they would be skipped", SKIP_LOST)

@@ -55,9 +55,10 @@ class BatchReader(DataSourceReader):
                         f"Topic {name!r}: {option} is {offset}, but its next message is {topic.next}. "
                         "With failOnDataLoss=false it is read as far as it goes."
                     )
+            start, end = min(start, topic.next), min(end, topic.next)
             if start > end and (isinstance(options.start, PerTopic) or isinstance(options.end, PerTopic)):
                 raise BadOptions(f"Topic {name!r}: it would begin at {start} and end before, at {end}.")
-            yield self._narrowed(access, Range(topic, min(start, topic.next), min(end, topic.next)))
+            yield self._narrowed(access, Range(topic, start, end))
 
     def _narrowed(self, access: Access, part: Range) -> Range:
         """What filters leave of a range."""

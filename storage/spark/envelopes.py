@@ -102,7 +102,7 @@ class Rows:
         each_key = [None] * len(headers) if keys is None else keys.to_pylist()
         for key, named, number in zip(each_key, headers.to_pylist(), numbers, strict=True):
             try:
-                head = head_of(key or b"", [Header(one["key"], one["value"]) for one in named or ()])
+                head = head_of(key or b"", [_header(one) for one in named or ()])
                 own = replace(head.properties, app_id=self._producer.name, message_id=b"%d" % number)
                 found.append(dmp_head.encode(replace(head, properties=own)))
             except (ValueError, FieldError) as error:
@@ -116,6 +116,12 @@ class Rows:
         """A column of strings or octets as octets; None where there is none."""
         column = self._column(batch, name)
         return None if column is None else column.cast(pa.binary())
+
+
+def _header(named: dict[str, Any] | None) -> Header:
+    if named is None or named["key"] is None:
+        raise ValueError("a header has no key")
+    return Header(named["key"], named["value"])
 
 
 def _short(octets: bytes, what: str) -> bytes:

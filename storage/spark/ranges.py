@@ -146,7 +146,8 @@ def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> 
     """The ranges in parts, at least `min_partitions` if there are so many messages, cut between blocks where
     that can be.
 
-    Merging may move the blocks' bounds afterwards. That costs a little reading, and changes no result.
+    Merging may move the blocks' bounds afterwards, so the same ranges can be cut elsewhere the next time:
+    whoever must have the same parts again keeps them.
     """
     whole = [part for part in ranges if len(part)]
     total = sum(map(len, whole))

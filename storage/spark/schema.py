@@ -39,6 +39,8 @@ def usual_schema(options: ReadOptions) -> StructType:
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Raises BadOptions unless each column is one of ours, of its type."""
     known = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
+    if len(set(schema.names)) < len(schema.names):
+        raise BadOptions("A column can be there only once; copy it later.")
     for field in schema.fields:
         if field.name not in known:
             raise BadOptions(f"There is no column {field.name!r}; there are {', '.join(known)}.")

@@ -1,7 +1,7 @@
 """Reading what comes: `spark.readStream.format("omq")`.
 
-An offset is the next message id of each topic, `{"prices": 101}`. Spark keeps them in the query's checkpoint,
-plans each micro-batch from two of them, and asks for the same messages again when a batch did not complete.
+Spark keeps the end of each micro-batch in the query's checkpoint, as `storage.spark.positions` describes it,
+and asks for the same messages again when a batch did not complete.
 """
 
 import logging
@@ -21,13 +21,12 @@ from storage.spark import reading
 from storage.spark.access import Access, StoredTopic
 from storage.spark.errors import DataLoss
 from storage.spark.options import Edge, Pattern, ReadOptions
+from storage.spark.positions import Offsets, at, behind, offsets_of, positions_of
 from storage.spark.ranges import Range, choose, cut, offsets
 from storage.spark.reading import TopicPartition
 from storage.spark.schema import check_schema
 
 log = logging.getLogger("omq.spark")
-
-Offsets = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -40,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._access: Access | None = None
         self._initial: Offsets | None = None
-        self._target: Offsets | None = None
+        self._target: dict[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The tasks get a copy: what is open stays on the driver.
@@ -51,7 +50,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:
         access = self._opened()
         topics = choose(access, self._options.choice)
-        found = offsets(access, topics, self._options.start, begins=True)
+        begins = offsets(access, topics, self._options.start, begins=True)
+        found = offsets_of({name: at(topics[name], message) for name, message in begins.items()})
         if self._options.start is Edge.LATEST:
             self._initial = found
         return found
@@ -65,50 +65,57 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         if start == self._initial:
-            # So the first batch is empty. Spark does not keep where a query began: were the first batch cut
-            # off, its end would be known and its beginning, `latest`, would be another one.
+            # So the first batch is empty, and there is a checkpoint that says where the query began.
             self._initial = None
             return start
         topics = self._topics()
-        for name in start.keys() - topics.keys():
+        before = positions_of(start)
+        for name in before.keys() - topics.keys():
             self._lost(f"The topic {name!r} was deleted while a stream was reading it")
         ends = {name: topic.next for name, topic in topics.items()}
         if self._target is not None:
             ends = {name: min(ends[name], until) for name, until in self._target.items() if name in ends}
-        begins = {name: _begin(topics[name], start) for name in ends}
+        begins = {}
         for name, end in ends.items():
-            if topics[name].next < begins[name]:
-                self._lost(
-                    f"Topic {name!r}: message {begins[name]} was to be read next, but it has only got to "
-                    f"{end}; it was deleted and made anew"
-                )
-                begins[name] = topics[name].first
+            topic = topics[name]
+            # A topic that is new to a pattern is read from its beginning.
+            begins[name] = topic.first
+            if name in before:
+                begins[name] = before[name].next
+                if before[name].id != topic.id or topic.next < begins[name]:
+                    self._lost(
+                        f"Topic {name!r}: message {begins[name]} was to be read next, but it was deleted and "
+                        f"made anew, and has got to {topic.next}"
+                    )
+                    begins[name] = topic.first
             ends[name] = max(end, begins[name])
-        match limit:
-            case ReadMaxRows(most):
-                return share(begins, ends, most)
-            case _:
-                return ends
+        if isinstance(limit, ReadMaxRows):
+            ends = share(begins, ends, limit.max_rows)
+        if before.keys() == ends.keys() and all(
+            before[name].id == topics[name].id and before[name].next == end for name, end in ends.items()
+        ):
+            return start  # there is nothing new
+        ranges = [Range(topics[name], begins[name], end) for name, end in ends.items()]
+        parts = cut(self._opened(), ranges, self._options.min_partitions)
+        of_topic: dict[str, list[Range]] = {name: [] for name in ends}
+        for part in parts:
+            of_topic[part.topic.name].append(part)
+        return offsets_of({name: behind(topics[name], begins[name], of_topic[name]) for name in ends})
 
     def reportLatestOffset(self) -> Offsets:
-        return {name: topic.next for name, topic in self._topics().items()}
+        return offsets_of({name: at(topic, topic.next) for name, topic in self._topics().items()})
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        access = self._opened()
         topics = self._topics()
-        ranges = []
-        for name, until in end.items():
+        parts: list[Range] = []
+        for name, position in positions_of(end).items():
             if name not in topics:
                 self._lost(f"The topic {name!r} was deleted while a stream was reading it")
-                continue
-            begin = _begin(topics[name], start)
-            if begin > until:
-                # The empty first batch of a query that began with `latest`, again: see `latestOffset`.
-                if self._options.start is not Edge.LATEST:
-                    self._lost(f"Topic {name!r}: all messages before {until} are gone")
-                continue
-            ranges.append(Range(topics[name], begin, until))
-        return [TopicPartition(part) for part in cut(access, ranges, self._options.min_partitions)]
+            elif position.parts(topics[name]) and position.id != topics[name].id:
+                self._lost(f"Topic {name!r}: what was to be read of it was deleted, and it was made anew")
+            else:
+                parts += position.parts(topics[name])
+        return [TopicPartition(part) for part in parts]
 
     def commit(self, end: Offsets) -> None:
         """Nothing is deleted for a query: other readers may want it, and this comes late or never."""
@@ -142,12 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reading.read(self._options, self._schema, partition)
 
 
-def _begin(topic: StoredTopic, start: Mapping[str, int]) -> int:
-    """Where reading goes on; a topic that is new to a pattern is read from its beginning."""
-    return start.get(topic.name, topic.first)
-
-
-def share(begins: Mapping[str, int], ends: Mapping[str, int], most: int) -> Offsets:
+def share(begins: Mapping[str, int], ends: Mapping[str, int], most: int) -> dict[str, int]:
     """Ends that leave `most` messages altogether, of each topic in proportion to what waits there."""
     waiting = {name: end - begins[name] for name, end in ends.items()}
     total = sum(waiting.values())

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[s
 
 from pyspark.sql import SparkSession
 from replay_helpers import Counting, bodies, request, stored
-from spark_helpers import Topic, make_store
+from spark_helpers import Topic, damage, make_store
 from spark_helpers import body as made_body
 from spark_server import Serving, serving
 
@@ -87,6 +88,7 @@ def test_json_lines_and_what_is_no_text(spark: SparkSession, source: Serving, tm
     assert keyed["headers"] == [{"key": "dmp.content-type", "value": "text/plain"}]
     assert plain["value"] == "4"
     assert set(plain) == {"topic", "offset", "timestamp", "value"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)", plain["timestamp"])
 
 
 def test_decoded_columns(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
@@ -148,6 +150,22 @@ def test_the_command_says_what_cannot_be_in_one_sentence(source: Serving, tmp_pa
     assert done.stderr.startswith("omq: --decode: ")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_where_none_can_be(spark: SparkSession, source: Serving, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(job.JobFailed, match=r"^org\.[^\n]*: Parent path is not a directory: [^\n]*$"):
+        run(spark, source, "numbers", "--to", f"parquet:{tmp_path}/file/files")
+
+
+def test_what_spark_lost_is_said_in_words_of_the_replay(spark: SparkSession, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", hurt=Topic([5, 5]))
+    damage(store, 0, 6)
+    with serving(store) as server:
+        words = ("hurt", "--to", f"parquet:{tmp_path}/files")
+        with pytest.raises(job.JobFailed, match=r"is wrong\)\. With --skip-lost they are left out\.$"):
+            run(spark, server, *words)
+        assert run(spark, server, *words, "--skip-lost").counts == {"hurt": 5}
 
 
 def test_interrupted_it_leaves_no_files(spark: SparkSession, source: Serving, tmp_path: Path) -> None:

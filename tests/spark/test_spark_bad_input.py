@@ -127,6 +127,12 @@ def test_topics_that_cannot_be_read(spark: SparkSession, tmp_path: Path, way: st
         assert "endingOffsets is 9, but its next message is 6" in beyond
         loose = {"subscribe": "prices", "endingOffsets": '{"prices": 9}', "failOnDataLoss": "false"}
         assert offsets(reading(spark, **here, **loose)) == [1, 2, 3, 4, 5]
+        behind = {"subscribe": "prices", "startingOffsets": '{"prices": 9}', "failOnDataLoss": "false"}
+        assert offsets(reading(spark, **here, **behind)) == []
+        with pytest.raises(PySparkException, match="A column can be there only once"):
+            spark.read.schema("value BINARY, value BINARY").format("omq").options(
+                **spelled({**here, "subscribe": "prices"})
+            ).load().count()
 
 
 def test_an_unreachable_server(spark: SparkSession) -> None:

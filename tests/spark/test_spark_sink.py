@@ -104,6 +104,16 @@ WRONG = [
         {"topic": "t"},
         "no header is called 'dmp.colour'",
     ),
+    (
+        "'a' as value, array(struct(cast(null as string) as key, cast('b' as binary) as value)) as headers",
+        {"topic": "t"},
+        "a header has no key",
+    ),
+    (
+        "'a' as value, cast(array(null) as array<struct<key:string,value:binary>>) as headers",
+        {"topic": "t"},
+        "a header has no key",
+    ),
 ]
 
 

@@ -1,6 +1,8 @@
 """Streams out of topics: exact offsets, whatever happens in between (design, section 7)."""
 
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_helpers import Log, Topic, make_store, rows, spelled
-from spark_server import Serving, serving
+from spark_server import PATIENCE, Serving, serving
 
 from storage.blocks import encode
 from storage.levels import Level
 from storage.spark.errors import DataLoss
 from storage.spark.options import read_options
+from storage.spark.remote import Patience, Server, parse_servers
 from storage.spark.schema import usual_schema
 from storage.spark.stream import StreamReader, share
 from storage.store import Store
@@ -48,9 +51,19 @@ class Query:
     def found(self, spark: SparkSession) -> list[tuple[Any, ...]]:
         return rows(spark.read.parquet(str(self.output)), "topic", "offset")
 
-    def offsets(self, batch: int) -> Any:
+    def bounds(self, batch: int) -> dict[str, list[int]]:
         """What Spark has kept of a micro-batch's end."""
-        return json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+        return bounds(json.loads((self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]))
+
+    def forget(self, batch: int) -> None:
+        """As if Spark had ended before it was done."""
+        for kept in ("commits", "sources"):
+            for name in (str(batch), f".{batch}.crc"):
+                (self.checkpoint / kept / name).unlink(missing_ok=True)
+
+
+def bounds(offsets: Any) -> dict[str, list[int]]:
+    return {name: position["bounds"] for name, position in offsets.items()}
 
 
 def numbered(first: int, last: int, topic: str = "prices") -> list[tuple[str, int]]:
@@ -70,7 +83,7 @@ def test_all_that_is_there_in_micro_batches_and_on_from_the_checkpoint(
         }
         assert query.run(streaming(spark, **options)) == [16, 16, 8]
         assert query.found(spark) == numbered(1, 10, "news") + numbered(1, 30)
-        assert query.offsets(0) == {"news": 5, "prices": 13}  # in proportion to what waits
+        assert query.bounds(0) == {"news": [1, 5], "prices": [1, 13]}  # in proportion to what waits
         server.publish("prices", [b"x"] * 5)
         assert query.run(streaming(spark, **options)) == [5]
         assert sum(query.run(streaming(spark, **options))) == 0
@@ -104,15 +117,58 @@ def test_a_micro_batch_that_did_not_complete_is_read_again(spark: SparkSession, 
     with serving(make_store(tmp_path / "store", prices=Topic([30]))) as server:
         options = {"path": str(server.store), "subscribe": "prices", "startingOffsets": "earliest"}
         assert query.run(streaming(spark, **options, maxOffsetsPerTrigger=10)) == [10, 10, 10]
-        # As if Spark had ended before the last one was done.
-        for kept in ("commits", "sources"):
-            for name in ("2", ".2.crc"):
-                (query.checkpoint / kept / name).unlink(missing_ok=True)
+        query.forget(2)
         server.publish("prices", [b"x"] * 4)
         # The same end as before, then the rest; the file sink knows that it has the former.
         query.run(streaming(spark, **options))
-        assert query.offsets(2) == {"prices": 31}
+        assert query.bounds(2) == {"prices": [21, 31]}
         assert query.found(spark) == numbered(1, 34)
+
+
+def test_a_micro_batch_is_done_again_in_the_same_parts(spark: SparkSession, tmp_path: Path) -> None:
+    """Though its blocks were merged meanwhile. So a sink stores nothing twice."""
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", prices=Topic([1] * 40))) as server:
+        options = {"servers": server.address, "subscribe": "prices", "startingOffsets": "earliest"}
+        options |= {"minPartitions": "3", "maxOffsetsPerTrigger": "40"}
+
+        def copy() -> None:
+            writer = streaming(spark, **options).select("value").writeStream.format("omq")
+            writer = writer.option("omq.servers", server.address).option("topic", "copy")
+            writer = writer.option("checkpointLocation", str(query.checkpoint))
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+        copy()
+        before = query.bounds(0)
+        assert len(before["prices"]) == 4
+        server.publish("prices", [b"one more"])  # what grows is merged
+        with Server(parse_servers(server.address), Patience()) as access:
+            topic = access.topics()["prices"]
+            end = time.monotonic() + PATIENCE
+            while (found := access.block_at(topic, 1, topic.next)) is None or found.count < 40:
+                assert time.monotonic() < end, "the blocks were not merged"
+                time.sleep(0.05)
+        query.forget(0)
+        copy()
+        assert query.bounds(0) == before
+        assert server.messages("copy") == 41
+
+
+def test_the_earliest_of_the_first_micro_batch_stays(spark: SparkSession, tmp_path: Path) -> None:
+    """Also when retention has deleted it before the batch was done: that is told."""
+    query = Query(tmp_path)
+    store = make_store(tmp_path / "store", prices=Topic([10, 10]))
+    options = {"subscribe": "prices", "startingOffsets": "earliest"}
+    with serving(store) as server:
+        assert query.run(streaming(spark, servers=server.address, **options)) == [20]
+    query.forget(0)
+    shutil.rmtree(query.output)  # which would know that it has it all
+    add_and_trim(store, 21, 5, before=11)
+    with (
+        serving(store) as server,
+        pytest.raises(PySparkException, match="messages 1 to 10 are gone: they are no longer kept"),
+    ):
+        query.run(streaming(spark, servers=server.address, **options))
 
 
 def test_retention_that_overtakes_a_stream(spark: SparkSession, log: Log, tmp_path: Path) -> None:
@@ -155,15 +211,17 @@ def test_the_first_batch_of_a_stream_from_the_latest_is_empty(tmp_path: Path) ->
     with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
         stream = reader(server)
         start = stream.initialOffset()
-        assert start == {"prices": 11}
+        assert bounds(start) == {"prices": [11]}
         server.publish("prices", [b"x"] * 5)
-        assert stream.latestOffset(start, ReadAllAvailable()) == {"prices": 11}
-        assert stream.latestOffset(start, ReadAllAvailable()) == {"prices": 16}
+        assert stream.latestOffset(start, ReadAllAvailable()) == start
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert bounds(end) == {"prices": [11, 16]}
         # Started again before the first batch was done, Spark asks for a beginning anew, behind the kept end.
         again = reader(server)
-        assert again.initialOffset() == {"prices": 16}
-        assert again.partitions({"prices": 16}, {"prices": 11}) == []
-        (partition,) = again.partitions({"prices": 11}, {"prices": 16})
+        later = again.initialOffset()
+        assert bounds(later) == {"prices": [16]}
+        assert again.partitions(later, start) == []
+        (partition,) = again.partitions(start, end)
         assert sum(batch.num_rows for batch in again.read(partition)) == 5
         for one in (stream, again):
             one.stop()
@@ -179,28 +237,51 @@ def test_available_now_has_an_end_that_does_not_move(tmp_path: Path) -> None:
         offsets = [stream.initialOffset()]
         for _ in range(3):
             offsets.append(stream.latestOffset(offsets[-1], limit))
-        assert offsets == [{"prices": 1}, {"prices": 8}, {"prices": 11}, {"prices": 11}]
-        assert stream.reportLatestOffset() == {"prices": 111}
+        found = [bounds(each)["prices"] for each in offsets]
+        assert found == [[1], [1, 8], [8, 11], [8, 11]]
+        assert bounds(stream.reportLatestOffset()) == {"prices": [111]}
         stream.stop()
 
 
 def test_a_topic_that_goes_away(tmp_path: Path) -> None:
     with serving(make_store(tmp_path / "store", prices=Topic([10]), news=Topic([3]))) as server:
-        strict = reader(server)
+        strict = reader(server, startingOffsets='{"prices": 11}')
         loose = reader(server, failOnDataLoss="false")
         everything = ReadAllAvailable()
+        before = strict.initialOffset()
+        assert bounds(before) == {"prices": [11]}
+        for count in (4, 10, 30):  # fewer than there were, as many, and more
+            server.delete("prices")
+            server.publish("prices", [b"x"] * count)
+            with pytest.raises(DataLoss, match="message 11 was to be read next, but it was deleted and made"):
+                strict.latestOffset(before, everything)
+            after = loose.latestOffset(before, everything)
+            assert bounds(after) == {"prices": [1, count + 1]}
+            (partition,) = loose.partitions(before, after)
+            assert sum(batch.num_rows for batch in loose.read(partition)) == count
         server.delete("prices")
-        server.publish("prices", [b"x"] * 4)
-        with pytest.raises(DataLoss, match="message 11 was to be read next, but it has only got to 5"):
-            strict.latestOffset({"prices": 11}, everything)
-        assert loose.latestOffset({"prices": 11}, everything) == {"prices": 5}
+        server.publish("prices", [b"x"] * 40)
+        with pytest.raises(DataLoss, match="what was to be read of it was deleted, and it was made anew"):
+            strict.partitions(before, after)
+        assert loose.partitions(before, after) == []
         server.delete("prices")
         with pytest.raises(Exception, match="There is no topic 'prices'"):
-            strict.latestOffset({"prices": 5}, everything)
-        assert loose.latestOffset({"prices": 5}, everything) == {}
-        assert loose.partitions({"prices": 1}, {"prices": 5}) == []
+            strict.latestOffset(after, everything)
+        assert loose.latestOffset(after, everything) == {}
+        assert loose.partitions(before, after) == []
         for one in (strict, loose):
             one.stop()
+
+
+def test_a_checkpoint_of_something_else(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10]))) as server:
+        stream = reader(server)
+        for offsets in ({"prices": 5}, {"prices": {"id": 1, "bounds": []}}, {"prices": {"0": 5}}):
+            with pytest.raises(
+                ValueError, match=r"The query's checkpoint is not one of omq: it has .* for 'prices'"
+            ):
+                stream.latestOffset(offsets, ReadAllAvailable())
+        stream.stop()
 
 
 def test_the_options_of_a_stream(tmp_path: Path) -> None:
@@ -208,7 +289,7 @@ def test_the_options_of_a_stream(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="endingOffsets makes no sense here: a stream has no end"):
             reader(server, endingOffsets="latest")
         one = reader(server, startingOffsets='{"prices": 4}')
-        assert one.initialOffset() == {"prices": 4}
+        assert bounds(one.initialOffset()) == {"prices": [4]}
         one.stop()
 
 
