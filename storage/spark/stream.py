@@ -82,10 +82,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins[name] = topic.first
             if name in before:
                 begins[name] = before[name].next
-                if before[name].id != topic.id or topic.next < begins[name]:
+                anew = before[name].id != topic.id
+                if anew or topic.next < begins[name]:
+                    what = "it was deleted and made anew, and has got to" if anew else "it has only got to"
                     self._lost(
-                        f"Topic {name!r}: message {begins[name]} was to be read next, but it was deleted and "
-                        f"made anew, and has got to {topic.next}"
+                        f"Topic {name!r}: message {begins[name]} was to be read next, but {what} {topic.next}"
                     )
                     begins[name] = topic.first
             ends[name] = max(end, begins[name])

@@ -290,6 +290,10 @@ def test_the_options_of_a_stream(tmp_path: Path) -> None:
             reader(server, endingOffsets="latest")
         one = reader(server, startingOffsets='{"prices": 4}')
         assert bounds(one.initialOffset()) == {"prices": [4]}
+        behind = reader(server, startingOffsets='{"prices": 40}')
+        with pytest.raises(DataLoss, match="message 40 was to be read next, but it has only got to 11"):
+            behind.latestOffset(behind.initialOffset(), ReadAllAvailable())
+        behind.stop()
         one.stop()
 
 
