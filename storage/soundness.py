@@ -29,7 +29,7 @@ def problems(path: Path) -> list[str]:
     if not file.stat().st_size:
         return ["it is empty"]
     try:
-        found: list[str] = verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]
+        found: list[str] = verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]  # it has no types
     except verify.VerifyError as error:
         return [str(error)]
     except (struct.error, IndexError, ValueError, OverflowError, MemoryError, RecursionError) as error:

@@ -63,9 +63,9 @@ def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[threading.Even
         watching.start()
         try:
             yield stop
-        except Exception:
+        except Exception as error:  # whatever it fails with when it is cancelled; else it goes on as it is
             if stop.is_set():
-                raise KeyboardInterrupt from None
+                raise KeyboardInterrupt from error
             raise
         finally:
             over.set()
