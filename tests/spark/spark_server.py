@@ -108,6 +108,18 @@ class Serving:
             while not enough(await self._messages(topic)):  # noqa: ASYNC110 (the server is elsewhere)
                 await trio.sleep(0.01)
 
+    def merge(self, topic: str) -> None:
+        """Have the server merge all messages of a topic into one block, and add one: what grows is merged."""
+        messages = self.messages(topic)
+        self.publish(topic, [b"one more"])
+        trio.run(self._wait_for_block, topic, messages)
+
+    async def _wait_for_block(self, topic: str, messages: int) -> None:
+        async with self._connect() as client:
+            with trio.fail_after(PATIENCE):
+                while (await client.blocks(topic, 1, 1))[0].count < messages:  # noqa: ASYNC110 (as above)
+                    await trio.sleep(0.01)
+
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         trio.run(self._delete, topic)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_helpers import Log, Topic, make_store, rows, spelled
-from spark_server import PATIENCE, Serving, serving
+from spark_server import Serving, serving
 
 from storage.blocks import encode
 from storage.levels import Level
 from storage.spark.errors import DataLoss
 from storage.spark.options import read_options
-from storage.spark.remote import Patience, Server, parse_servers
 from storage.spark.schema import usual_schema
 from storage.spark.stream import StreamReader, share
 from storage.store import Store
@@ -141,13 +139,7 @@ def test_a_micro_batch_is_done_again_in_the_same_parts(spark: SparkSession, tmp_
         copy()
         before = query.bounds(0)
         assert len(before["prices"]) == 4
-        server.publish("prices", [b"one more"])  # what grows is merged
-        with Server(parse_servers(server.address), Patience()) as access:
-            topic = access.topics()["prices"]
-            end = time.monotonic() + PATIENCE
-            while (found := access.block_at(topic, 1, topic.next)) is None or found.count < 40:
-                assert time.monotonic() < end, "the blocks were not merged"
-                time.sleep(0.05)
+        server.merge("prices")
         query.forget(0)
         copy()
         assert query.bounds(0) == before
