@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from omq.drivers.channel import SLOW_SECONDS
@@ -262,7 +263,7 @@ async def stall(clock: MockClock, is_over: Callable[[], bool]) -> None:
     """Let time pass for those who wait for somebody that does not read, until that is over."""
     while not is_over():
         clock.jump(SLOW_SECONDS)
-        await trio.sleep(0.01)
+        await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_a_slow_subscriber_of_a_transient_topic_is_told_what_it_missed(store: Path) -> None:

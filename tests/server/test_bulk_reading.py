@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from omq.protocol.types import (
@@ -263,7 +264,7 @@ async def test_a_client_that_reads_nothing_is_ended_for_those_that_wait(
         await eventually(lambda: budget.is_wanted)
         for _ in range(15):
             clock.jump(1)
-            await trio.sleep(0.02)
+            await trio.testing.wait_all_tasks_blocked()
         blocks, errors, _ = await fetched(eager)
         assert (len(messages(blocks)), errors) == (20_000, [])
         await eventually(lambda: host.connections < 1 + len(idle))
