@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from spark_helpers import Topic, body, make_store
+from spark_helpers import Topic, body, make_store, reading
 from spark_server import Serving, serving
 
 from omq.protocol import dmp_head
@@ -80,3 +81,19 @@ def test_a_record_batch_keeps_nothing_of_its_block() -> None:
     assert made == expected
     made.validate(full=True)
     assert pa.Table.from_batches([made]).column("value").to_pylist() == [b"one", b"two", b"three"]
+
+
+def test_a_batch_through_one_partition_can_be_repeated(spark: SparkSession, served: Serving) -> None:
+    """docs/SPARK.md, "Write": into whichever parts the topic is cut."""
+
+    def copy() -> None:
+        bounds = {"endingOffsets": f'{{"small": {SMALL_BLOCKS + 1}}}', "minPartitions": "3"}
+        rows = reading(spark, servers=served.address, subscribe="small", **bounds).select("value").coalesce(1)
+        to = {"omq.servers": served.address, "topic": "copy", "producer": "copying"}
+        rows.write.format("omq").options(**to).mode("append").save()
+
+    copy()
+    served.merge("small")
+    copy()
+    found = reading(spark, servers=served.address, subscribe="copy").orderBy("offset").collect()
+    assert [bytes(row.value) for row in found] == [body(n) for n in range(1, SMALL_BLOCKS + 1)]
