@@ -7,7 +7,7 @@ on without it, and the plain functions do its work.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-codec = Extension("storage._codec", ["storage/_codec.pyx"], extra_compile_args=["-O3"])
+codec = Extension("omq_storage._codec", ["storage/omq_storage/_codec.pyx"], extra_compile_args=["-O3"])
 
 # What Cython writes goes to build/, so that nothing generated stands beside the sources.
 (made,) = cythonize([codec], build_dir="build")

@@ -34,9 +34,9 @@ from omq.terminals.liveness import look_seconds
 from omq.terminals.omq import OmqTerminal
 from omq.terminals.tls_transport import TlsTransport
 from omq.terminals.transport import Transport
-from storage.errors import StoreError
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+from omq_storage.store import Store
 
 SHUTDOWN_SECONDS = 3.0
 """How long connections may take to end when the server stops; with the stores it stays within 5 seconds."""

@@ -22,31 +22,31 @@ FLOORS = {
         "omq.drivers",
         "omq.config",
         "omq.protocol",
-        "storage",
+        "omq_storage",
     },
-    "omq.server": {"omq.terminals", "omq.drivers", "omq.access", "omq.config", "omq.protocol", "storage"},
-    "omq.terminals": {"omq.drivers", "omq.access", "omq.config", "omq.protocol", "storage"},
-    "omq.drivers": {"omq.access", "omq.config", "omq.protocol", "storage"},
+    "omq.server": {"omq.terminals", "omq.drivers", "omq.access", "omq.config", "omq.protocol", "omq_storage"},
+    "omq.terminals": {"omq.drivers", "omq.access", "omq.config", "omq.protocol", "omq_storage"},
+    "omq.drivers": {"omq.access", "omq.config", "omq.protocol", "omq_storage"},
     "omq.access": {"omq.config", "omq.protocol"},
     "omq.client": {"omq.protocol"},
-    "omq.replay": {"omq.protocol", "storage.spark", "storage"},
+    "omq.replay": {"omq.protocol", "omq_storage.spark", "omq_storage"},
     "omq.config": {"omq.protocol"},
-    "omq.protocol": {"storage"},
+    "omq.protocol": {"omq_storage"},
     "omq": {"omq.client"},  # the package's own `__init__`
-    "storage.spark": {"omq.protocol", "storage"},
-    "storage": set(),
+    "omq_storage.spark": {"omq.protocol", "omq_storage"},
+    "omq_storage": set(),
 }
 """What each room may import of ours, besides itself."""
 
-WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "storage", "storage.spark"}
+WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "omq_storage", "omq_storage.spark"}
 
 
 def modules() -> dict[str, Path]:
     """Every module of the project by its dotted name."""
     found = {}
-    for package in ("omq", "storage"):
-        for path in (ROOT / package).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
+    for package in (ROOT / "omq", ROOT / "storage" / "omq_storage"):
+        for path in package.rglob("*.py"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -103,7 +103,7 @@ def test_no_room_is_imported_by_one_below_it() -> None:
     ("loaded", "unwanted"),
     [
         ("omq.protocol.lines, omq.protocol.frames, omq.protocol.handshake", "trio"),
-        ("storage.store", "trio omq"),
+        ("omq_storage.store", "trio omq"),
     ],
 )
 def test_the_ground_stands_by_itself(loaded: str, unwanted: str) -> None:

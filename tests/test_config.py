@@ -11,7 +11,7 @@ from server_command import run_server, running_server
 
 from omq.config import Config, ConfigError, check, load, parse_address
 from omq.protocol.types import Delivery, Persistent, Sync, Transient
-from storage.codec import describe
+from omq_storage.codec import describe
 
 # -- a configuration that cannot be used --------------------------------------------------------------------
 

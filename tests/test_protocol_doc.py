@@ -26,12 +26,12 @@ from omq.protocol.dmp_responses import ResponseCode
 from omq.protocol.frames import FrameDecoder, FrameType, MessageRun, encode
 from omq.protocol.handshake import DMP_HEADER, hello
 from omq.server import open_server
-from storage.blocks import encode as block_of
-from storage.blocks import unpack_sent
-from storage.levels import Level
-from storage.numbers import unpack
-from storage.records import block_key
-from storage.store import Store
+from omq_storage.blocks import encode as block_of
+from omq_storage.blocks import unpack_sent
+from omq_storage.levels import Level
+from omq_storage.numbers import unpack
+from omq_storage.records import block_key
+from omq_storage.store import Store
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
 TEXT = DOCUMENT.read_text()

@@ -88,7 +88,7 @@ with open("pyproject.toml", "rb") as file:
 # So do the sources of the compiled codec: where there is a C compiler, installing builds it anew.
 fingerprint() {
     local file
-    for file in "$root"/pyproject.toml "$root"/setup.py "$root"/storage/_codec.pyx "$root"/storage/native/*; do
+    for file in "$root"/pyproject.toml "$root"/setup.py "$root"/storage/omq_storage/_codec.pyx "$root"/storage/omq_storage/native/*; do
         cat "$file" 2>/dev/null || true
     done | sha256sum
 }

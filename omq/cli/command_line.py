@@ -274,6 +274,6 @@ def _positive(text: str) -> int:
 
 def _version() -> str:
     try:
-        return metadata.version("omq")
+        return metadata.version("omq-server")
     except metadata.PackageNotFoundError:
         return "(not installed)"

@@ -22,8 +22,8 @@ from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
 from omq.server import ListenError, Server, open_server
-from storage.codec import describe
-from storage.errors import StoreError
+from omq_storage.codec import describe
+from omq_storage.errors import StoreError
 
 EXIT_USAGE = 2
 
@@ -113,7 +113,9 @@ def parser() -> argparse.ArgumentParser:
         help="read a client's secret from standard input, print what to write into the configuration for it, "
         "and end",
     )
-    made.add_argument("--version", action="version", version=f"omq {importlib.metadata.version('omq')}")
+    made.add_argument(
+        "--version", action="version", version=f"omq {importlib.metadata.version('omq-server')}"
+    )
     return made
 
 

@@ -8,12 +8,12 @@ from typing import NoReturn
 
 from omq.config import DEFAULT_STORE
 from omq.drivers.words import OurWords
-from storage.backup import backup
-from storage.errors import StoreError
-from storage.inspection import inspect
-from storage.levels import Level
-from storage.repair import repair
-from storage.store import current_boot, is_store, lock_store
+from omq_storage.backup import backup
+from omq_storage.errors import StoreError
+from omq_storage.inspection import inspect
+from omq_storage.levels import Level
+from omq_storage.repair import repair
+from omq_storage.store import current_boot, is_store, lock_store
 
 Action = Callable[[argparse.Namespace], int]
 

@@ -12,7 +12,7 @@ from collections import deque
 
 import trio
 
-from storage.records import TooOld
+from omq_storage.records import TooOld
 
 MARKS = 64
 """How exactly ages are known: to this part of the age that is asked for."""

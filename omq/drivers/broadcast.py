@@ -22,8 +22,8 @@ from omq.drivers.channel import (
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.pieces import Pieces
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
-from storage.blocks import FRAME_HEADER, Block, encode
-from storage.lookup import LargeBlock, StoredBlock
+from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.lookup import LargeBlock, StoredBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""

@@ -29,12 +29,12 @@ from omq.protocol.types import (
     TopicInfo,
     Transient,
 )
-from storage.catalogue import TopicRecord
-from storage.environment import Extent, Position
-from storage.errors import StoreError
-from storage.levels import Level
-from storage.soundness import ADVICE
-from storage.store import Store
+from omq_storage.catalogue import TopicRecord
+from omq_storage.environment import Extent, Position
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+from omq_storage.soundness import ADVICE
+from omq_storage.store import Store
 
 log = logging.getLogger("omq.catalogue")
 
@@ -296,7 +296,7 @@ class Catalogue:
     # -- the store -----------------------------------------------------------------------------------------
 
     async def _reserve(self, bounds: Mapping[int, int]) -> None:
-        """See `storage.catalogue.Catalogue.reserve`."""
+        """See `omq_storage.catalogue.Catalogue.reserve`."""
         await trio.to_thread.run_sync(self._store.catalogue.reserve, bounds)
         for topic in bounds.keys() & self._records.keys():  # the others were deleted meanwhile
             self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from storage.blocks import Block
+from omq_storage.blocks import Block
 
 Octets = bytes | memoryview
 
@@ -139,7 +139,7 @@ class Channel(Protocol):
         """The next thing to write, None when there was nothing after all.
 
         A Piece is the next one of the message that is begun. Raises Torn when there is one and cannot be had,
-        and storage.errors.StoreError.
+        and omq_storage.errors.StoreError.
         """
 
     def written(self, count: int, begun: int | None = None) -> None:

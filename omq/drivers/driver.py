@@ -21,12 +21,12 @@ from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
 from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
-from storage.batches import Batch
-from storage.blocks import FRAMES_LIMIT, Block, packed_size
-from storage.environment import BlockInfo, Environment, Extent, Position
-from storage.errors import DamagedBlock, StoreError
-from storage.lookup import StoredBlock
-from storage.pieces import LargeMessage
+from omq_storage.batches import Batch
+from omq_storage.blocks import FRAMES_LIMIT, Block, packed_size
+from omq_storage.environment import BlockInfo, Environment, Extent, Position
+from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.lookup import StoredBlock
+from omq_storage.pieces import LargeMessage
 
 T = TypeVar("T")
 
@@ -230,8 +230,8 @@ class Driver(ABC):
     async def read(self, position: int, octets: int, largest: int | None = None) -> list[StoredBlock]:
         """Stored blocks from `position` on, whole, none that subscribers may not see yet.
 
-        Raises storage.lookup.LargeBlock when the first of them has more than `largest` octets,
-        storage.errors.DamagedBlock when it is damaged, and StoreError, which the log tells.
+        Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets,
+        omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which the log tells.
         """
         read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
         blocks = await self._in_reader(read)
@@ -243,8 +243,8 @@ class Driver(ABC):
         """Stored blocks from `position` on, as `read`, where the first of them has that message; or else
         which messages cannot be had there, and why.
 
-        `position` is below `next_id`. Raises storage.lookup.LargeBlock as `read` does, and
-        storage.errors.StoreError.
+        `position` is below `next_id`. Raises omq_storage.lookup.LargeBlock as `read` does, and
+        omq_storage.errors.StoreError.
         """
         # What is below this id now is either stored or lost: the store is written before the id moves on.
         known = self.next_id
@@ -266,7 +266,7 @@ class Driver(ABC):
     async def look_at(self, message: int) -> LargeMessage | None:
         """A stored message that is to be read piece by piece; None when it is not kept any more.
 
-        Raises storage.errors.DamagedBlock, and StoreError, which the log tells.
+        Raises omq_storage.errors.DamagedBlock, and StoreError, which the log tells.
         """
         return await self._in_reader(partial(self.environment.look_at, self.topic.id, message))
 
@@ -286,7 +286,7 @@ class Driver(ABC):
     async def stored_blocks(self, first: int, count: int, limit: int) -> list[BlockInfo]:
         """The blocks that hold any of `count` messages from `first` on, the first `limit` of them.
 
-        Raises storage.errors.StoreError, which the log tells.
+        Raises omq_storage.errors.StoreError, which the log tells.
         """
         end = min(first + count, self.next_id)
         if first >= end:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from storage.blocks import Block
+from omq_storage.blocks import Block
 
 
 class Holdings:

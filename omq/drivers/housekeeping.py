@@ -12,9 +12,9 @@ from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.writer import Writer
-from storage.errors import StoreError
-from storage.levels import Level
-from storage.records import Position
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+from omq_storage.records import Position
 
 log = logging.getLogger("omq.housekeeping")
 

@@ -2,8 +2,8 @@
 
 from omq.drivers.channel import LITTLE_OCTETS, Piece, Torn
 from omq.drivers.driver import READ_OCTETS, Driver
-from storage.errors import DamagedBlock
-from storage.pieces import LargeMessage
+from omq_storage.errors import DamagedBlock
+from omq_storage.pieces import LargeMessage
 
 
 class Pieces:
@@ -23,7 +23,7 @@ class Pieces:
         """The next piece: a little to one who is slow, and when the memory for more is spent. `give_back` is
         to be called when it is written.
 
-        Raises Torn when the message cannot be had any more, and storage.errors.StoreError.
+        Raises Torn when the message cannot be had any more, and omq_storage.errors.StoreError.
         """
         driver = self._driver
         if not slow and driver.resources.memory.replayed.try_take(READ_OCTETS):

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from storage.errors import Limit, StoreError, StoreFull
+from omq_storage.errors import Limit, StoreError, StoreFull
 
 
 def for_clients(problem: StoreError) -> str:

@@ -34,7 +34,7 @@ class Reservations:
     async def reserve(self, counts: Mapping[N, int]) -> None:
         """See that each of these may hand out as many ids as are named with it.
 
-        Raises storage.errors.StoreError; then none of them got more.
+        Raises omq_storage.errors.StoreError; then none of them got more.
         """
         if not _lacking(counts):
             return

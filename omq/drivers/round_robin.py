@@ -22,9 +22,9 @@ from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
 from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
-from storage.blocks import Block
-from storage.environment import Position
-from storage.errors import DamagedBlock, StoreError
+from omq_storage.blocks import Block
+from omq_storage.environment import Position
+from omq_storage.errors import DamagedBlock, StoreError
 
 RETRY_SECONDS = 1.0
 """How long the dealer waits when the store cannot be read, before it tries again."""

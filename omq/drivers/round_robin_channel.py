@@ -20,7 +20,7 @@ from omq.drivers.channel import (
     Torn,
 )
 from omq.drivers.pieces import Pieces
-from storage.blocks import Block
+from omq_storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
 """How much waits to be written to one subscriber: it has room while less does."""

@@ -7,7 +7,7 @@ one kept of the producer: it is confirmed as if it were new, and dropped.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 
-from storage.batches import Batch, Bodies
+from omq_storage.batches import Batch, Bodies
 
 Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and the message's sequence, 0 to 2^64-1."""

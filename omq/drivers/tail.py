@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
 
-from storage.blocks import Block
+from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
 """How many blocks one look at a tail gives at the most: small ones are gathered, but the loop stays short."""

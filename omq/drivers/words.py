@@ -3,8 +3,8 @@
 from typing import assert_never
 
 from omq.protocol.types import Delivery, Persistence, Persistent, Sync, Transient
-from storage.catalogue import TopicRecord
-from storage.levels import Level
+from omq_storage.catalogue import TopicRecord
+from omq_storage.levels import Level
 
 LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
 
@@ -26,7 +26,7 @@ def persistence_from_text(text: str) -> Persistence:
 
 
 class OurWords:
-    """What `storage.inspection.Words` asks for."""
+    """What `omq_storage.inspection.Words` asks for."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
         match persistence_from_text(record.persistence):

@@ -20,10 +20,10 @@ from omq.drivers.problems import for_clients
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
-from storage.batches import Batch, joined
-from storage.blocks import Block
-from storage.environment import Environment
-from storage.errors import StoreError, StoreFull
+from omq_storage.batches import Batch, joined
+from omq_storage.blocks import Block
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError, StoreFull
 
 BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10

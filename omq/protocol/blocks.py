@@ -1,6 +1,6 @@
-"""Stored blocks as the protocol sends them: those of `storage.blocks`, for whoever speaks it."""
+"""Stored blocks as the protocol sends them: those of `omq_storage.blocks`, for whoever speaks it."""
 
-from storage.blocks import Block, unpack_sent
-from storage.errors import DamagedBlock
+from omq_storage.blocks import Block, unpack_sent
+from omq_storage.errors import DamagedBlock
 
 __all__ = ["Block", "DamagedBlock", "unpack_sent"]

@@ -13,7 +13,7 @@ from struct import Struct
 
 from omq.protocol import dmp_head
 from omq.protocol.dmp_head import PLAIN_HEAD, Head
-from storage.batches import Batch
+from omq_storage.batches import Batch
 
 NULL_MESSAGE = b"\x00\x00\x00\x00"
 """A sign of life that means nothing else (6-DMP, "Heartbeating")."""

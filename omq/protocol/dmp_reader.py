@@ -21,11 +21,11 @@ from omq.protocol.dmp_envelopes import (
 from omq.protocol.dmp_head import MAX_HEAD, PLAIN_HEAD
 from omq.protocol.frames import DEFAULT_MAX_BODY
 from omq.protocol.shortstr import FieldError
-from storage import codec
-from storage.batches import Bodies, batch
+from omq_storage import codec
+from omq_storage.batches import Bodies, batch
 
 if TYPE_CHECKING:
-    from storage._codec import Spans
+    from omq_storage._codec import Spans
 
 SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""

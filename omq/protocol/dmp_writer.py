@@ -14,8 +14,8 @@ from omq.protocol.dmp_envelopes import (
     beginning,
 )
 from omq.protocol.dmp_head import PLAIN_HEAD
-from storage import codec
-from storage.blocks import FRAME_HEADER, Block
+from omq_storage import codec
+from omq_storage.blocks import FRAME_HEADER, Block
 
 Octets = bytes | memoryview
 

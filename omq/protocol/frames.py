@@ -32,7 +32,7 @@ from omq.protocol.types import (
     TopicList,
     Unsubscribed,
 )
-from storage import codec
+from omq_storage import codec
 
 DEFAULT_MAX_BODY = 64 * 2**20
 """Octets: the longest body of a message unless a configuration says otherwise."""

@@ -16,8 +16,8 @@ from omq.protocol.commands import CommandError, parse
 from omq.protocol.sentences import sentence
 from omq.protocol.sexp import BARE, QUOTED, unescape, unquote
 from omq.protocol.types import Command, Publish, Received
-from storage import codec
-from storage.batches import Batch, Bodies, batch, joined
+from omq_storage import codec
+from omq_storage.batches import Batch, Bodies, batch, joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """Frame 8: a stored block, as `storage.blocks` has it. One without messages ends the answer to a
+    """Frame 8: a stored block, as `omq_storage.blocks` has it. One without messages ends the answer to a
     `Fetch`.
     """
 

@@ -15,7 +15,7 @@ EXAMPLES = """examples:
   omq replay prices --to parquet:prices --dry-run
 
 Without --where, messages go to a server as the blocks that are stored, without Spark. Everything else is done
-with Spark, and needs omq[spark] and Java 17 or later. What is published meanwhile is not replayed."""
+with Spark, and needs omq-server[spark] and Java 17 or later. What is published meanwhile is not replayed."""
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

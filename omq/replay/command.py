@@ -21,9 +21,9 @@ from omq.replay.request import (
     ToParquet,
     ToServer,
 )
-from storage.errors import StoreError
-from storage.spark.errors import BadOptions, OmqError
-from storage.spark.options import Place, ReadOptions, ServerPlace, read_options, write_options
+from omq_storage.errors import StoreError
+from omq_storage.spark.errors import BadOptions, OmqError
+from omq_storage.spark.options import Place, ReadOptions, ServerPlace, read_options, write_options
 
 if TYPE_CHECKING:
     from omq.replay.meter import Meter
@@ -184,7 +184,7 @@ def _spark(plan: Plan) -> "Meter":
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
             raise
         raise OmqError(
-            f"This needs Spark, and {error.name} is not installed: pip install 'omq[spark]'."
+            f"This needs Spark, and {error.name} is not installed: pip install 'omq-server[spark]'."
         ) from error
     with tempfile.TemporaryDirectory(prefix="omq-replay-") as directory:
         log = Path(directory, "spark.log")

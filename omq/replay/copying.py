@@ -16,13 +16,13 @@ from omq.replay.gaps import pass_over
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
-from storage.blocks import Block
-from storage.spark.access import Gap, StoredTopic
-from storage.spark.errors import Unreachable
-from storage.spark.network import ConnectionLost
-from storage.spark.ranges import Range
-from storage.spark.remote import Server
-from storage.spark.sinks import Sink
+from omq_storage.blocks import Block
+from omq_storage.spark.access import Gap, StoredTopic
+from omq_storage.spark.errors import Unreachable
+from omq_storage.spark.network import ConnectionLost
+from omq_storage.spark.ranges import Range
+from omq_storage.spark.remote import Server
+from omq_storage.spark.sinks import Sink
 
 PORTION_OCTETS = 256 << 20
 """After about so many a sink is confirmed and another opened: what is in doubt when a server is lost."""
@@ -50,7 +50,7 @@ class ProducerNames:
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
     """Copy all of a plan, topic by topic, until `stop` is set; the meter is told what is confirmed.
 
-    Raises DataLoss, Unreachable, Refused, and storage.errors.StoreError.
+    Raises DataLoss, Unreachable, Refused, and omq_storage.errors.StoreError.
     """
     names = producers(destination)
     with destination.place.open() as server:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from omq.protocol import dmp_head, dmp_producer, dmp_writer
 from omq.protocol.dmp_head import PLAIN_HEAD
-from storage.blocks import FRAME_HEADER, Block
+from omq_storage.blocks import FRAME_HEADER, Block
 
 _ONLY_IDS = b"\x00\x00\x00\x88"
 """Where a head begins that has no names, a message-id and an app-id, and nothing else."""

@@ -26,12 +26,12 @@ from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
 from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
-from storage.spark.access import StoredTopic
-from storage.spark.errors import BadOptions, OmqError
-from storage.spark.headers import Header, head_of
-from storage.spark.options import ServerPlace, StorePlace
-from storage.spark.session import local_session
-from storage.spark.source import OmqDataSource
+from omq_storage.spark.access import StoredTopic
+from omq_storage.spark.errors import BadOptions, OmqError
+from omq_storage.spark.headers import Header, head_of
+from omq_storage.spark.options import ServerPlace, StorePlace
+from omq_storage.spark.session import local_session
+from omq_storage.spark.source import OmqDataSource
 
 PART_MESSAGES = 100_000
 """About how many messages a task has at the least, where there are several."""
@@ -329,7 +329,7 @@ def _in_our_words() -> Iterator[None]:
         raise JobFailed(str(error.java_exception.toString())) from error
 
 
-_OURS = re.compile(r"^(?:\w+\.)*storage\.(?:spark\.)?errors\.\w+: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:\w+\.)*omq_storage\.(?:spark\.)?errors\.\w+: (.+)$", re.MULTILINE)
 """How Spark repeats what a task raised, in the traceback that it sends."""
 
 

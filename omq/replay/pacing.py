@@ -12,12 +12,12 @@ from omq.replay.gaps import pass_over
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
-from storage import numbers
-from storage.blocks import Block
-from storage.spark.access import Access, Gap
-from storage.spark.ranges import Range
-from storage.spark.remote import Patience
-from storage.spark.sinks import send
+from omq_storage import numbers
+from omq_storage.blocks import Block
+from omq_storage.spark.access import Access, Gap
+from omq_storage.spark.ranges import Range
+from omq_storage.spark.remote import Patience
+from omq_storage.spark.sinks import send
 
 TICK_SECONDS = 0.02
 """Messages that are due within so long leave together."""

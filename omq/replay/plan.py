@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from omq.replay.request import Bounds, Request, ToJson, ToParquet, ToServer
-from storage.spark.access import Access, StoredTopic
-from storage.spark.errors import BadOptions, DataLoss
-from storage.spark.ranges import Range, choose, first_since
+from omq_storage.spark.access import Access, StoredTopic
+from omq_storage.spark.errors import BadOptions, DataLoss
+from omq_storage.spark.ranges import Range, choose, first_since
 
 
 @dataclass(frozen=True, slots=True)

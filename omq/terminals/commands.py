@@ -20,8 +20,8 @@ from omq.terminals.fetches import Fetches, stored_topic
 from omq.terminals.permission import check_rights
 from omq.terminals.replies import Replies
 from omq.terminals.subscriptions import Subscriptions
-from storage.batches import Batch, Bodies, joined
-from storage.errors import StoreError
+from omq_storage.batches import Batch, Bodies, joined
+from omq_storage.errors import StoreError
 
 MOST_BLOCKS = 4096
 """How many blocks the answer to one Blocks lists: some 300 KiB."""

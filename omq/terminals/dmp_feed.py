@@ -21,7 +21,7 @@ from omq.protocol.sentences import sentence
 from omq.terminals.forms import Envelopes
 from omq.terminals.forwarding import Forwarder
 from omq.terminals.transport import Transport
-from storage.errors import StoreError
+from omq_storage.errors import StoreError
 
 DELETED = "404 NOT-FOUND the topic was deleted"
 

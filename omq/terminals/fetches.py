@@ -20,8 +20,8 @@ from omq.drivers.signal import Signal
 from omq.protocol import types
 from omq.protocol.frames import block_header, encode
 from omq.protocol.sentences import sentence
-from storage.blocks import Octets, end
-from storage.errors import StoreError
+from omq_storage.blocks import Octets, end
+from omq_storage.errors import StoreError
 
 PIECE_OCTETS = 4 << 20
 """How much is read at a time where there is memory for two such pieces: each takes a turn of a thread."""

@@ -7,7 +7,7 @@ from omq.drivers.channel import LITTLE_OCTETS, Cut, Octets
 from omq.protocol import dmp_writer
 from omq.protocol.dmp_envelopes import NUMBER
 from omq.protocol.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
-from storage.blocks import FRAME_HEADER
+from omq_storage.blocks import FRAME_HEADER
 
 
 class Form(Protocol):

@@ -17,8 +17,8 @@ from omq.drivers.problems import for_clients
 from omq.drivers.stalled import Stalled
 from omq.terminals.forms import Form
 from omq.terminals.transport import Transport
-from storage.blocks import FRAME_HEADER, Block
-from storage.errors import StoreError
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Forwarder:
         """Send what a channel of this topic has at once, unless it is not wanted any more when it is taken;
         or give the news that something is gone.
 
-        Raises storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
         taken = await channel.take()
         if taken is None or not is_wanted():

@@ -30,8 +30,8 @@ from omq.terminals.liveness import Liveness, Tick
 from omq.terminals.replies import Replies
 from omq.terminals.subscriptions import Subscription, Subscriptions
 from omq.terminals.transport import Transport
-from storage.batches import Batch
-from storage.errors import StoreError
+from omq_storage.batches import Batch
+from omq_storage.errors import StoreError
 
 MOST_REPLIES = 1000
 """How many answers may wait to be given or sent before no more commands are read."""

@@ -127,7 +127,7 @@ class Subscriptions:
     async def forward(self, subscription: Subscription) -> bool:
         """Give one subscription its turn: what its channel has at once; whether it has more.
 
-        Raises storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.writer import BLOCK_MESSAGES, Post, blocks_from
 from omq.protocol.types import Topic
-from storage.batches import Bodies
-from storage.blocks import FRAME_HEADER, Block
+from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER, Block
 
 
 @dataclass(eq=False)

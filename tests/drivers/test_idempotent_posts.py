@@ -21,12 +21,12 @@ from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.words import LEVELS
 from omq.drivers.writer import LATE
 from omq.protocol.types import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
-from storage.batches import Bodies
-from storage.blocks import FRAME_HEADER, Block
-from storage.environment import Environment
-from storage.errors import Limit, StoreError, StoreFull
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.environment import Environment
+from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.levels import Level
+from omq_storage.store import Store
 
 STRONG, WEAK = Persistent(Sync.STRONG), Persistent(Sync.WEAK)
 PERSISTENT = pytest.mark.parametrize("persistence", [STRONG, WEAK, Persistent(Sync.ASYNC)], ids=str)

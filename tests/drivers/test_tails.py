@@ -11,8 +11,8 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.memory import Memory
 from omq.protocol.types import Delivery, FromCurrent, Transient
-from storage.batches import Bodies
-from storage.store import Store
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
 
 MIB = 1 << 20
 TOPICS = 24

@@ -18,8 +18,8 @@ from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 from omq.protocol.commands import CommandError, parse, publish_sexp, sexp_of_command
 from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
 from omq.protocol.types import Command, Confirm, Publish, Topics
-from storage.batches import Bodies
-from storage.blocks import FRAME_HEADER
+from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER
 
 MIB = 1 << 20
 

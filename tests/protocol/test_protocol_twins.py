@@ -17,11 +17,11 @@ from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
 from omq.protocol.dmp_envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp_head import PLAIN_HEAD
 from omq.protocol.dmp_reader import EnvelopeReader
-from storage import codec
-from storage.blocks import FRAME_HEADER, encode
+from omq_storage import codec
+from omq_storage.blocks import FRAME_HEADER, encode
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("storage._codec") is None,
+    importlib.util.find_spec("omq_storage._codec") is None,
     reason="no compiled codec here: it was installed without a C compiler, or not installed",
 )
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(
 def _compiled() -> Any:
     """The compiled codec, whatever the environment says."""
     with pytest.MonkeyPatch.context() as patch:
-        if importlib.util.find_spec("storage._codec") is not None:
-            patch.setattr(codec, "native", importlib.import_module("storage._codec"), raising=False)
+        if importlib.util.find_spec("omq_storage._codec") is not None:
+            patch.setattr(codec, "native", importlib.import_module("omq_storage._codec"), raising=False)
             patch.setattr(codec, "COMPILED", True)
         yield
 

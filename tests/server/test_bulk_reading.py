@@ -19,9 +19,9 @@ from omq.protocol.types import (
     StoredBlock,
     Subscribed,
 )
-from storage.blocks import FRAME_HEADER, Block, encode, unpack_sent
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.blocks import FRAME_HEADER, Block, encode, unpack_sent
+from omq_storage.levels import Level
+from omq_storage.store import Store
 
 from .conversation import (
     Conversation,

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.protocol.types import BlockList, Error
-from storage.levels import Level
+from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
 from .conversation import Conversation, InProcess, eventually, numbered, publish, serving, tidied

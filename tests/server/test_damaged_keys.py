@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.batches import Bodies
-from storage.levels import Level
-from storage.records import INDEX, block_key
-from storage.store import Store
+from omq_storage.batches import Bodies
+from omq_storage.levels import Level
+from omq_storage.records import INDEX, block_key
+from omq_storage.store import Store
 
 from .conversation import serving
 

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.protocol.types import Confirmed, Deleted, Error, Message, Subscribed, Topic
-from storage.levels import Level
+from omq_storage.levels import Level
 
 from .conversation import (
     PERSISTENCES,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from omq.protocol.types import Confirmed
-from storage.catalogue import Catalogue
-from storage.errors import Limit, StoreFull
+from omq_storage.catalogue import Catalogue
+from omq_storage.errors import Limit, StoreFull
 
 from .conversation import PERSISTENCES, InProcess, publish, serving
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from omq.client import Client, FromBeginning, Gap, Message, TopicInfo, connect
-from storage.environment import Environment
-from storage.records import Position
+from omq_storage.environment import Environment
+from omq_storage.records import Position
 
 from .conversation import InProcess, serving
 

@@ -10,11 +10,11 @@ from trio.testing import MockClock
 
 from omq.drivers.complaints import COMPLAIN_SECONDS, Complaints
 from omq.protocol.types import Error, Message, Subscribed
-from storage.blocks import encode
-from storage.environment import Environment, Position
-from storage.errors import Limit, StoreError, StoreFull
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.blocks import encode
+from omq_storage.environment import Environment, Position
+from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.levels import Level
+from omq_storage.store import Store
 
 from .conversation import eventually, numbered, publish, serving
 

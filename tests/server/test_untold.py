@@ -8,8 +8,8 @@ from trio.testing import MockClock
 
 from omq.access.repeats import LINES, SECONDS, Repeats
 from omq.drivers.complaints import COMPLAIN_SECONDS
-from storage.environment import BlockInfo, Environment
-from storage.errors import StoreError
+from omq_storage.environment import BlockInfo, Environment
+from omq_storage.errors import StoreError
 
 from . import dmp_conversation as dmp
 from .conversation import eventually, publish, serving

@@ -8,9 +8,9 @@ from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
 from omq.replay.request import Request
-from storage.blocks import FRAME_HEADER, Block
-from storage.spark.access import Gap
-from storage.spark.remote import Patience, Server, parse_servers
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.spark.access import Gap
+from omq_storage.spark.remote import Patience, Server, parse_servers
 
 
 class Refused(Exception):

@@ -8,11 +8,11 @@ from typing import Any
 import lmdb
 from pyspark.sql import DataFrame, SparkSession
 
-from storage.blocks import encode, merge
-from storage.checkpoint import _decode, _encode
-from storage.levels import Level
-from storage.records import block_key
-from storage.store import Store
+from omq_storage.blocks import encode, merge
+from omq_storage.checkpoint import _decode, _encode
+from omq_storage.levels import Level
+from omq_storage.records import block_key
+from omq_storage.store import Store
 
 NOON = 1_700_000_000_000_000
 """Microseconds since the epoch: 14 November 2023, 22:13:20 UTC."""

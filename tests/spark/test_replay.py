@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from replay_helpers import Counting, Refused, bodies, parsed, replay, request, stored
 from spark_helpers import NOON, Topic, damage, make_store
@@ -34,9 +34,9 @@ from omq.replay.envelopes import Producer, envelopes
 from omq.replay.plan import make_plan
 from omq.replay.request import ToServer
 from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
-from storage.blocks import encode, merge
-from storage.spark.errors import Unreachable
-from storage.spark.remote import Patience
+from omq_storage.blocks import encode, merge
+from omq_storage.spark.errors import Unreachable
+from omq_storage.spark.remote import Patience
 
 KEYED = dmp_head.encode(Head(b"", b"a key", Properties(content_type=b"text/plain")))
 TABLED = dmp_head.encode(Head(b"ex", b"", Properties(headers=Table(((b"n", LongString(b"7")),)))))

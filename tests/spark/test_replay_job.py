@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from pyspark.sql import SparkSession
 from replay_helpers import Counting, bodies, request, stored
@@ -27,7 +27,7 @@ from omq.protocol.dmp_head import Head
 from omq.protocol.properties import Properties
 from omq.replay import job
 from omq.replay.plan import make_plan
-from storage.spark.errors import BadOptions
+from omq_storage.spark.errors import BadOptions
 
 KEYED = dmp_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,8 +16,8 @@ from spark_helpers import NOON, Log, Topic, damage, make_store, offsets, reading
 from spark_server import Serving, serving
 from worker_functions import Restricted, killing
 
-from storage.spark import OmqDataSource
-from storage.spark.session import JavaMissing, check_java
+from omq_storage.spark import OmqDataSource
+from omq_storage.spark.session import JavaMissing, check_java
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +23,10 @@ from omq.protocol import dmp_head
 from omq.protocol.amqp_fields import LongString, Number, NumberType, Table
 from omq.protocol.dmp_head import Head
 from omq.protocol.properties import Properties
-from storage.spark.batch import BatchReader
-from storage.spark.options import read_options
-from storage.spark.reading import TopicPartition
-from storage.spark.schema import usual_schema
+from omq_storage.spark.batch import BatchReader
+from omq_storage.spark.options import read_options
+from omq_storage.spark.reading import TopicPartition
+from omq_storage.spark.schema import usual_schema
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 

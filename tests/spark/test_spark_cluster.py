@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyspark
 from spark_helpers import Topic, make_store

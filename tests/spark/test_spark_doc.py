@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from certificates import Authority
 from pyspark.sql import SparkSession
 from spark_helpers import Topic, make_store
 from spark_server import secured, serving
 
-from storage.spark.options import _ELSEWHERE, _READ, _WRITE
+from omq_storage.spark.options import _ELSEWHERE, _READ, _WRITE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "SPARK.md").read_text()

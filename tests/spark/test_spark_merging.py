@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -18,12 +18,12 @@ from spark_server import Serving, serving
 from omq.protocol import dmp_head
 from omq.protocol.dmp_head import Head
 from omq.protocol.properties import Properties
-from storage.blocks import FRAME_HEADER, Block, encode, merge
-from storage.heads import Heads
-from storage.spark.columns import Columns
-from storage.spark.options import Place, ServerPlace, StorePlace, read_options
-from storage.spark.remote import Patience, Server, parse_servers
-from storage.spark.schema import usual_schema
+from omq_storage.blocks import FRAME_HEADER, Block, encode, merge
+from omq_storage.heads import Heads
+from omq_storage.spark.columns import Columns
+from omq_storage.spark.options import Place, ServerPlace, StorePlace, read_options
+from omq_storage.spark.remote import Patience, Server, parse_servers
+from omq_storage.spark.schema import usual_schema
 
 SMALL_BLOCKS = 40
 

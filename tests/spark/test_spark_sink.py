@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -204,7 +204,7 @@ def test_a_stream_into_a_topic(spark: SparkSession, served: Serving, tmp_path: P
 
 DRIVER = """
 import sys
-from storage.spark import local_session
+from omq_storage.spark import local_session
 
 files, address, checkpoint = sys.argv[1:]
 spark = local_session("driver", cores=2)

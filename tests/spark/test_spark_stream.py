@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install omq[spark]")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,13 +15,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_helpers import Log, Topic, make_store, rows, spelled
 from spark_server import Serving, serving
 
-from storage.blocks import encode
-from storage.levels import Level
-from storage.spark.errors import DataLoss
-from storage.spark.options import read_options
-from storage.spark.schema import usual_schema
-from storage.spark.stream import StreamReader, share
-from storage.store import Store
+from omq_storage.blocks import encode
+from omq_storage.levels import Level
+from omq_storage.spark.errors import DataLoss
+from omq_storage.spark.options import read_options
+from omq_storage.spark.schema import usual_schema
+from omq_storage.spark.stream import StreamReader, share
+from omq_storage.store import Store
 
 
 def streaming(spark: SparkSession, **options: object) -> DataFrame:

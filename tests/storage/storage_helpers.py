@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from storage.blocks import FRAME_HEADER, Block, encode
-from storage.checkpoint import recover
-from storage.environment import Environment
-from storage.levels import Level
+from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.checkpoint import recover
+from omq_storage.environment import Environment
+from omq_storage.levels import Level
 
 NOON = 1_700_000_000_000_000
 """A time, in microseconds since the epoch."""

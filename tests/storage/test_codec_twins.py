@@ -16,11 +16,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage import codec, numbers, plain
-from storage.batches import Batch, Bodies, Framed, batch, joined
-from storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage import codec, numbers, plain
+from omq_storage.batches import Batch, Bodies, Framed, batch, joined
+from omq_storage.blocks import FRAME_HEADER, Block, encode
 
-BUILT = importlib.util.find_spec("storage._codec") is not None
+BUILT = importlib.util.find_spec("omq_storage._codec") is not None
 
 needs_codec = pytest.mark.skipif(
     not BUILT, reason="no compiled codec here: it was installed without a C compiler, or not installed"
@@ -34,7 +34,7 @@ odd_lists = st.lists(octets | octets.map(memoryview) | octets.map(bytearray) | s
 
 
 def native() -> Any:
-    return importlib.import_module("storage._codec")
+    return importlib.import_module("omq_storage._codec")
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -63,7 +63,7 @@ def has_c_compiler() -> bool:
 
 @pytest.mark.skipif(not has_c_compiler(), reason="no C compiler here, or no headers of Python")
 def test_where_there_is_a_compiler_the_codec_was_built() -> None:
-    assert BUILT, "install the package (pip install -e .): its build makes storage/_codec"
+    assert BUILT, "install the package (pip install -e .): its build makes storage/omq_storage/_codec"
     assert native().frames_of(1, 1, [b"a"]) == plain.frames_of(1, 1, [b"a"])
 
 
@@ -71,8 +71,8 @@ def test_where_there_is_a_compiler_the_codec_was_built() -> None:
 def test_without_the_compiled_codec_the_plain_one_serves(way: str) -> None:
     program = (
         "import sys\n"
-        + ("sys.modules['storage._codec'] = None\n" if way == "not built" else "")
-        + "from storage import blocks, codec\n"
+        + ("sys.modules['omq_storage._codec'] = None\n" if way == "not built" else "")
+        + "from omq_storage import blocks, codec\n"
         "import omq.protocol.lines, omq.protocol.dmp_reader, omq.protocol.dmp_writer\n"
         "assert blocks.encode(1, 1, [b'a'], 0).size == 18\n"
         "print(codec.describe())"

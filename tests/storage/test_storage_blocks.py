@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from storage_helpers import NOON, bodies_of
 
-from storage import heads as heads_module
-from storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
-from storage.errors import DamagedBlock, NewerFormat
-from storage.heads import Heads
+from omq_storage import heads as heads_module
+from omq_storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
+from omq_storage.errors import DamagedBlock, NewerFormat
+from omq_storage.heads import Heads
 
 topics = st.integers(0, (1 << 31) - 1)
 ids = st.integers(0, (1 << 64) - 100)

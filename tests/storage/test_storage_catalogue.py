@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.catalogue import Catalogue, TopicRecord
-from storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopic
+from omq_storage.catalogue import Catalogue, TopicRecord
+from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopic
 
 MAP_SIZE = 1 << 24
 
@@ -87,7 +87,7 @@ def test_what_is_refused_changes_nothing(path: Path) -> None:
 
 
 def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.catalogue._IDS", 2)
+    monkeypatch.setattr("omq_storage.catalogue._IDS", 2)
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"0", "", "", True)
     catalogue.create(b"1", "", "", True)

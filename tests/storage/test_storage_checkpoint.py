@@ -10,11 +10,11 @@ import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, open_level, read_all
 
-from storage.checkpoint import recover
-from storage.database import Database
-from storage.environment import Environment, Position
-from storage.errors import StoreError, StoreFailed
-from storage.levels import Level
+from omq_storage.checkpoint import recover
+from omq_storage.database import Database
+from omq_storage.environment import Environment, Position
+from omq_storage.errors import StoreError, StoreFailed
+from omq_storage.levels import Level
 
 SLOT = 80 << 10
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, read_all
 
-from storage.blocks import Block, encode, packed_size
-from storage.environment import BlockInfo, Environment, Extent, Position
-from storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
-from storage.levels import Level
-from storage.merging import MERGED_BYTES, MERGED_MESSAGES
-from storage.records import TooOld
+from omq_storage.blocks import Block, encode, packed_size
+from omq_storage.environment import BlockInfo, Environment, Extent, Position
+from omq_storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
+from omq_storage.levels import Level
+from omq_storage.merging import MERGED_BYTES, MERGED_MESSAGES
+from omq_storage.records import TooOld
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import lmdb
 import pytest
 from storage_helpers import NOON, numbered, open_level
 
-from storage.blocks import FRAME_HEADER, Block, encode
-from storage.environment import Environment
-from storage.errors import DamagedBlock
-from storage.lookup import LargeBlock
-from storage.pieces import CHECKED_OCTETS
-from storage.records import BLOCKS, block_key
+from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.environment import Environment
+from omq_storage.errors import DamagedBlock
+from omq_storage.lookup import LargeBlock
+from omq_storage.pieces import CHECKED_OCTETS
+from omq_storage.records import BLOCKS, block_key
 
 MIB = 1 << 20
 

@@ -8,10 +8,10 @@ import lmdb
 import pytest
 from storage_helpers import numbered, open_level
 
-from storage import producers
-from storage.environment import Environment
-from storage.errors import StoreError, StoreFull
-from storage.levels import Level
+from omq_storage import producers
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError, StoreFull
+from omq_storage.levels import Level
 
 NAMES = [b"", b"a", b"b", b"\0", b"ab", b"x" * 255]
 

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from storage_helpers import bodies_of, numbered, read_all
 
-from storage.backup import backup
-from storage.catalogue import MESSAGES_LEAPT, TOPICS_LEAPT, TopicRecord
-from storage.environment import Position
-from storage.errors import DamagedFile, NewerFormat, StoreError
-from storage.inspection import inspect
-from storage.levels import Level
-from storage.repair import repair
-from storage.store import Store, lock_store
+from omq_storage.backup import backup
+from omq_storage.catalogue import MESSAGES_LEAPT, TOPICS_LEAPT, TopicRecord
+from omq_storage.environment import Position
+from omq_storage.errors import DamagedFile, NewerFormat, StoreError
+from omq_storage.inspection import inspect
+from omq_storage.levels import Level
+from omq_storage.repair import repair
+from omq_storage.store import Store, lock_store
 
 PAGE = 4096
 
 BACKUP = """
 import sys
 from pathlib import Path
-from storage.backup import backup
+from omq_storage.backup import backup
 backup(Path(sys.argv[1]), Path(sys.argv[2]), "first", lambda _: None)
 """
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from storage_helpers import numbered, read_all
 
-from storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
+from omq_storage.levels import Level
+from omq_storage.store import Store
 
 HERE = Path(__file__).parent
 
@@ -66,7 +66,7 @@ def test_only_one_may_have_it(tmp_path: Path) -> None:
     with open_small(tmp_path / "store"):
         with pytest.raises(StoreInUse, match="/store is in use"):
             open_small(tmp_path / "store")
-        script = "import sys; from storage.store import Store; Store.open(sys.argv[1])"
+        script = "import sys; from omq_storage.store import Store; Store.open(sys.argv[1])"
         other = subprocess.run(
             [sys.executable, "-c", script, tmp_path / "store"],
             env=environment(),
@@ -194,8 +194,8 @@ def environment() -> dict[str, str]:
 
 WRITER = """
 import sys
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.levels import Level
+from omq_storage.store import Store
 from storage_helpers import numbered
 store = Store.open(sys.argv[1], map_size=1 << 30)
 number = 0
@@ -245,10 +245,10 @@ def test_a_killed_process_loses_nothing_that_was_appended(tmp_path: Path) -> Non
 DISK_FULL = """
 import resource
 import sys
-from storage.environment import Position
-from storage.errors import Limit, StoreFull
-from storage.levels import Level
-from storage.store import Store
+from omq_storage.environment import Position
+from omq_storage.errors import Limit, StoreFull
+from omq_storage.levels import Level
+from omq_storage.store import Store
 from storage_helpers import numbered, read_all
 store = Store.open(sys.argv[1], map_size=1 << 30)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))

@@ -129,7 +129,7 @@ def test_the_codec_under_the_sanitizers(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_sanitizers_find_a_read_beyond_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sources = shutil.copytree(ROOT / "storage", tmp_path / "storage")
+    sources = shutil.copytree(ROOT / "storage" / "omq_storage", tmp_path / "storage")
     file = sources / "native" / "blocks.pxi"
     check = "return begin[0] <= end[0] <= self.size"
     assert file.read_text().count(check) == 1

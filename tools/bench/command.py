@@ -89,7 +89,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--spark",
         action="store_true",
-        help="measure Spark and the replay instead: needs omq[spark], Java",
+        help="measure Spark and the replay instead: needs omq-server[spark], Java",
     )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")

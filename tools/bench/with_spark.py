@@ -30,10 +30,10 @@ from omq.replay.copying import copy
 from omq.replay.meter import Meter
 from omq.replay.plan import make_plan
 from omq.replay.request import Bounds, Request, ToServer
-from storage.spark import local_session
-from storage.spark.options import Place, ServerPlace, StorePlace, Topics
-from storage.spark.remote import Patience, Server, parse_servers
-from storage.spark.sinks import Sink
+from omq_storage.spark import local_session
+from omq_storage.spark.options import Place, ServerPlace, StorePlace, Topics
+from omq_storage.spark.remote import Patience, Server, parse_servers
+from omq_storage.spark.sinks import Sink
 
 TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
 """Messages, and octets of each."""

@@ -7,8 +7,8 @@ from fuzz_checks import TWINS, Target, check_sentence, twin
 
 from omq.protocol import dmp_writer
 from omq.protocol.frames import take_messages
-from storage.blocks import Block, encode, merge, pack, unpack
-from storage.errors import DamagedBlock, NewerFormat
+from omq_storage.blocks import Block, encode, merge, pack, unpack
+from omq_storage.errors import DamagedBlock, NewerFormat
 
 _CHECKSUM = Struct(">I")
 _CHECKSUM_AT = 8

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from storage import codec
+from omq_storage import codec
 
 LONGEST_SENTENCE = 2048
 """Octets: no error says more. A name of 255 octets takes up to 1,022 of them where each is escaped."""
 
-BUILT = importlib.util.find_spec("storage._codec") is not None
+BUILT = importlib.util.find_spec("omq_storage._codec") is not None
 """Without the compiled codec there is only the plain one to be tried."""
 
 TWINS = (False, True) if BUILT else (False,)
@@ -43,7 +43,7 @@ def twin(compiled: bool) -> Iterator[None]:
     """Within this the codec is the compiled one, or the plain one."""
     before = codec.COMPILED
     if compiled:
-        codec.native = importlib.import_module("storage._codec")
+        codec.native = importlib.import_module("omq_storage._codec")
     codec.COMPILED = compiled
     try:
         yield

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import storage
+import omq_storage
 
 BETWEEN_THREADS = 1000
 """One case in so many is about threads: it takes as long as hundreds of others."""
@@ -23,13 +23,13 @@ BETWEEN_THREADS = 1000
 
 def load(extension: str) -> ModuleType:
     """The codec from this file, in the place of the one that was installed."""
-    spec = importlib.util.spec_from_file_location("storage._codec", extension)
+    spec = importlib.util.spec_from_file_location("omq_storage._codec", extension)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    sys.modules["storage._codec"] = module
-    storage._codec = module
+    sys.modules["omq_storage._codec"] = module
+    omq_storage._codec = module
     return module
 
 
@@ -54,7 +54,7 @@ def run_cases(cases: int, first: int, seed: str, status: Path, native: Any) -> N
 
     from fuzz_codec_cases import KINDS, several_threads, try_case
 
-    from storage import codec
+    from omq_storage import codec
 
     assert codec.native is native, "another codec was loaded"
 

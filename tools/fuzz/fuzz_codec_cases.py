@@ -17,8 +17,8 @@ from omq.protocol.amqp_fields import LongString, Table
 from omq.protocol.dmp_head import Head
 from omq.protocol.frames import MessageRun
 from omq.protocol.properties import Properties
-from storage import plain
-from storage.batches import Bodies, joined
+from omq_storage import plain
+from omq_storage.batches import Bodies, joined
 
 HEADS = (
     dmp_head.PLAIN_HEAD,

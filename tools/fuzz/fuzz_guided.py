@@ -12,7 +12,7 @@ import atheris
 
 # The plain codec is what is seen; the targets hold the compiled one against it.
 with atheris.instrument_imports(
-    include=["omq", "storage", "sexpdata", "tomllib"], enable_loader_override=False
+    include=["omq", "omq_storage", "sexpdata", "tomllib"], enable_loader_override=False
 ):
     from fuzz_targets import TARGETS
 

@@ -27,7 +27,7 @@ from omq.protocol.types import (
     TopicList,
     Unsubscribed,
 )
-from storage.blocks import encode
+from omq_storage.blocks import encode
 
 MAX_LINE = 120
 MAX_FRAME = 150

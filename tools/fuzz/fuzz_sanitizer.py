@@ -58,7 +58,7 @@ def run_sanitized(cases: int, seed: int, first: int) -> int:
         return max(found, run_cases(extension, cases, seed, first))
 
 
-def build(directory: Path, sources: Path = ROOT / "storage") -> Path:
+def build(directory: Path, sources: Path = ROOT / "storage" / "omq_storage") -> Path:
     """The codec of these sources, made with the sanitizers in this directory. Raises CannotBuildError."""
     compiler = os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:

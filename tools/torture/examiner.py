@@ -21,9 +21,9 @@ from omq.config import Config
 from omq.drivers.channel import Refused
 from omq.drivers.words import OurWords
 from omq.server import open_server
-from storage.errors import StoreError
-from storage.repair import repair
-from storage.store import lock_store
+from omq_storage.errors import StoreError
+from omq_storage.repair import repair
+from omq_storage.store import lock_store
 
 PATIENCE = 30.0
 """Seconds after which an answer is taken for missing."""

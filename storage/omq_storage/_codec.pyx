@@ -1,0 +1,82 @@
+# cython: language_level=3, embedsignature=False, binding=False
+"""What is done for each message, compiled: the twin of the plain functions in `storage/omq_storage/plain.py`, of
+`omq/protocol/dmp_reader.py`, `dmp_writer.py`, `frames.py` and `lines.py`.
+
+It takes what is common, and leaves everything else to the plain code: a function returns None, or a taker stops
+where something stands that it does not know.  So there is one place that says what is wrong with bad octets, and
+one text for it.
+
+A *span* says where the body of one message lies in octets that were received.  Spans are found first, and
+checked; copying follows when the sum of their lengths is known and memory for exactly that is there.  Every
+length that is read from octets is compared, in 64 bits, with what is left of them before it is used.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+
+    /* Whether an octet is there that ends a bare atom, or a # or |. The distance to the nearest of them, and
+       not a comparison with each, is what compilers turn into operations on many octets at a time. */
+    static int omq_has_mark(const uint8_t *at, size_t size) {
+        static const uint8_t marks[9] = {'\\t', '\\f', '\\r', '"', '(', ')', ';', '#', '|'};
+        uint8_t found = 0;
+        for (size_t i = 0; i < size; i++) {
+            uint8_t nearest = (uint8_t)(at[i] ^ ' ');
+            for (int j = 0; j < 9; j++) {
+                uint8_t distance = (uint8_t)(at[i] ^ marks[j]);
+                nearest = distance < nearest ? distance : nearest;
+            }
+            found |= nearest == 0 ? 1 : 0;
+        }
+        return found;
+    }
+    """
+    bint has_mark "omq_has_mark"(const uint8_t* at, size_t size) noexcept nogil
+
+
+cdef enum:
+    HEADER = 17  # of a frame
+    COUNTED = 13  # octets of that which its length counts
+    MESSAGE = 2
+    NUMBER = 4
+    NAMES = 4  # octets of an envelope's head without names and properties
+
+    TABLE = 0x2000  # the flag of the property headers
+    UNKNOWN = 0x0003  # flags that stand for no property
+    OCTETS = 0x1800  # the flags of properties of one octet
+    LONG = 0x0040  # the flag of the property timestamp
+    MEANINGFUL = 3  # the options mandatory and immediate
+
+cdef int64_t FRAMES_LIMIT = 1 << 30
+cdef int64_t LONGEST_SIZE = 0xFFFFFFFF
+
+# The GIL is let go only where it takes longer than getting it back from a thread that is busy in Python.
+cdef int64_t LARGE = 1 << 20
+
+cdef bytes PLAIN_HEAD = b"\0\0\0\0"
+cdef bytes HEAD_WITH_TABLE = b"\0\0\x20\0\0\0\0\0"
+
+
+cdef struct Span:
+    const uint8_t* at
+    uint32_t length  # of the body
+    uint32_t written  # octets it takes where it lies: more than `length` where some are escaped
+    uint32_t head  # octets of the head that ends NUMBER octets before an envelope's body
+    uint32_t options
+
+
+include "native/numbers.pxi"
+include "native/frames.pxi"
+include "native/blocks.pxi"
+include "native/envelopes.pxi"
+include "native/messages.pxi"
+include "native/spans.pxi"
+include "native/lines.pxi"

@@ -1,0 +1,91 @@
+"""A copy of a store, made while a server goes on with it."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import lmdb
+
+from omq_storage.checkpoint import recover
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError, StoreInUse
+from omq_storage.files import make_directory, sync_directory
+from omq_storage.levels import Level
+from omq_storage.soundness import DATA, require_sound
+from omq_storage.store import CATALOGUE, State, lock_store, read_format, write_format
+
+_PART = ".part"
+_MAP_SIZE = 1 << 40
+_TABLES = 16
+
+
+def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> int:
+    """Copies the store in a directory to another, which must not exist or be empty; its octets.
+
+    What is confirmed before the call is in the copy. It is a store like any other, and durable on return. It
+    knows that it is a copy: opened for the first time, it goes on far behind the ids that were handed out.
+    ``said`` is called with what is copied, as it goes on.
+
+    Raises StoreError and OSError; then nothing is there but perhaps a directory that ends in ``.part``.
+    """
+    if read_format(path) is None:
+        raise StoreError(f"There is no store in {path}.")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise StoreError(f"{to} exists and is not an empty directory.")
+    part = to.with_name(to.name + _PART)
+    shutil.rmtree(part, ignore_errors=True)
+    make_directory(part)
+    try:
+        with ExitStack() as held:
+            try:
+                held.enter_context(lock_store(path))
+            except StoreInUse:
+                pass  # the server that has it verified it when it started
+            else:
+                _see_that_it_is_sound(path, boot_id)
+            # The catalogue last: so there is no message in the copy of a topic or with an id unknown to it.
+            for name in (*(level.value for level in Level), CATALOGUE):
+                said(name)
+                _copy(path / name, part / name)
+        for level in Level:
+            if level is not Level.STRONG:
+                Environment(part / level.value, level, map_size=_MAP_SIZE, boot_id=boot_id).close()
+        write_format(part, State.BACKUP)
+        size = sum(file.stat().st_size for file in part.rglob(DATA))
+        if to.exists():
+            to.rmdir()
+        part.rename(to)
+        sync_directory(to.parent)
+    except BaseException:  # Ctrl-C, too
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return size
+
+
+def _see_that_it_is_sound(path: Path, boot_id: str) -> None:
+    for level in Level:
+        if level is not Level.STRONG:
+            recover(path / level.value, boot_id)
+        require_sound(path / level.value)
+    require_sound(path / CATALOGUE)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """One environment, as it is after the last commit that was complete."""
+    target.mkdir()
+    try:
+        with lmdb.open(
+            str(source), map_size=_MAP_SIZE, max_dbs=_TABLES, max_readers=1024, readonly=True
+        ) as environment:
+            environment.copy(str(target), compact=True)
+    except lmdb.Error as error:
+        raise StoreError(f"{source} could not be copied: {error}.") from error
+    descriptor = os.open(target / DATA, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(target)
+    require_sound(target)

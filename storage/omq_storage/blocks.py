@@ -1,0 +1,370 @@
+"""The block: a run of consecutive messages of one topic, exactly as they go out on the wire (design, section
+1).
+
+A frame, numbers big-endian::
+
+    u32 length | u8 2 | u64 message id | u32 topic id | body        length counts everything after itself
+
+The stored value of a block, numbers big-endian but for the two arrays, which are little-endian so that Arrow
+can use them where they lie::
+
+     0  4 octets  magic "omqB"
+     4  u8        format version, 1
+     5  u8        flags: 1 = the block has time deltas, 2 = it has heads; all others must be 0
+     6  u16       0
+     8  u32       CRC-32C of everything else
+    12  u32       topic id
+    16  u64       id of the first message
+    24  u64       time of the first message, microseconds since the epoch
+    32  u32       count of messages, at least 1
+    36  u32       octets of frames, under 2^30
+    40  u64       octets of heads, under 2^30; 0 without flag 2
+    48  u32 * (count + 1)   offsets of the frames in the frames, and their end
+        u32 * count         time deltas, microseconds since the first message (only with flag 1)
+        u32 * (count + 1)   offsets of the heads in the heads, and their end (only with flag 2)
+        frames
+        heads               (only with flag 2)
+
+Heads are what a message carries besides its body: octets that mean nothing here, empty for a message without.
+They stay out of the frames (design, section 5), and a block none of whose messages has any has no arrays for
+them.
+
+Magic, version and checksum keep their places and their meaning in every later version, so that damage can
+never look like a newer format.
+
+What is done for each message is in ``omq_storage.codec``, in ``omq_storage.heads`` and in ``merge``.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from struct import Struct
+
+from crc32c import crc32c
+
+from omq_storage import codec, numbers
+from omq_storage.errors import DamagedBlock, NewerFormat
+from omq_storage.heads import Heads, encode_heads, merge_heads
+from omq_storage.numbers import Octets
+from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
+from omq_storage.plain import ID_LIMIT as _ID_LIMIT
+
+__all__ = [
+    "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
+    "Block", "Octets", "encode", "end", "merge", "pack", "packed_size", "unpack", "unpack_sent",
+]  # fmt: skip
+
+SPAN_LIMIT = 1 << 32
+
+MAGIC = b"omqB"
+_VERSION = 1
+_DELTAS = 1
+_HEADS = 2
+_FLAGS = _DELTAS | _HEADS
+_START = Struct(">4sBBH")
+_CHECKSUM = Struct(">I")
+_REST = Struct(">IQQIIQ")
+_REST_AT = _START.size + _CHECKSUM.size
+_ARRAYS_AT = _REST_AT + _REST.size
+
+BLOCK_HEADER = _ARRAYS_AT + numbers.SIZE
+"""Octets of a stored value besides those for each message: its header and the end of the last frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A run of consecutive messages of one topic.
+
+    ``frames`` is what goes out on the wire.  ``offsets`` holds count + 1 little-endian u32: where each frame
+    begins, and last the length of ``frames``.  ``deltas`` holds count little-endian u32: microseconds after
+    ``time``, not decreasing; None when all of them are zero.  ``heads`` are those of the messages; None when
+    no message has any.  The octets may be views of one stored value.
+    """
+
+    topic: int
+    first: int
+    count: int
+    time: int
+    """Microseconds since the epoch, of the first message."""
+    frames: Octets
+    offsets: Octets
+    deltas: Octets | None = None
+    heads: Heads | None = None
+
+    @property
+    def last(self) -> int:
+        """Id of the last message."""
+        return self.first + self.count - 1
+
+    @property
+    def next(self) -> int:
+        """Id after that of the last message."""
+        return self.first + self.count
+
+    @property
+    def size(self) -> int:
+        """Octets of the frames."""
+        return len(self.frames)
+
+    @property
+    def held(self) -> int:
+        """Octets of the frames and the heads: what the messages take of memory."""
+        return len(self.frames) if self.heads is None else len(self.frames) + len(self.heads.octets)
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether any message has a head."""
+        return self.heads is not None
+
+    @property
+    def span(self) -> int:
+        """Microseconds from the first message to the last."""
+        return 0 if self.deltas is None else numbers.number(self.deltas, self.count - 1)
+
+    def copy(self) -> "Block":
+        """The same with octets of its own, of a block that is a view of what will change."""
+        deltas = None if self.deltas is None else bytes(self.deltas)
+        heads = None if self.heads is None else self.heads.copy()
+        return replace(
+            self, frames=bytes(self.frames), offsets=bytes(self.offsets), deltas=deltas, heads=heads
+        )
+
+    def after(self, message: int) -> memoryview:
+        """The frames from this message id on; empty for ``next``.  ValueError when it is outside first to
+        next.
+        """
+        return memoryview(self.frames)[self._offset(message) :]
+
+    def frame(self, message: int) -> memoryview:
+        """The frame of one message.  ValueError when the block does not have it."""
+        return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
+
+    def slices(self, message: int) -> list[memoryview]:
+        """Each frame from this message id on.  ValueError when it is outside first to next."""
+        self.check(message)
+        return codec.slices(self.frames, self.offsets, message - self.first)
+
+    def messages_within(self, message: int, octets: int) -> int:
+        """How many frames from this message id on lie whole within so many octets.  ValueError when the id is
+        outside first to next.
+        """
+        end = self._offset(message) + octets
+        return bisect_right(range(message, self.next), end, key=lambda each: self._offset(each + 1))
+
+    def gather(self, messages: range) -> bytes:
+        """The frames of these message ids, one after another, in the order of the block: a hand of cards.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
+        begin, end = self.indexes(messages)
+        return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
+
+    def indexes(self, messages: range) -> tuple[int, int]:
+        """Where these messages begin and end among those of the block, 0 and 0 for none at all.
+
+        ValueError when they do not go upwards, or the block does not have them.
+        """
+        if not messages:
+            return 0, 0
+        if messages.step < 1 or messages.start < self.first or messages[-1] > self.last:
+            raise ValueError(
+                f"Messages {messages} are not within {self.first} to {self.next}, going upwards."
+            )
+        return messages.start - self.first, messages[-1] + 1 - self.first
+
+    def heads_from(self, message: int) -> list[bytes]:
+        """The head of each message from this id on, empty for those without.  ValueError when it is outside
+        first to next.
+        """
+        self.check(message)
+        if self.heads is None:
+            return [b""] * (self.next - message)
+        return self.heads.values(message - self.first)
+
+    def head(self, message: int) -> bytes:
+        """The head of one message, empty without one.  ValueError when the block does not have it."""
+        if not self.first <= message <= self.last:
+            raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
+        return b"" if self.heads is None else self.heads.value(message - self.first)
+
+    def message_time(self, message: int) -> int:
+        """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
+        if not self.first <= message <= self.last:
+            raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
+        return (
+            self.time
+            if self.deltas is None
+            else self.time + numbers.number(self.deltas, message - self.first)
+        )
+
+    def check(self, message: int) -> None:
+        """ValueError when the id is outside first to next."""
+        if not self.first <= message <= self.next:
+            raise ValueError(f"Message {message} is not within {self.first} to {self.next}.")
+
+    def _offset(self, message: int) -> int:
+        self.check(message)
+        return numbers.number(self.offsets, message - self.first)
+
+
+def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Sequence[bytes] = ()) -> Block:
+    """Frames messages that arrived together: ``first`` is the id of the first, ``time`` in microseconds.
+
+    ``heads``: none at all, or one for each body, empty where a message has none.
+
+    ValueError without any body, with a wrong number of heads, or when the frames or the heads would reach
+    1 GiB, or the ids 2^64.
+    """
+    frames, offsets = codec.frames_of(topic, first, bodies)
+    side = encode_heads(heads, len(bodies)) if heads else None
+    return Block(topic, first, len(bodies), time, frames, offsets, None, side)
+
+
+def pack(block: Block) -> bytes:
+    """The value to store for a block."""
+    arrays: list[Octets] = [block.offsets]
+    flags = 0
+    side = 0
+    if block.deltas is not None:
+        flags |= _DELTAS
+        arrays.append(block.deltas)
+    if block.heads is None:
+        arrays.append(block.frames)
+    else:
+        flags |= _HEADS
+        side = len(block.heads.octets)
+        arrays += (block.heads.offsets, block.frames, block.heads.octets)
+    start = _START.pack(MAGIC, _VERSION, flags, 0)
+    rest = _REST.pack(block.topic, block.first, block.time, block.count, len(block.frames), side)
+    checksum = crc32c(rest, crc32c(start))
+    for part in arrays:
+        checksum = crc32c(part, checksum)
+    return b"".join((start, _CHECKSUM.pack(checksum), rest, *arrays))
+
+
+def end(topic: int, message: int) -> bytes:
+    """What a reader is sent behind the last block: a value without messages, and the id to go on at."""
+    return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
+
+
+def packed_size(block: Block) -> int:
+    """Octets of the value that ``pack`` makes of a block."""
+    side = 0 if block.heads is None else len(block.heads.offsets) + len(block.heads.octets)
+    return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames) + side
+
+
+def unpack(topic: int, first: int, value: Octets) -> Block:
+    """The block that was stored under this topic and first message id; its octets are views of ``value``.
+
+    Raises DamagedBlock when the value is not, octet for octet, what ``pack`` once made for this topic and id,
+    and NewerFormat when a later version made it.
+
+    The checksum is verified first.  It tells damage, but not malice, so everything that could lead a reader
+    outside of the frames and heads is checked besides: the sizes, that every frame has room for its header
+    and ends where the next begins, and that every head ends where the next begins.  The headers inside the
+    frames and the order of the deltas are left to the checksum: wrong ones lead to wrong numbers, never
+    outside of the block.
+    """
+    block = _unpack(topic, first, value)
+    if not block.count:
+        raise DamagedBlock(topic, first, None, "it claims 0 messages")
+    return block
+
+
+def unpack_sent(value: Octets) -> Block:
+    """The block that a server sent: as `unpack`, for whoever learns topic and first id from the value itself.
+
+    What `end` made comes as a block without messages.
+    """
+    if len(value) < _ARRAYS_AT:
+        raise DamagedBlock(0, 0, None, f"it has only {len(value)} octets")
+    topic, first, *_ = _REST.unpack_from(value, _REST_AT)
+    return _unpack(topic, first, value)
+
+
+def _unpack(topic: int, first: int, value: Octets) -> Block:
+    if len(value) < _ARRAYS_AT:
+        raise DamagedBlock(topic, first, None, f"it has only {len(value)} octets")
+    view = memoryview(value)
+    magic, version, flags, reserved = _START.unpack_from(view)
+    if magic != MAGIC:
+        raise DamagedBlock(topic, first, None, "it does not begin as a block does")
+    if crc32c(view[_REST_AT:], crc32c(view[: _START.size])) != _CHECKSUM.unpack_from(view, _START.size)[0]:
+        raise DamagedBlock(topic, first, None, "its checksum is wrong")
+    if version != _VERSION or flags & ~_FLAGS:
+        raise NewerFormat(
+            f"The block from message {first} of topic {topic} has format {version} with flags {flags}; "
+            f"this version reads format {_VERSION} with flags up to {_FLAGS}."
+        )
+    own_topic, own_first, time, count, size, side = _REST.unpack_from(view, _REST_AT)
+    if (own_topic, own_first) != (topic, first):
+        raise DamagedBlock(topic, first, None, f"it is the one from message {own_first} of topic {own_topic}")
+    if first + count > _ID_LIMIT:
+        raise DamagedBlock(topic, first, None, f"it claims {count} messages")
+    offsets_end = _ARRAYS_AT + numbers.SIZE * (count + 1)
+    deltas_end = offsets_end + (numbers.SIZE * count if flags & _DELTAS else 0)
+    frames_at = deltas_end + (numbers.SIZE * (count + 1) if flags & _HEADS else 0)
+    frames_end = frames_at + size
+    sizes_allowed = size < FRAMES_LIMIT and side < (FRAMES_LIMIT if flags & _HEADS else 1)
+    if reserved or not sizes_allowed or frames_end + side != len(view):
+        raise DamagedBlock(topic, first, first + count - 1, "its sizes contradict one another")
+    offsets = view[_ARRAYS_AT:offsets_end]
+    if not codec.rises(offsets, count, size, FRAME_HEADER):
+        raise DamagedBlock(topic, first, first + count - 1, "its frames overlap or are too short")
+    deltas = view[offsets_end:deltas_end] if flags & _DELTAS else None
+    heads = Heads(view[deltas_end:frames_at], view[frames_end:]) if flags & _HEADS else None
+    if heads is not None and not codec.rises(heads.offsets, count, side, 0):
+        raise DamagedBlock(topic, first, first + count - 1, "its heads overlap")
+    return Block(topic, first, count, time, view[frames_at:frames_end], offsets, deltas, heads)
+
+
+def merge(blocks: Sequence[Block]) -> Block:
+    """One block with the messages of several that follow one another.
+
+    Each message keeps its time; where the clock went back between two blocks, the later messages take the
+    last time before that, because deltas never decrease.  ValueError when there is no block, when topics
+    differ or ids do not follow one another, or when the result would span 2^32 microseconds or reach 1 GiB of
+    frames or heads.
+    """
+    if not blocks:
+        raise ValueError("There is no block to merge.")
+    if len(blocks) == 1:
+        return blocks[0]
+    start = blocks[0]
+    if any(b.topic != start.topic for b in blocks) or any(
+        before.next != after.first for before, after in pairwise(blocks)
+    ):
+        raise ValueError("Only blocks of one topic that follow one another can be merged.")
+    size = sum(b.size for b in blocks)
+    if size >= FRAMES_LIMIT:
+        raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
+    offsets = [numbers.pack([0])]
+    deltas: list[bytes] = []
+    base = 0
+    latest = 0
+    for b in blocks:
+        shift = b.time - start.time
+        if max(latest, shift + b.span) >= SPAN_LIMIT:
+            raise ValueError(f"A block may not span {SPAN_LIMIT} microseconds.")
+        offsets.append(numbers.shifted(b.offsets[numbers.SIZE :], base))
+        base += b.size
+        if b.deltas is None:
+            latest = max(latest, shift)
+            deltas.append(numbers.pack([latest]) * b.count)
+        elif shift >= latest:
+            latest = shift + b.span
+            deltas.append(numbers.shifted(b.deltas, shift))
+        else:
+            deltas.append(numbers.pack(max(latest, shift + delta) for delta in numbers.unpack(b.deltas)))
+            latest = max(latest, shift + b.span)
+    return Block(
+        start.topic,
+        start.first,
+        sum(b.count for b in blocks),
+        start.time,
+        b"".join(b.frames for b in blocks),
+        b"".join(offsets),
+        b"".join(deltas) if latest else None,
+        merge_heads([(b.heads, b.count) for b in blocks]),
+    )

@@ -1,0 +1,53 @@
+"""Which codec there is: the compiled one where it was built, unless OMQ_PLAIN=1 is in the environment.
+
+The functions here are the twins' common front. The compiled codec takes what is common and answers None to
+the rest, which the plain functions then do or refuse: so both give the same values and the same errors.
+"""
+
+import os
+from collections.abc import Sequence
+
+from omq_storage import numbers, plain
+from omq_storage.numbers import Octets
+
+COMPILED = False
+"""Whether the compiled codec is in use; then `native` is it."""
+
+if os.environ.get("OMQ_PLAIN") != "1":
+    try:
+        from omq_storage import _codec as native
+    except ImportError:
+        pass  # it was not built here, which is no fault: the plain functions do all it does
+    else:
+        COMPILED = True
+
+__all__ = ["COMPILED", "describe", "frames_of", "gathered", "native", "rises", "slices"]
+
+
+def describe() -> str:
+    """For people: which codec this process has."""
+    return "compiled codec" if COMPILED else "plain Python codec"
+
+
+def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """See `omq_storage.plain.frames_of`."""
+    made = native.frames_of(topic, first, bodies) if COMPILED else None
+    return plain.frames_of(topic, first, bodies) if made is None else made
+
+
+def slices(frames: Octets, offsets: Octets, index: int) -> list[memoryview]:
+    """See `omq_storage.plain.slices`."""
+    made = native.slices(frames, offsets, index) if COMPILED else None
+    return plain.slices(frames, offsets, index) if made is None else made
+
+
+def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -> bytes:
+    """See `omq_storage.plain.gathered`."""
+    made = native.gathered(frames, offsets, begin, end, step) if COMPILED else None
+    return plain.gathered(frames, offsets, begin, end, step) if made is None else made
+
+
+def rises(offsets: Octets, count: int, size: int, least: int) -> bool:
+    """See `omq_storage.numbers.rises`."""
+    found = native.rises(offsets, count, size, least) if COMPILED else None
+    return numbers.rises(offsets, count, size, least) if found is None else found

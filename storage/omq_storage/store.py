@@ -1,0 +1,246 @@
+"""A store: one directory with a catalogue and an environment for each sync level (design, section 6).
+
+The directory::
+
+    format       {"format": 1}; a higher number is refused.  Besides it "begun", true until everything
+                 was made for the first time, or "backup", true until a backup is opened for the first time
+    lock         held by the one process that has the store open
+    catalogue/   strong/   weak/   async/       LMDB environments
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Self, assert_never
+
+from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue
+from omq_storage.checkpoint import Recovered, recover
+from omq_storage.environment import Environment
+from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
+from omq_storage.files import make_directory, write_durably
+from omq_storage.levels import Level
+from omq_storage.soundness import ADVICE, require_sound
+
+CATALOGUE = "catalogue"
+FORMAT_FILE = "format"
+
+_FORMAT = 1
+_LOCK_FILE = "lock"
+CATALOGUE_MAP_SIZE = 1 << 34
+_RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
+_BOOT_VARIABLE = "OMQ_BOOT_ID"
+_BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening one environment found and did."""
+
+    level: Level
+    what: str
+    """One sentence for an operator."""
+    rolled_back: bool
+    """True when messages that someone may have seen could be gone."""
+
+
+class Store:
+    """An open store.  A context manager; leaving it closes the store cleanly."""
+
+    def __init__(
+        self,
+        path: Path,
+        catalogue: Catalogue,
+        environments: dict[Level, Environment],
+        recoveries: tuple[Recovery, ...],
+        lock: ExitStack,
+    ) -> None:
+        """Use ``open``.  ``lock`` gives the directory back when it is closed."""
+        self.path = path
+        self.catalogue = catalogue
+        self.recoveries = recoveries
+        self._environments = environments
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str | Path, *, map_size: int = 1 << 40, boot_id: str | None = None) -> Self:
+        """Opens the store in this directory, or makes it.
+
+        ``map_size``: how large each environment may become, in octets; no memory or disk is taken by it.
+        ``boot_id``: names this start of the machine, to tell a power failure from a killed process; by
+        default the environment variable OMQ_BOOT_ID, or else the kernel's own.
+
+        Every file is verified first, so that no damage can harm the process or spread.
+
+        Raises StoreInUse, NewerFormat, DamagedFile, StoreFull, and StoreError when the directory cannot be
+        used.
+        """
+        path = Path(path)
+        try:
+            with ExitStack() as opened:
+                make_directory(path)
+                _refuse_others(path)
+                lock = opened.enter_context(lock_store(path))
+                state = read_format(path)
+                match state:
+                    case None | State.BEGUN:
+                        _begin(path)
+                    case State.WHOLE | State.BACKUP:
+                        require_sound(path / CATALOGUE)
+                    case _:
+                        assert_never(state)
+                catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
+                opened.callback(catalogue.close)
+                if boot_id is None:
+                    boot_id = current_boot()
+                environments = {}
+                recoveries = []
+                for level in Level:
+                    recoveries.append(_recover(path / level.value, level, boot_id))
+                    if state is State.BACKUP:
+                        recoveries[-1] = Recovery(level, _RESTORED, rolled_back=True)
+                    if state not in (None, State.BEGUN):
+                        require_sound(path / level.value)
+                    environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
+                    opened.callback(environment.close, clean=False)
+                    environments[level] = environment
+                    # What cannot be read is told now, and not when somebody needs it.
+                    environment.extents()
+                    environment.positions()
+                if state is State.BACKUP:
+                    catalogue.leap()
+                if state is not State.WHOLE:
+                    write_format(path, State.WHOLE)
+                opened.pop_all()
+                return cls(path, catalogue, environments, tuple(recoveries), lock)
+        except NotADirectoryError as error:
+            what = f"{error.filename} is no directory"
+            raise StoreError(f"The store {path} cannot be opened: {what}.") from error
+        except OSError as error:
+            raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
+
+    def level(self, level: Level) -> Environment:
+        """The environment of one sync level."""
+        return self._environments[level]
+
+    def close(self, clean: bool = True) -> None:
+        """Closes everything and gives the directory back; calling it again does nothing.
+
+        Without ``clean`` no last checkpoint is made.
+        """
+        with ExitStack() as closing:
+            # Called last to first, each whatever happens to the others.
+            closing.callback(self._lock.close)
+            closing.callback(self.catalogue.close)
+            for environment in self._environments.values():
+                closing.callback(environment.close, clean)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def current_boot() -> str:
+    """Names this start of the machine: OMQ_BOOT_ID of the environment, or else the kernel's own."""
+    return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
+
+
+def lock_store(path: Path) -> ExitStack:
+    """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
+    with ExitStack() as taken:
+        descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        taken.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreInUse(f"The store {path} is in use by another process.") from error
+        return taken.pop_all()
+
+
+def _refuse_others(path: Path) -> None:
+    """Raises StoreError when the directory holds something that is no store, and leaves it as it is."""
+    names = {entry.name for entry in path.iterdir()}
+    # What an interrupted start may leave is no reason to refuse; files of somebody else are.
+    others = sorted(names - {_LOCK_FILE, FORMAT_FILE + ".new"})
+    if others and FORMAT_FILE not in names:
+        if is_store(path):
+            raise DamagedFile(f"The file {path / FORMAT_FILE} is missing; {ADVICE}.")
+        raise StoreError(f"The directory {path} is not a store: it holds {others[0]!r}.")
+
+
+def is_store(path: Path) -> bool:
+    """Whether a directory is a store, or what damage has left of one."""
+    names = (FORMAT_FILE, CATALOGUE, *(level.value for level in Level))
+    return sum((path / name).exists() for name in names) > 1
+
+
+class State(Enum):
+    """What a store says of itself in its format file; the values stand there too."""
+
+    BEGUN = "begun"
+    """Its files were being made for the first time, and nothing was ever kept in it."""
+    WHOLE = "whole"
+    BACKUP = "backup"
+    """It is a copy, and was not opened yet; what it was a copy of may have gone on."""
+
+
+def read_format(path: Path) -> State | None:
+    """What the format file says, None when there is none.  Raises NewerFormat and DamagedFile."""
+    file = path / FORMAT_FILE
+    damaged = DamagedFile(f"The file {file} is damaged; {ADVICE}.")
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise damaged from error
+    number = content.pop("format", None) if isinstance(content, dict) else None
+    if type(number) is not int or number < _FORMAT:
+        raise damaged
+    if number > _FORMAT:
+        raise NewerFormat(
+            f"The store {path} has format {number}, made by a later version; this one knows {_FORMAT}."
+        )
+    if not content:
+        return State.WHOLE
+    for state in (State.BEGUN, State.BACKUP):
+        if content == {state.value: True}:
+            return state
+    raise damaged
+
+
+def write_format(path: Path, state: State) -> None:
+    """Writes the format file.  OSError when that fails."""
+    content: dict[str, int | bool] = {"format": _FORMAT}
+    if state is not State.WHOLE:
+        content[state.value] = True
+    write_durably(path / FORMAT_FILE, json.dumps(content).encode())
+
+
+def _begin(path: Path) -> None:
+    """Makes the directories of a new store, without what an interrupted start has left of them."""
+    write_format(path, State.BEGUN)
+    for name in (CATALOGUE, *(level.value for level in Level)):
+        if (path / name).exists():
+            shutil.rmtree(path / name)
+        make_directory(path / name)
+
+
+def _recover(path: Path, level: Level, boot_id: str) -> Recovery:
+    match level:
+        case Level.STRONG:
+            recovered = Recovered("Every commit is durable; nothing needed to be done.", rolled_back=False)
+        case Level.WEAK | Level.ASYNC:
+            recovered = recover(path, boot_id)
+        case _:
+            assert_never(level)
+    return Recovery(level, recovered.what, recovered.rolled_back)
