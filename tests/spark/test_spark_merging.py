@@ -25,12 +25,12 @@ from omq_storage.spark.options import Place, ServerPlace, StorePlace, read_optio
 from omq_storage.spark.remote import Patience, Server, parse_servers
 from omq_storage.spark.schema import usual_schema
 
-SMALL_BLOCKS = 40
+MESSAGES = 40
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Serving]:
-    with serving(make_store(tmp_path / "store", small=Topic([1] * SMALL_BLOCKS))) as server:
+    with serving(make_store(tmp_path / "store", small=Topic([3] * 13 + [1]))) as server:
         yield server
 
 
@@ -57,7 +57,7 @@ def test_nothing_comes_twice_when_blocks_are_merged_meanwhile(served: Serving, w
         found += reading
     messages = list(chain.from_iterable(part for part in found if isinstance(part, list)))
     assert len(found) == taken + 1, "the rest came in one block"
-    assert messages == [(n, body(n)) for n in range(1, SMALL_BLOCKS + 1)]
+    assert messages == [(n, body(n)) for n in range(1, MESSAGES + 1)]
 
 
 def test_a_record_batch_keeps_nothing_of_its_block() -> None:
@@ -87,7 +87,7 @@ def test_a_batch_through_one_partition_can_be_repeated(spark: SparkSession, serv
     """docs/SPARK.md, "Write": into whichever parts the topic is cut."""
 
     def copy() -> None:
-        bounds = {"endingOffsets": f'{{"small": {SMALL_BLOCKS + 1}}}', "minPartitions": "3"}
+        bounds = {"endingOffsets": f'{{"small": {MESSAGES + 1}}}', "minPartitions": "3"}
         rows = reading(spark, servers=served.address, subscribe="small", **bounds).select("value").coalesce(1)
         to = {"omq.servers": served.address, "topic": "copy", "producer": "copying"}
         rows.write.format("omq").options(**to).mode("append").save()
@@ -96,4 +96,4 @@ def test_a_batch_through_one_partition_can_be_repeated(spark: SparkSession, serv
     served.merge("small")
     copy()
     found = reading(spark, servers=served.address, subscribe="copy").orderBy("offset").collect()
-    assert [bytes(row.value) for row in found] == [body(n) for n in range(1, SMALL_BLOCKS + 1)]
+    assert [bytes(row.value) for row in found] == [body(n) for n in range(1, MESSAGES + 1)]

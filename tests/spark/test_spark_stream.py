@@ -126,7 +126,7 @@ def test_a_micro_batch_that_did_not_complete_is_read_again(spark: SparkSession, 
 def test_a_micro_batch_is_done_again_in_the_same_parts(spark: SparkSession, tmp_path: Path) -> None:
     """Though its blocks were merged meanwhile. So a sink stores nothing twice."""
     query = Query(tmp_path)
-    with serving(make_store(tmp_path / "store", prices=Topic([1] * 40))) as server:
+    with serving(make_store(tmp_path / "store", prices=Topic([3] * 13 + [1]))) as server:
         options = {"servers": server.address, "subscribe": "prices", "startingOffsets": "earliest"}
         options |= {"minPartitions": "3", "maxOffsetsPerTrigger": "40"}
 
