@@ -98,7 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     lease_same_host: bool = True
     max_leases: Count = 10_000
     max_dmp_connections: Count = 10_000
-    feed_null_seconds: Seconds = 5
+    feed_null_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 5
 
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
     max_message_bytes: Octets = 64 * MIB
@@ -163,8 +163,8 @@ def load(path: Path | None) -> Config:
 def check(config: Config) -> None:
     """What one key alone cannot show. Raises ConfigError with one line that names the key."""
     for key in (
-        "handshake_seconds", "lease_seconds", "feed_null_seconds",
-        "weak_flush_seconds", "async_flush_seconds", "retention_seconds",
+        "handshake_seconds", "lease_seconds", "weak_flush_seconds",
+        "async_flush_seconds", "retention_seconds",
     ):  # fmt: skip
         seconds = getattr(config, key)
         if seconds is not None and not math.isfinite(seconds):

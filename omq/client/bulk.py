@@ -12,6 +12,7 @@ from omq.client.errors import ConnectionLost, Gap, OmqError, ProtocolError, Serv
 from omq.client.network import Security, Stream
 from omq.client.reasons import reason
 from omq.client.replies import gap_in
+from omq.client.silence import receive
 from omq.client.stream import open_greeted
 from omq.protocol.blocks import Block, DamagedBlock, unpack_sent
 from omq.protocol.commands import sexp_of_command
@@ -77,7 +78,7 @@ class Blocks:
     async def _frame(self) -> Frame | MessageRun:
         while not self._frames:
             try:
-                data = await self._stream.receive_some(READ_OCTETS)
+                data = await receive(self._stream, READ_OCTETS)
                 self._frames += self._decoder.feed(bytes(data))
             except FrameError as error:
                 raise ProtocolError(f"the server sent what is no frame: {error}") from error

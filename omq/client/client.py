@@ -177,7 +177,12 @@ class Client:
         """
         self._ledger.see_asking()
         try:
-            connection = await self._connections.live()
+            connection = self._connections.live_now()
+            if connection is None:
+                # It may take long until there is a connection again, and what was lost with the last one is
+                # known already.
+                self._ledger.tell(self._ledger.published)
+                connection = await self._connections.live()
             end = self._ledger.published
             await self._connections.ask(connection, own=False)
         except ConnectionLost:
@@ -315,8 +320,9 @@ class Client:
         What the server says of single messages (`mandatory` and `immediate` ones that nobody took) is logged
         as a warning, and kept in `sink.notices`.
 
-        Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink goes on when
-        the client's connection is lost; when its own is, it is not made again.
+        Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink goes on when the
+        client's connection breaks. It is lost when its own breaks, and when the server falls silent on the
+        client's connection, since a server sends nothing to a sink before the end. It is not made again.
         """
         heads = Heads(None if producer is None else octets_of(producer), first)
         return SinkBlock(self._connections.opened, self._connections.live, _name(topic), heads)

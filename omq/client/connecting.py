@@ -78,6 +78,9 @@ def connect(
     that wants to see a certificate of ours is shown that in the file `certificate`, whose private key is in
     `key`, or else in the same file.
 
+    A connection on which the server sends nothing for 100 s is lost, like one that breaks: the protocol
+    promises something every 50 s. The time in which the program takes no messages does not count.
+
     With `reconnect`, a lost connection is made again, as often as it takes (the first one is tried once);
     commands that were waiting for an answer still raise ConnectionLost, and so does the `confirm` after
     publishes of unknown fate. Subscriptions go on: of persistent broadcast topics behind the last

@@ -27,6 +27,7 @@ from omq.client.network import Security, Stream
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
+from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
 from omq.protocol.commands import sexp_of_command
 from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
@@ -114,6 +115,8 @@ class Connection:
         self._leaving = False
         self.heard_from = False
         """Whether the server has sent anything but its half of the handshake."""
+        self.silent = False
+        """Whether the connection ended because the server sent nothing any more."""
         self._refusals: list[str] = []  # of Publishes, since a Confirm was answered
 
     @classmethod
@@ -302,7 +305,7 @@ class Connection:
     async def _read(self) -> None:
         try:
             while True:
-                data = await self._stream.receive_some(READ_OCTETS)
+                data = await receive(self._stream, READ_OCTETS)
                 if not data:
                     cut = self._decoder.unfinished
                     self._fail(ConnectionLost, _CUT if cut else _CLOSED)
@@ -313,6 +316,9 @@ class Connection:
             for item in error.before:
                 await self._take(item)
             self._fail(ProtocolError, f"the server sent what is no frame: {error}")
+        except ServerSilent as error:
+            self.silent = True
+            self._fail(ConnectionLost, f"the connection is lost: {error}")
         except trio.BrokenResourceError as error:
             self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
         except ProtocolError as error:

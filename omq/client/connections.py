@@ -75,11 +75,15 @@ class Connections:
 
     async def live(self) -> Connection:
         """The connection there is, or the next one. Raises the reason when there will be none."""
-        while self.current is None or self.current.failed:
+        while (connection := self.live_now()) is None:
             if self._failure is not None:
                 raise self._failure
             await self._changed.park()
-        return self.current
+        return connection
+
+    def live_now(self) -> Connection | None:
+        """The connection there is; None while there is none."""
+        return None if self.current is None or self.current.failed else self.current
 
     async def ask(self, connection: Connection, *, own: bool) -> None:
         """Wait for the answer to a Confirm; what it says is in the ledger."""
@@ -115,6 +119,8 @@ class Connections:
             for subscription in self.subscriptions:
                 subscription.disconnected()
             failure = connection.failure()
+            if connection.silent:
+                self.opened.server_silent(failure)
             said = failure.server_error or ""
             final = isinstance(failure, ProtocolError) or said.startswith(UNKNOWN_CLIENT)
             if not self.settings.reconnect or self._leaving or final:

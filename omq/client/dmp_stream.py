@@ -1,6 +1,5 @@
 """A DMP connection up to the answer to its lease: from there on it is a sink's or a feed's."""
 
-import socket
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -55,8 +54,6 @@ async def open_dmp(
         with trio.fail_after(seconds):
             stream = await open_stream(host, port, security)
             try:
-                # Nobody sends to an idle sink, so only the system can find out that its server has vanished.
-                stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 return await _show(stream, lease, purpose)
             except BaseException:  # cancelled, too
                 stream.socket.close()

@@ -54,6 +54,14 @@ class Opened:
             if octets.startswith(sentence("Feed", feed.topic, "")):
                 feed.notices = [text]
 
+    def server_silent(self, failure: ConnectionLost) -> None:
+        """The server has sent nothing for too long on the client's connection.
+
+        A server sends nothing to a sink before its end, so the client's connection speaks for the sinks too.
+        """
+        for sink in self.sinks:
+            sink.fail(ConnectionLost(f"the sink is lost with the client's connection: {failure}"))
+
     async def stream(self, connection: Connection, command: Put | Get, purpose: Purpose) -> DmpStream:
         """A DMP connection for the lease that answers `command`.
 

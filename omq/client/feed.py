@@ -8,6 +8,7 @@ import trio
 from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError
 from omq.client.reasons import reason
+from omq.client.silence import receive
 from omq.protocol.dmp_client import (
     Answered,
     ClientEvent,
@@ -88,7 +89,7 @@ class Feed:
             if self._following:
                 events, self._following = self._following, []
             else:
-                data = await self._stream.receive_some(READ_OCTETS)
+                data = await receive(self._stream, READ_OCTETS)
                 if not data:
                     await self._end()
                     return None

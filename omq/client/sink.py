@@ -140,6 +140,10 @@ class Sink:
             self._end(ConnectionLost("the sink was closed before its messages were confirmed"))
             self._stream.socket.close()
 
+    def fail(self, failure: OmqError) -> None:
+        """The sink is lost: whoever waits for it is told, unless its outcome is known already."""
+        self._end(failure)
+
     # -- inside --------------------------------------------------------------------------------------------
 
     async def _room(self) -> None:

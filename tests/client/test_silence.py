@@ -1,0 +1,204 @@
+"""What a client makes of a server or a network that is gone without a word."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from client_helpers import connect_to
+from relays import Relay, relayed
+from trio.testing import MockClock
+
+from omq.client import ConnectionLost, FromBeginning, connect
+from omq.server import Server
+
+SILENCE_SECONDS = 100
+"""Twice the longest time between two pings that PROTOCOL.md allows."""
+
+SECONDS = 20
+"""A limit for what happens without any more jumps."""
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """The clock of the client, the server and the test: it runs as usual, and jumps when it is told to."""
+    return MockClock(rate=1.0)
+
+
+@pytest.fixture
+async def relay(clock: MockClock, server: Server) -> AsyncIterator[Relay]:
+    async with relayed(server.port) as running:
+        yield running
+
+
+async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
+    """Let time pass in steps in which everybody can do what they have to."""
+    for _ in range(round(seconds / step)):
+        clock.jump(step)
+        await trio.sleep(0.002)
+
+
+class Attempt:
+    """Something that a client does in a task of its own."""
+
+    def __init__(self, doing: Callable[[], Awaitable[object]]) -> None:
+        self.lost: ConnectionLost | None = None
+        self.done = trio.Event()
+        self._doing = doing
+
+    async def run(self) -> None:
+        try:
+            await self._doing()
+        except ConnectionLost as lost:
+            self.lost = lost
+        self.done.set()
+
+    async def is_lost_in_time(self, clock: MockClock) -> None:
+        """It ends when the server was silent for SILENCE_SECONDS, and not before."""
+        await pass_time(clock, SILENCE_SECONDS - 5)
+        assert not self.done.is_set()
+        clock.jump(10)
+        with trio.fail_after(SECONDS):
+            await self.done.wait()
+        assert self.lost is not None
+        assert "sent nothing for 100 s" in str(self.lost)
+
+
+async def test_confirm_on_a_network_that_swallows_everything(
+    clock: MockClock, relay: Relay, nursery: trio.Nursery
+) -> None:
+    async with connect(relay.url) as client:
+        await client.publish_confirmed("t", b"1")
+        relay.swallow()
+        await client.publish("t", b"2")
+        confirm = Attempt(client.confirm)
+        nursery.start_soon(confirm.run)
+        await confirm.is_lost_in_time(clock)
+        for command in (client.topics, client.confirm):
+            with pytest.raises(ConnectionLost):
+                await command()
+
+
+async def test_a_subscriber_is_told(clock: MockClock, relay: Relay, nursery: trio.Nursery) -> None:
+    async with connect(relay.url) as client, client.subscribe("t") as subscription:
+        relay.swallow()
+        waiting = Attempt(subscription.__anext__)
+        nursery.start_soon(waiting.run)
+        await waiting.is_lost_in_time(clock)
+
+
+async def test_with_reconnect_everything_goes_on(
+    clock: MockClock, relay: Relay, server: Server, nursery: trio.Nursery
+) -> None:
+    async with (
+        connect_to(server) as other,
+        connect(relay.url, reconnect=True) as client,
+        client.subscribe("t", FromBeginning()) as subscription,
+    ):
+        await other.publish_confirmed("t", b"1")
+        assert (await anext(subscription)).body == b"1"
+        relay.swallow()
+        await client.publish("t", b"never arrives")
+        confirm = Attempt(client.confirm)
+        nursery.start_soon(confirm.run)
+        await confirm.is_lost_in_time(clock)
+        await pass_time(clock, 60)
+        await other.publish_confirmed("t", b"2")
+        relay.mend()
+        await pass_time(clock, 20)
+        assert (await anext(subscription)).body == b"2"
+        with pytest.raises(ConnectionLost, match="may be lost"):
+            await client.confirm()
+        await client.publish_confirmed("t", b"3")
+        assert (await anext(subscription)).body == b"3"
+
+
+async def test_confirm_tells_of_a_loss_before_there_is_a_connection_again(
+    clock: MockClock, relay: Relay
+) -> None:
+    async with connect(relay.url, reconnect=True) as client:
+        await client.publish_confirmed("t", b"1")
+        relay.swallow()
+        await client.publish("t", b"2")
+        await pass_time(clock, SILENCE_SECONDS + 5)
+        with pytest.raises(ConnectionLost, match="may be lost"):
+            await client.confirm()
+
+
+async def test_pings_alone_keep_a_client(clock: MockClock, relay: Relay) -> None:
+    async with connect(relay.url) as client, client.subscribe("t"):
+        await pass_time(clock, 10 * SILENCE_SECONDS)
+        await client.publish_confirmed("t", b"1")
+        assert relay.connections == 1
+
+
+async def test_not_reading_is_not_the_servers_silence(clock: MockClock, relay: Relay, server: Server) -> None:
+    async with (
+        connect_to(server) as other,
+        connect(relay.url) as client,
+        client.subscribe("t", capacity=1) as subscription,
+    ):
+        await other.publish_many("t", [b"%d" % n for n in range(100)])
+        await other.confirm()
+        await pass_time(clock, 3 * SILENCE_SECONDS)
+        for number in range(100):
+            assert (await anext(subscription)).body == b"%d" % number
+
+
+async def test_a_sink_has_the_clients_connection_for_its_clock(
+    clock: MockClock, relay: Relay, nursery: trio.Nursery
+) -> None:
+    async with connect(relay.url) as client:
+        swallowed = trio.Event()
+
+        async def publish() -> None:
+            async with client.sink("t") as sink:
+                await sink.publish(b"1")
+                relay.swallow()
+                swallowed.set()
+
+        publishing = Attempt(publish)
+        nursery.start_soon(publishing.run)
+        await swallowed.wait()
+        await publishing.is_lost_in_time(clock)
+
+
+async def test_a_feed_is_given_up_after_as_long(
+    clock: MockClock, relay: Relay, nursery: trio.Nursery
+) -> None:
+    async with connect(relay.url) as client, client.feed("t") as feed:
+        relay.swallow()
+        waiting = Attempt(feed.__anext__)
+        nursery.start_soon(waiting.run)
+        await waiting.is_lost_in_time(clock)
+
+
+async def test_null_messages_alone_keep_a_feed(clock: MockClock, relay: Relay, nursery: trio.Nursery) -> None:
+    async with connect(relay.url) as client, client.feed("t") as feed:
+        waiting = Attempt(feed.__anext__)
+        nursery.start_soon(waiting.run)
+        await pass_time(clock, 10 * SILENCE_SECONDS)
+        assert not waiting.done.is_set()
+        await client.publish("t", b"1")
+        await waiting.done.wait()
+        assert waiting.lost is None
+
+
+async def test_a_fetch_is_given_up_after_as_long(
+    clock: MockClock, relay: Relay, server: Server, nursery: trio.Nursery
+) -> None:
+    async with connect_to(server) as other:
+        # More than the kernels hold on the way.
+        for _ in range(8):
+            async with other.sink("t") as sink:
+                await sink.publish_many([b"x" * 1000] * 4000)
+    async with connect(relay.url) as client, client.fetch("t") as blocks:
+        await anext(blocks)
+        relay.swallow()
+
+        async def the_rest() -> None:
+            async for _ in blocks:
+                pass
+
+        reading = Attempt(the_rest)
+        nursery.start_soon(reading.run)
+        await reading.is_lost_in_time(clock)
