@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from omq.protocol.types import MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
 
 DEFAULT_LISTEN = "127.0.0.1:7730"
 DEFAULT_STORE = "omq-store"

@@ -27,13 +27,13 @@ from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
-from omq.terminals.accepting import accept_all
-from omq.terminals.certificates import Certificates, certificates
-from omq.terminals.dmp import DmpTerminal, Shared
-from omq.terminals.liveness import look_seconds
-from omq.terminals.omq import OmqTerminal
-from omq.terminals.tls_transport import TlsTransport
-from omq.terminals.transport import Transport
+from omq.terminals.connection.accepting import accept_all
+from omq.terminals.connection.certificates import Certificates, certificates
+from omq.terminals.connection.liveness import look_seconds
+from omq.terminals.connection.tls_transport import TlsTransport
+from omq.terminals.connection.transport import Transport
+from omq.terminals.dmp.terminal import DmpTerminal, Shared
+from omq.terminals.omq.terminal import OmqTerminal
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.store import Store

@@ -10,7 +10,7 @@ import pytest
 from server_command import run_server, running_server
 
 from omq.config import Config, ConfigError, check, load, parse_address
-from omq.protocol.types import Delivery, Persistent, Sync, Transient
+from omq.model import Delivery, Persistent, Sync, Transient
 from omq_storage.codec import describe
 
 # -- a configuration that cannot be used --------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_the_wheel_installs_two_packages_and_nothing_beside_them(wheel: Path) ->
     with ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == PACKAGES
-    assert {"omq/py.typed", "omq_storage/py.typed", "omq_storage/spark/source.py"} <= set(names)
+    assert {"omq/py.typed", "omq_storage/py.typed", "omq/spark/source.py"} <= set(names)
 
 
 def test_the_wheel_has_every_module(wheel: Path) -> None:

@@ -18,13 +18,16 @@ import msgspec
 import pytest
 import trio
 
+from omq import model
 from omq.config import Config
-from omq.protocol import dmp_head, properties, shortstr, types
-from omq.protocol.commands import CommandError, parse
-from omq.protocol.dmp_envelopes import AFTER_HEAD, NULL_MESSAGE, NUMBER
-from omq.protocol.dmp_responses import ResponseCode
-from omq.protocol.frames import FrameDecoder, FrameType, MessageRun, encode
+from omq.protocol.amqp import properties, shortstr
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.envelopes import AFTER_HEAD, NULL_MESSAGE, NUMBER
+from omq.protocol.dmp.responses import ResponseCode
 from omq.protocol.handshake import DMP_HEADER, hello
+from omq.protocol.omq import types
+from omq.protocol.omq.commands import CommandError, parse
+from omq.protocol.omq.frames import FrameDecoder, FrameType, MessageRun, encode
 from omq.server import open_server
 from omq_storage.blocks import encode as block_of
 from omq_storage.blocks import unpack_sent
@@ -617,8 +620,8 @@ def test_the_limits_are_those_of_the_configuration() -> None:
 async def told_when_too_slow(path: Path) -> str:
     """The Error to a subscriber that read nothing while more passed than memory holds."""
     config = Config(listen=["127.0.0.1:0"], store=str(path), memory_bytes=4 << 20, max_message_bytes=1 << 20)
-    declared = encode(types.Declared(types.Topic(0, b"ticks")))
-    subscribed = encode(types.Subscribed(types.Topic(0, b"ticks")))
+    declared = encode(types.Declared(model.Topic(0, b"ticks")))
+    subscribed = encode(types.Subscribed(model.Topic(0, b"ticks")))
     async with open_server(config) as server, AsyncExitStack() as stack:
         unread = trio.socket.socket()
         # With little room in the socket, what is not read soon waits in the server.

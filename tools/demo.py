@@ -156,7 +156,7 @@ def show_spark(flights: Flights, directory: Path, picture: Path) -> int:
     # Large, and not needed without Spark.
     import flights_spark
 
-    from omq_storage.spark import local_session
+    from omq.spark import local_session
 
     tell("\nAnd now with Spark, which reads the store that the server has left:\n")
     clock = Clock()

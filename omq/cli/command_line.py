@@ -12,9 +12,8 @@ from omq.cli.output import FORMATS
 from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
+from omq.model import Replay, check_topic
 from omq.protocol.credentials import read_id
-from omq.protocol.topics import check_topic
-from omq.protocol.types import Replay
 from omq.replay import arguments as replay_arguments
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from omq.protocol.types import Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 
 DELIVERIES = {"broadcast": Delivery.BROADCAST, "round-robin": Delivery.ROUND_ROBIN}
 PERSISTENCES: dict[str, Persistence] = {

@@ -19,19 +19,12 @@ from omq.client.errors import (
 from omq.client.feed import Feed, FeedRuns
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
-from omq.protocol.blocks import Block
-from omq.protocol.dmp_envelopes import Envelope, EnvelopeRun
-from omq.protocol.dmp_head import Head
-from omq.protocol.dmp_responses import Response
-from omq.protocol.frames import MessageRun
-from omq.protocol.properties import Properties
-from omq.protocol.types import (
+from omq.model import (
     BlockInfo,
     Delivery,
     FromBeginning,
     FromCurrent,
     FromMessage,
-    Message,
     Persistence,
     Persistent,
     Replay,
@@ -40,6 +33,13 @@ from omq.protocol.types import (
     TopicInfo,
     Transient,
 )
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp.envelopes import Envelope, EnvelopeRun
+from omq.protocol.dmp.head import Head
+from omq.protocol.dmp.responses import Response
+from omq.protocol.omq.blocks import Block
+from omq.protocol.omq.frames import MessageRun
+from omq.protocol.omq.types import Message
 
 __all__ = [
     "Block",

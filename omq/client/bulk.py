@@ -14,11 +14,12 @@ from omq.client.reasons import reason
 from omq.client.replies import gap_in
 from omq.client.silence import receive
 from omq.client.stream import open_greeted
-from omq.protocol.blocks import Block, DamagedBlock, unpack_sent
-from omq.protocol.commands import sexp_of_command
-from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.sentences import sentence
-from omq.protocol.types import VERSION_ONE, Ack, Connect, Error, Fetch, Frame, Ping, StoredBlock
+from omq.protocol.handshake import VERSION_ONE
+from omq.protocol.omq.blocks import Block, DamagedBlock, unpack_sent
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import Ack, Connect, Error, Fetch, Frame, Ping, StoredBlock
 
 READ_OCTETS = 256 << 10
 LONGEST_FRAME = 1 << 31

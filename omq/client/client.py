@@ -17,17 +17,9 @@ from omq.client.replies import Answer, AnsweredCommand, unexpected
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
-from omq.protocol.topics import check_topic
-from omq.protocol.types import (
+from omq.model import (
     BlockInfo,
-    BlockList,
-    Blocks,
-    Declare,
-    Declared,
-    Delete,
-    Deleted,
     Delivery,
-    Fetch,
     FromCurrent,
     Persistence,
     Persistent,
@@ -35,6 +27,16 @@ from omq.protocol.types import (
     Sync,
     Topic,
     TopicInfo,
+    check_topic,
+)
+from omq.protocol.omq.types import (
+    BlockList,
+    Blocks,
+    Declare,
+    Declared,
+    Delete,
+    Deleted,
+    Fetch,
     TopicList,
     Topics,
 )

@@ -29,11 +29,12 @@ from omq.client.reasons import reason
 from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
 from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
-from omq.protocol.commands import sexp_of_command
-from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.sentences import sentence
-from omq.protocol.types import (
-    VERSION_ONE,
+from omq.model import FromCurrent, Replay, Topic
+from omq.protocol.handshake import VERSION_ONE
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import (
     Ack,
     BlockList,
     Confirm,
@@ -43,16 +44,13 @@ from omq.protocol.types import (
     Deleted,
     Error,
     Frame,
-    FromCurrent,
     Leased,
     Message,
     Ping,
-    Replay,
     Request,
     StoredBlock,
     Subscribe,
     Subscribed,
-    Topic,
     TopicList,
     Unsubscribe,
     Unsubscribed,

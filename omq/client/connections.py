@@ -24,7 +24,7 @@ from omq.client.ledger import Ledger
 from omq.client.network import Security
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
-from omq.protocol.types import Confirm, TopicList, Topics
+from omq.protocol.omq.types import Confirm, TopicList, Topics
 
 log = logging.getLogger("omq.client")
 

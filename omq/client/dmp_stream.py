@@ -8,7 +8,7 @@ import trio
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
-from omq.protocol.dmp_client import (
+from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,
     ClientEvent,
@@ -20,7 +20,7 @@ from omq.protocol.dmp_client import (
     Ready,
     Received,
 )
-from omq.protocol.dmp_responses import Response
+from omq.protocol.dmp.responses import Response
 
 READ_OCTETS = 256 << 10
 """How much one read takes from the socket."""

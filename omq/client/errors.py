@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omq.protocol.dmp_responses import Response
+from omq.protocol.dmp.responses import Response
 
 
 class OmqError(Exception):

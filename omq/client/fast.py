@@ -15,10 +15,11 @@ from omq.client.network import Security
 from omq.client.replies import gap_in
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
-from omq.protocol.dmp_client import Purpose
-from omq.protocol.dmp_responses import ResponseCode
-from omq.protocol.sentences import sentence
-from omq.protocol.types import Get, Leased, Put, Replay, Topics
+from omq.model import Replay
+from omq.protocol.dmp.client import Purpose
+from omq.protocol.dmp.responses import ResponseCode
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import Get, Leased, Put, Topics
 
 log = logging.getLogger("omq.client")
 

@@ -9,7 +9,7 @@ from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError
 from omq.client.reasons import reason
 from omq.client.silence import receive
-from omq.protocol.dmp_client import (
+from omq.protocol.dmp.client import (
     Answered,
     ClientEvent,
     Declined,
@@ -18,8 +18,8 @@ from omq.protocol.dmp_client import (
     Ready,
     Received,
 )
-from omq.protocol.dmp_envelopes import Envelope, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp_reader import EnvelopeReader
+from omq.protocol.dmp.envelopes import Envelope, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp.reader import EnvelopeReader
 
 
 class Feed:

@@ -5,7 +5,7 @@ escaped: text of any language stays as it is, on the wire as well, and binary bo
 one topic are alike but for their bodies, which is the form that the server reads fastest.
 """
 
-from omq.protocol.sexp import atom
+from omq.protocol.omq.sexp import atom
 
 _END = b'")\n'
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from omq.client.errors import Gap, OmqError
-from omq.protocol.sentences import sentence
-from omq.protocol.types import (
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import (
     BlockList,
     Blocks,
     Confirm,

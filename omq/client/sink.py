@@ -12,8 +12,9 @@ from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolE
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.sink_heads import Heads, head_of
-from omq.protocol import dmp_writer
-from omq.protocol.dmp_client import (
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.client import (
     Answered,
     ClientEvent,
     Declined,
@@ -22,9 +23,8 @@ from omq.protocol.dmp_client import (
     Ready,
     Received,
 )
-from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY
-from omq.protocol.dmp_responses import Response
-from omq.protocol.properties import Properties
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY
+from omq.protocol.dmp.responses import Response
 
 BATCH_OCTETS = 64 << 10
 BATCH_MESSAGES = 4096

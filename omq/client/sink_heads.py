@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from omq.protocol import dmp_head, shortstr
-from omq.protocol.dmp_head import Head
-from omq.protocol.properties import Properties
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import Head
 
 _NUMBERED = dmp_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
 """The head of a message with these two properties alone, up to the first of them."""

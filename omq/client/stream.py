@@ -6,7 +6,7 @@ from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
 from omq.protocol import handshake
-from omq.protocol.types import VERSION_ONE
+from omq.protocol.handshake import VERSION_ONE
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:

@@ -7,20 +7,10 @@ import trio
 
 from omq.client.connection import Connection
 from omq.client.errors import ConnectionLost, Gap, OmqError
-from omq.protocol.commands import sexp_of_command
-from omq.protocol.frames import MESSAGE_OVERHEAD, MessageRun
-from omq.protocol.types import (
-    Delivery,
-    FromCurrent,
-    FromMessage,
-    Message,
-    Persistent,
-    Received,
-    Replay,
-    Topic,
-    TopicInfo,
-    Transient,
-)
+from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import MESSAGE_OVERHEAD, MessageRun
+from omq.protocol.omq.types import Message, Received
 
 DEFAULT_CAPACITY = 1 << 20
 """Octets of messages that wait here before the connection stops reading."""

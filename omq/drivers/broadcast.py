@@ -21,7 +21,7 @@ from omq.drivers.channel import (
 )
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.pieces import Pieces
-from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
+from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
 

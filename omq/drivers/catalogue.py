@@ -19,16 +19,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
-from omq.protocol.topics import check_topic
-from omq.protocol.types import (
-    Delivery,
-    FromCurrent,
-    Persistence,
-    Persistent,
-    Topic,
-    TopicInfo,
-    Transient,
-)
+from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, TopicInfo, Transient, check_topic
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
 from omq_storage.errors import StoreError

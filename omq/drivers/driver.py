@@ -20,7 +20,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer
-from omq.protocol.types import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block, packed_size
 from omq_storage.environment import BlockInfo, Environment, Extent, Position

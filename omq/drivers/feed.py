@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from omq.drivers.channel import Channel, End
 from omq.drivers.driver import Driver
-from omq.protocol.types import Replay, Topic
+from omq.model import Replay, Topic
 
 
 class Feed:

@@ -14,7 +14,7 @@ import trio
 from omq.access.clients import NOBODY
 from omq.drivers.channel import Refused
 from omq.drivers.feed import Feed
-from omq.protocol.types import Topic
+from omq.model import Topic
 
 LEASE_OCTETS = 24
 """Random octets of a lease: 192 bits, and 32 printable ones when written."""
@@ -30,26 +30,37 @@ class Sink:
     topic: Topic
 
 
+class DmpEnd(Enum):
+    """What a DMP connection is. Its principal is told about it by this name."""
+
+    SINK = "Sink"
+    FEED = "Feed"
+
+
+Report = Callable[[DmpEnd, bytes, str], Awaitable[None]]
+"""Takes which end it is, the topic, and what happened."""
+
+
 class Principal:
     """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
 
     __slots__ = ("_report", "client", "host", "leases")
 
-    def __init__(self, host: str, report: Callable[[bytes], Awaitable[None]]) -> None:
-        """`report` sends an Error with this sentence; it may wait until there is room for one more."""
+    def __init__(self, host: str, report: Report) -> None:
+        """`report` sends an Error; it may wait until there is room for one more."""
         self.host = host
         """Where the connection comes from."""
         self.client = NOBODY
         """Whose connection it is: its leases carry that client's rights and limits."""
         self.leases: set[bytes] = set()
         """Those not used yet: they are looked after by `Leases`."""
-        self._report: Callable[[bytes], Awaitable[None]] | None = report
+        self._report: Report | None = report
 
-    async def report(self, text: bytes) -> bool:
-        """Tell it, if it is still there; whether it was."""
+    async def report(self, end: DmpEnd, topic: bytes, what: str) -> bool:
+        """Report what happened to a sink or a feed of this topic; False when the principal is gone."""
         if self._report is None:
             return False
-        await self._report(text)
+        await self._report(end, topic, what)
         return True
 
     def is_gone(self) -> None:

@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from omq.protocol.types import Topic
+from omq.model import Topic
 
 IDS_RESERVED = 1 << 20
 """How many ids are reserved at a time for messages that a power failure may take back."""

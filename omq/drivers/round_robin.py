@@ -21,7 +21,7 @@ from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
-from omq.protocol.types import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
+from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, StoreError

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from omq.protocol.types import Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq_storage.catalogue import TopicRecord
 from omq_storage.levels import Level
 

@@ -1,13 +1,14 @@
 """The first eight octets of a connection, which say what it speaks, and the octets that answer them.
 
-One port serves every protocol: no two of them begin alike. This is the design's table ("One port, many
-terminals") as a variant type; which of them is served is the server's decision.
+One port serves every protocol: no two of them begin alike. The table of docs/PROTOCOL.md, "The first eight
+octets", is a variant type here; which of them is served is the server's decision.
 """
 
 from dataclasses import dataclass
 from struct import Struct
 
-from omq.protocol.types import VERSION_ONE
+VERSION_ONE = 1
+"""The one version of the omq protocol."""
 
 LENGTH = 8
 """Octets it takes to tell the protocols apart."""

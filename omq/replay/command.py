@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from omq.blocking.errors import BadOptions, OmqError
+from omq.blocking.places import Place, ServerPlace
 from omq.replay import servers
 from omq.replay.plan import Plan, describe, make_plan
 from omq.replay.request import (
@@ -21,9 +23,8 @@ from omq.replay.request import (
     ToParquet,
     ToServer,
 )
+from omq.spark.options import ReadOptions, read_options, write_options
 from omq_storage.errors import StoreError
-from omq_storage.spark.errors import BadOptions, OmqError
-from omq_storage.spark.options import Place, ReadOptions, ServerPlace, read_options, write_options
 
 if TYPE_CHECKING:
     from omq.replay.meter import Meter

@@ -10,6 +10,12 @@ import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
+from omq.blocking.access import Gap, StoredTopic
+from omq.blocking.errors import Unreachable
+from omq.blocking.network import ConnectionLost
+from omq.blocking.ranges import Range
+from omq.blocking.remote import Server
+from omq.blocking.sinks import Sink
 from omq.replay.ahead import Ahead
 from omq.replay.envelopes import Producer, bodies_size, envelopes
 from omq.replay.gaps import pass_over
@@ -17,12 +23,6 @@ from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
 from omq_storage.blocks import Block
-from omq_storage.spark.access import Gap, StoredTopic
-from omq_storage.spark.errors import Unreachable
-from omq_storage.spark.network import ConnectionLost
-from omq_storage.spark.ranges import Range
-from omq_storage.spark.remote import Server
-from omq_storage.spark.sinks import Sink
 
 PORTION_OCTETS = 256 << 20
 """After about so many a sink is confirmed and another opened: what is in doubt when a server is lost."""

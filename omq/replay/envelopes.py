@@ -8,8 +8,10 @@ their sequence is the id that they have in the topic they come from.
 
 from dataclasses import dataclass, replace
 
-from omq.protocol import dmp_head, dmp_producer, dmp_writer
-from omq.protocol.dmp_head import PLAIN_HEAD
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import producer as dmp_producer
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.head import PLAIN_HEAD
 from omq_storage.blocks import FRAME_HEADER, Block
 
 _ONLY_IDS = b"\x00\x00\x00\x88"

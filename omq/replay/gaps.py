@@ -1,8 +1,8 @@
 """What a replay does where messages are missing."""
 
+from omq.blocking.access import Gap
+from omq.blocking.errors import DataLoss
 from omq.replay.meter import Meter
-from omq_storage.spark.access import Gap
-from omq_storage.spark.errors import DataLoss
 
 SKIP_LOST = "With --skip-lost they are left out"
 

@@ -17,7 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from omq.protocol import dmp_head, dmp_writer
+from omq.blocking.access import StoredTopic
+from omq.blocking.errors import BadOptions, OmqError
+from omq.blocking.places import ServerPlace, StorePlace
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import ProducerNames, producers
 from omq.replay.envelopes import renamed
 from omq.replay.gaps import SKIP_LOST
@@ -26,12 +30,10 @@ from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
 from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
-from omq_storage.spark.access import StoredTopic
-from omq_storage.spark.errors import BadOptions, OmqError
-from omq_storage.spark.headers import Header, head_of
-from omq_storage.spark.options import ServerPlace, StorePlace
-from omq_storage.spark.session import local_session
-from omq_storage.spark.source import OmqDataSource
+from omq.spark.headers import Header, head_of
+from omq.spark.options import spelled
+from omq.spark.session import local_session
+from omq.spark.source import OmqDataSource
 
 PART_MESSAGES = 100_000
 """About how many messages a task has at the least, where there are several."""
@@ -137,7 +139,7 @@ def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
     }
     match request.source:
         case ServerPlace() as place:
-            options |= place.options()
+            options |= spelled(place)
         case StorePlace(path):
             options["path"] = str(Path(path).resolve())
         case _:
@@ -218,7 +220,7 @@ def _texts(name: str) -> list[Any]:
 
 def _write_topics(frame: DataFrame, destination: ToServer) -> None:
     rows = frame.select("topic", "key", "value", "headers")
-    writer = rows.write.format("omq").options(**destination.place.options())
+    writer = rows.write.format("omq").options(**spelled(destination.place))
     if destination.topic is not None:
         writer = writer.option("topic", destination.topic)
     writer.mode("append").save()

@@ -6,6 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from omq.blocking.access import Access, Gap
+from omq.blocking.ranges import Range
+from omq.blocking.remote import Patience
+from omq.blocking.sinks import send
 from omq.replay.copying import producers
 from omq.replay.envelopes import Producer, bodies_size, envelopes
 from omq.replay.gaps import pass_over
@@ -14,10 +18,6 @@ from omq.replay.plan import Plan
 from omq.replay.request import ToServer
 from omq_storage import numbers
 from omq_storage.blocks import Block
-from omq_storage.spark.access import Access, Gap
-from omq_storage.spark.ranges import Range
-from omq_storage.spark.remote import Patience
-from omq_storage.spark.sinks import send
 
 TICK_SECONDS = 0.02
 """Messages that are due within so long leave together."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from omq.blocking.access import Access, StoredTopic
+from omq.blocking.errors import BadOptions, DataLoss
+from omq.blocking.ranges import Range, choose, first_since
 from omq.replay.request import Bounds, Request, ToJson, ToParquet, ToServer
-from omq_storage.spark.access import Access, StoredTopic
-from omq_storage.spark.errors import BadOptions, DataLoss
-from omq_storage.spark.ranges import Range, choose, first_since
 
 
 @dataclass(frozen=True, slots=True)

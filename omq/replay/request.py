@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omq_storage.spark.options import Choice, Place, ServerPlace
+from omq.blocking.places import Choice, Place, ServerPlace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import argparse
 import os
 from dataclasses import dataclass
 
-from omq_storage.spark.errors import BadOptions
-from omq_storage.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, SERVERS
+from omq.blocking.errors import BadOptions
+from omq.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, SERVERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 # cython: language_level=3, embedsignature=False, binding=False
 """What is done for each message, compiled: the twin of the plain functions in `storage/omq_storage/plain.py`, of
-`omq/protocol/dmp_reader.py`, `dmp_writer.py`, `frames.py` and `lines.py`.
+`omq/protocol/dmp/reader.py`, `dmp_writer.py`, `frames.py` and `lines.py`.
 
 It takes what is common, and leaves everything else to the plain code: a function returns None, or a taker stops
 where something stands that it does not know.  So there is one place that says what is wrong with bad octets, and

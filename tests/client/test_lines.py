@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
-from omq.protocol.commands import parse
-from omq.protocol.types import Publish
+from omq.protocol.omq.commands import parse
+from omq.protocol.omq.types import Publish
 
 topics = st.one_of(st.sampled_from([b"prices", b"a b", b"#|", b"\xff"]), st.binary(min_size=1, max_size=20))
 bodies = st.one_of(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.writer import BLOCK_MESSAGES, Post, blocks_from
-from omq.protocol.types import Topic
+from omq.model import Topic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
 

@@ -20,7 +20,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.words import LEVELS
 from omq.drivers.writer import LATE
-from omq.protocol.types import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
+from omq.model import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.environment import Environment

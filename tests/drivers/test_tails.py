@@ -10,7 +10,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.memory import Memory
-from omq.protocol.types import Delivery, FromCurrent, Transient
+from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omq.protocol.commands import (
+from omq.model import (
+    Delivery,
+    FromBeginning,
+    FromCurrent,
+    FromMessage,
+    Persistence,
+    Persistent,
+    Replay,
+    Sync,
+    Transient,
+)
+from omq.protocol.omq.commands import (
     MAX_TOKENS,
     CommandError,
     command_of_sexp,
@@ -17,8 +28,8 @@ from omq.protocol.commands import (
     publish_sexp,
     sexp_of_command,
 )
-from omq.protocol.sexp import read, write
-from omq.protocol.types import (
+from omq.protocol.omq.sexp import read, write
+from omq.protocol.omq.types import (
     Ack,
     Blocks,
     Command,
@@ -26,23 +37,14 @@ from omq.protocol.types import (
     Connect,
     Declare,
     Delete,
-    Delivery,
     Fetch,
-    FromBeginning,
-    FromCurrent,
-    FromMessage,
     Get,
-    Persistence,
-    Persistent,
     Publish,
     Put,
     Received,
-    Replay,
     Request,
     Subscribe,
-    Sync,
     Topics,
-    Transient,
     Unsubscribe,
 )
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.protocol import dmp_responses
-from omq.protocol.dmp_client import (
+from omq.protocol.dmp import responses as dmp_responses
+from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,
     ClientEvent,
@@ -17,8 +17,8 @@ from omq.protocol.dmp_client import (
     Ready,
     Received,
 )
-from omq.protocol.dmp_responses import GREETING, LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode
-from omq.protocol.dmp_server import (
+from omq.protocol.dmp.responses import GREETING, LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode
+from omq.protocol.dmp.server import (
     Close,
     FeedReady,
     LeaseShown,

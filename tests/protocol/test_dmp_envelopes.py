@@ -9,14 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from omq.protocol import dmp_head, dmp_writer
-from omq.protocol.amqp_fields import LongString, Table
-from omq.protocol.dmp_client import ClientDialogue, DialogueError, Purpose
-from omq.protocol.dmp_envelopes import NULL_MESSAGE, Envelope, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp_head import MAX_HEAD, PLAIN_HEAD, Head
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.dmp_server import LeaseShown, ServerDialogue, SinkReady
-from omq.protocol.properties import Properties
+from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose
+from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD, Head
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.dmp.server import LeaseShown, ServerDialogue, SinkReady
 
 NAMED = Head(b"x", b"key")
 NAMED_OCTETS = b"\x01x\x03key\x00\x00"

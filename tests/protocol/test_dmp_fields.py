@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.protocol import dmp_head, properties, shortstr
-from omq.protocol.amqp_fields import (
+from omq.protocol.amqp import properties, shortstr
+from omq.protocol.amqp.fields import (
     MAX_NESTING,
     Array,
     Boolean,
@@ -20,9 +20,10 @@ from omq.protocol.amqp_fields import (
     read_table,
     table_octets,
 )
-from omq.protocol.dmp_head import PLAIN_HEAD, Head
-from omq.protocol.properties import Properties
-from omq.protocol.shortstr import FieldError
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import PLAIN_HEAD, Head
 
 RANGES = {
     NumberType.INT8: (-(2**7), 2**7 - 1),

@@ -6,13 +6,17 @@ import re
 import dmp_recordings as recorded
 import pytest
 
-from omq.protocol import dmp_head, dmp_responses, dmp_writer, handshake, properties, shortstr
-from omq.protocol.amqp_fields import LongString, Number, NumberType, Table, read_table, table_octets
-from omq.protocol.dmp_client import ClientDialogue, ClientEvent, HeaderDeclined, Purpose, Received
-from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE, EnvelopeRun
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.dmp_responses import LEASE_IN_USE, LEASE_NOT_VALID, Response
-from omq.protocol.dmp_server import (
+from omq.protocol import handshake
+from omq.protocol.amqp import properties, shortstr
+from omq.protocol.amqp.fields import LongString, Number, NumberType, Table, read_table, table_octets
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import responses as dmp_responses
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.client import ClientDialogue, ClientEvent, HeaderDeclined, Purpose, Received
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE, EnvelopeRun
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response
+from omq.protocol.dmp.server import (
     Close,
     FeedReady,
     LeaseShown,

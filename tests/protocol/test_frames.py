@@ -4,24 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.protocol.frames import DEFAULT_MAX_FRAME, FrameDecoder, FrameError, MessageRun, encode
-from omq.protocol.types import (
+from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
+from omq.protocol.omq.frames import DEFAULT_MAX_FRAME, FrameDecoder, FrameError, MessageRun, encode
+from omq.protocol.omq.types import (
     Confirmed,
     Declared,
     Deleted,
-    Delivery,
     Error,
     Frame,
     Leased,
     Message,
-    Persistent,
     Ping,
     Subscribed,
-    Sync,
-    Topic,
-    TopicInfo,
     TopicList,
-    Transient,
     Unsubscribed,
 )
 

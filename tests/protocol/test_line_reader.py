@@ -15,9 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 
-from omq.protocol.commands import CommandError, parse, publish_sexp, sexp_of_command
-from omq.protocol.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
-from omq.protocol.types import Command, Confirm, Publish, Topics
+from omq.protocol.omq.commands import CommandError, parse, publish_sexp, sexp_of_command
+from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.omq.types import Command, Confirm, Publish, Topics
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
 

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated
 from test_frames import frames as any_frames
 
-from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
-from omq.protocol.dmp_envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp_head import PLAIN_HEAD
-from omq.protocol.dmp_reader import EnvelopeReader
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import reader as dmp_reader
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp.head import PLAIN_HEAD
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.omq import frames, lines
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, encode
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from omq.protocol.commands import CommandError, parse
-from omq.protocol.sexp import MAX_DEPTH, Sexp, SexpError, atom, read, unquote, write
+from omq.protocol.omq.commands import CommandError, parse
+from omq.protocol.omq.sexp import MAX_DEPTH, Sexp, SexpError, atom, read, unquote, write
 
 # -- another reader, one octet after the other, to compare with ---------------------------------------------
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from omq.protocol.commands import parse
-from omq.protocol.converters import ConversionError
-from omq.protocol.sexp import Sexp, read
-from omq.protocol.times import sexp_of_time, time_of_sexp
-from omq.protocol.types import Ack
+from omq.protocol.omq.commands import parse
+from omq.protocol.omq.converters import ConversionError
+from omq.protocol.omq.sexp import Sexp, read
+from omq.protocol.omq.times import sexp_of_time, time_of_sexp
+from omq.protocol.omq.types import Ack
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

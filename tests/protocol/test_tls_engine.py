@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from omq.config import Config
 from omq.protocol.credentials import client_context
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
-from omq.terminals.certificates import Certificates
+from omq.terminals.connection.certificates import Certificates
 
 
 class Pair:

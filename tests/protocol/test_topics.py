@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from omq.protocol.sentences import sentence, shortened
-from omq.protocol.sexp import SexpError, read, write
-from omq.protocol.topics import check_topic, topic_list_of_sexp, topic_list_sexp, topic_of_sexp, topic_sexp
-from omq.protocol.types import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
+from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient, check_topic
+from omq.protocol.omq.sentences import sentence, shortened
+from omq.protocol.omq.sexp import SexpError, read, write
+from omq.protocol.omq.topics import topic_list_of_sexp, topic_list_sexp, topic_of_sexp, topic_sexp
 
 DATA = Path(__file__).parent.parent / "data" / "sexp"
 

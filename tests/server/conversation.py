@@ -19,8 +19,9 @@ import trio
 from trio.testing import MockClock
 
 from omq.config import Config
-from omq.protocol.frames import FrameDecoder, MessageRun
-from omq.protocol.types import Confirmed, Error, Frame, Message, Ping, TopicInfo, TopicList
+from omq.model import TopicInfo
+from omq.protocol.omq.frames import FrameDecoder, MessageRun
+from omq.protocol.omq.types import Confirmed, Error, Frame, Message, Ping, TopicList
 from omq.server import Server, open_server
 
 PATIENCE = 20

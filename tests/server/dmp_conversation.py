@@ -1,9 +1,9 @@
 """Raw DMP connections to a server under test: short strings and envelopes out of octets."""
 
-from omq.protocol import dmp_writer
-from omq.protocol.dmp_envelopes import Envelope
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.types import Error, Leased
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import Envelope
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.omq.types import Error, Leased
 
 from .conversation import Conversation, Host
 

@@ -14,7 +14,8 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from omq.protocol.types import Confirmed, Declared, Deleted, Delivery, Error, Message, Subscribed, Topic
+from omq.model import Delivery, Topic
+from omq.protocol.omq.types import Confirmed, Declared, Deleted, Error, Message, Subscribed
 
 from .conversation import (
     CONNECT,

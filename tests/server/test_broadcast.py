@@ -9,7 +9,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from omq.drivers.channel import SLOW_SECONDS
-from omq.protocol.types import Error, Message, Subscribed, Topic, Unsubscribed
+from omq.model import Topic
+from omq.protocol.omq.types import Error, Message, Subscribed, Unsubscribed
 
 from .conversation import (
     PERSISTENCES,

@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from omq.protocol.types import (
-    BlockInfo,
+from omq.model import BlockInfo
+from omq.protocol.omq.types import (
     BlockList,
     Confirmed,
     Declared,

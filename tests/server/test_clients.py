@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from omq.access.hashes import hash_of
 from omq.config import ClientConfig
-from omq.protocol.frames import encode
-from omq.protocol.types import Confirmed, Declared, Deleted, Error, Leased, Ping, Subscribed
+from omq.protocol.omq.frames import encode
+from omq.protocol.omq.types import Confirmed, Declared, Deleted, Error, Leased, Ping, Subscribed
 
 from .conversation import (
     PATIENCE,

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.types import BlockList, Error
+from omq.protocol.omq.types import BlockList, Error
 from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp

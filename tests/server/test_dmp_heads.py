@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol import dmp_writer
-from omq.protocol.dmp_envelopes import Envelope
-from omq.protocol.dmp_head import Head
-from omq.protocol.dmp_head import encode as head_octets
-from omq.protocol.dmp_producer import origin
-from omq.protocol.properties import Properties
-from omq.protocol.types import Declared
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import Envelope
+from omq.protocol.dmp.head import Head
+from omq.protocol.dmp.head import encode as head_octets
+from omq.protocol.dmp.producer import origin
+from omq.protocol.omq.types import Declared
 
 from .conversation import PERSISTENCES, serving
 from .dmp_conversation import feed, sink, stored

@@ -7,8 +7,9 @@ import trio
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
-from omq.drivers.leases import Leases, Principal, Sink, Unusable
-from omq.protocol.types import Declared, Leased, Topic
+from omq.drivers.leases import DmpEnd, Leases, Principal, Sink, Unusable
+from omq.model import Topic
+from omq.protocol.omq.types import Declared, Leased
 
 from .conversation import Conversation, InProcess, eventually, serving
 from .dmp_conversation import (
@@ -335,8 +336,8 @@ async def test_news_of_a_closed_principal_go_nowhere(store: Path) -> None:
 
 
 async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
-    async def report(text: bytes) -> None:
-        raise AssertionError(text)
+    async def report(end: DmpEnd, topic: bytes, what: str) -> None:
+        raise AssertionError((end, topic, what))
 
     leases = Leases(60, 2, same_host=True)
     principal = Principal("here", report)

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol import dmp_writer
-from omq.protocol.dmp_envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
-from omq.protocol.types import Declared, Error
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
+from omq.protocol.omq.types import Declared, Error
 
 from .conversation import (
     PERSISTENCES,

@@ -11,10 +11,10 @@ import pytest
 
 from omq.drivers.broadcast import BroadcastChannel
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.terminals.dmp import DmpTerminal
-from omq.terminals.omq import OmqTerminal
-from omq.terminals.subscriptions import Subscription, Subscriptions
-from omq.terminals.transport import Transport
+from omq.terminals.connection.transport import Transport
+from omq.terminals.dmp.terminal import DmpTerminal
+from omq.terminals.omq.subscriptions import Subscription, Subscriptions
+from omq.terminals.omq.terminal import OmqTerminal
 
 from . import dmp_conversation as dmp
 from .conversation import InProcess, eventually, serving

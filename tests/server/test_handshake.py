@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.types import Confirmed, Error
+from omq.protocol.omq.types import Confirmed, Error
 
 from .conversation import CONNECT, VERSION_ONE, eventually, serving
 

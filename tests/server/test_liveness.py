@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.types import Error, Subscribed
+from omq.protocol.omq.types import Error, Subscribed
 
 from .conversation import Conversation, InProcess, eventually, publish, serving
 

@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.types import Confirmed, Deleted, Error, Message, Subscribed, Topic
+from omq.model import Topic
+from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribed
 from omq_storage.levels import Level
 
 from .conversation import (

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from omq.protocol.frames import encode
-from omq.protocol.types import Confirmed, Declared, Error, Message, Subscribed, Topic, TopicList, Unsubscribed
-from omq.terminals.omq import MOST_REPLY_OCTETS, OmqTerminal
-from omq.terminals.replies import ANSWER_OCTETS
+from omq.model import Topic
+from omq.protocol.omq.frames import encode
+from omq.protocol.omq.types import Confirmed, Declared, Error, Message, Subscribed, TopicList, Unsubscribed
+from omq.terminals.omq.replies import ANSWER_OCTETS
+from omq.terminals.omq.terminal import MOST_REPLY_OCTETS, OmqTerminal
 
 from .conversation import CONNECT, VERSION_ONE, numbered, publish, serving
 

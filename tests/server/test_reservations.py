@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.protocol.types import Confirmed
+from omq.protocol.omq.types import Confirmed
 from omq_storage.catalogue import Catalogue
 from omq_storage.errors import Limit, StoreFull
 

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.types import Confirmed, Deleted, Subscribed, Topic, Unsubscribed
+from omq.model import Topic
+from omq.protocol.omq.types import Confirmed, Deleted, Subscribed, Unsubscribed
 
 from .conversation import (
     PERSISTENCES,

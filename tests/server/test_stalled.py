@@ -13,10 +13,11 @@ import trio
 from trio.testing import MockClock
 
 from omq.drivers.channel import SLOW_SECONDS
-from omq.protocol.types import Confirmed, Deleted, Message, Subscribed, Topic, Unsubscribed
-from omq.terminals.dmp import DmpTerminal
-from omq.terminals.dmp_feed import FeedService
-from omq.terminals.omq import OmqTerminal
+from omq.model import Topic
+from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
+from omq.terminals.dmp.feed import FeedService
+from omq.terminals.dmp.terminal import DmpTerminal
+from omq.terminals.omq.terminal import OmqTerminal
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
 from .dmp_conversation import Consumer, envelopes, feed, sink, stored

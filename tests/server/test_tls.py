@@ -18,12 +18,12 @@ from omq.drivers.channel import SLOW_SECONDS
 from omq.drivers.memory import Memory
 from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
-from omq.protocol.types import Confirmed, Error, Frame, Message
-from omq.terminals.certificates import Certificates
-from omq.terminals.intake import Intake
-from omq.terminals.omq import OmqTerminal
-from omq.terminals.tls_transport import TlsTransport
-from omq.terminals.transport import FIRST_OCTETS
+from omq.protocol.omq.types import Confirmed, Error, Frame, Message
+from omq.terminals.connection.certificates import Certificates
+from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.tls_transport import TlsTransport
+from omq.terminals.connection.transport import FIRST_OCTETS
+from omq.terminals.omq.terminal import OmqTerminal
 
 from .conversation import (
     CONNECT,

@@ -7,20 +7,15 @@ import trio
 import trio.lowlevel
 
 from omq.config import TopicConfig
-from omq.protocol.types import (
+from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
+from omq.protocol.omq.types import (
     Confirmed,
     Declared,
     Deleted,
-    Delivery,
     Error,
     Message,
-    Persistent,
     Subscribed,
-    Sync,
-    Topic,
-    TopicInfo,
     TopicList,
-    Transient,
     Unsubscribed,
 )
 

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from omq.drivers.complaints import COMPLAIN_SECONDS, Complaints
-from omq.protocol.types import Error, Message, Subscribed
+from omq.protocol.omq.types import Error, Message, Subscribed
 from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
 from omq_storage.errors import Limit, StoreError, StoreFull

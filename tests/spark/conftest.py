@@ -28,7 +28,7 @@ NEEDED = "these tests need Spark (pip install '.[spark]') and Java 17 or later (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without Spark or Java the tests that need them are skipped, with one sentence."""
     try:
-        from omq_storage.spark.session import JavaMissing, check_java
+        from omq.spark.session import JavaMissing, check_java
 
         check_java()
     except ImportError:
@@ -54,7 +54,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> "Log":
 @pytest.fixture(scope="session")
 def spark(log: "Log", tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A session with two cores, whose filters are pushed down."""
-    from omq_storage.spark import local_session
+    from omq.spark import local_session
 
     scratch = tmp_path_factory.mktemp("scratch")
     settings = {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}

@@ -4,13 +4,13 @@ import argparse
 from collections import Counter
 from typing import NoReturn
 
+from omq.blocking.access import Gap
+from omq.blocking.remote import Patience, Server, parse_servers
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
 from omq.replay.request import Request
 from omq_storage.blocks import FRAME_HEADER, Block
-from omq_storage.spark.access import Gap
-from omq_storage.spark.remote import Patience, Server, parse_servers
 
 
 class Refused(Exception):

@@ -22,11 +22,13 @@ from spark_helpers import NOON, Topic, damage, make_store
 from spark_helpers import body as made_body
 from spark_server import Serving, serving
 
-from omq.protocol import dmp_head
-from omq.protocol.amqp_fields import LongString, Table
-from omq.protocol.dmp_head import PLAIN_HEAD, Head
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.properties import Properties
+from omq.blocking.errors import Unreachable
+from omq.blocking.remote import Patience
+from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import PLAIN_HEAD, Head
+from omq.protocol.dmp.reader import EnvelopeReader
 from omq.replay import copying
 from omq.replay.ahead import Ahead
 from omq.replay.copying import copy
@@ -35,8 +37,6 @@ from omq.replay.plan import make_plan
 from omq.replay.request import ToServer
 from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
 from omq_storage.blocks import encode, merge
-from omq_storage.spark.errors import Unreachable
-from omq_storage.spark.remote import Patience
 
 KEYED = dmp_head.encode(Head(b"", b"a key", Properties(content_type=b"text/plain")))
 TABLED = dmp_head.encode(Head(b"ex", b"", Properties(headers=Table(((b"n", LongString(b"7")),)))))

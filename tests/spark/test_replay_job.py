@@ -22,12 +22,12 @@ from spark_helpers import Topic, damage, make_store
 from spark_helpers import body as made_body
 from spark_server import Serving, serving
 
-from omq.protocol import dmp_head
-from omq.protocol.dmp_head import Head
-from omq.protocol.properties import Properties
+from omq.blocking.errors import BadOptions
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import Head
 from omq.replay import job
 from omq.replay.plan import make_plan
-from omq_storage.spark.errors import BadOptions
 
 KEYED = dmp_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
 

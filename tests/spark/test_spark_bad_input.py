@@ -16,8 +16,8 @@ from spark_helpers import NOON, Log, Topic, damage, make_store, offsets, reading
 from spark_server import Serving, serving
 from worker_functions import Restricted, killing
 
-from omq_storage.spark import OmqDataSource
-from omq_storage.spark.session import JavaMissing, check_java
+from omq.spark import OmqDataSource
+from omq.spark.session import JavaMissing, check_java
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 

@@ -19,14 +19,14 @@ from spark_helpers import NOON, SECOND, Topic, body, make_store, offsets, readin
 from spark_server import Serving, serving
 from worker_functions import Light
 
-from omq.protocol import dmp_head
-from omq.protocol.amqp_fields import LongString, Number, NumberType, Table
-from omq.protocol.dmp_head import Head
-from omq.protocol.properties import Properties
-from omq_storage.spark.batch import BatchReader
-from omq_storage.spark.options import read_options
-from omq_storage.spark.reading import TopicPartition
-from omq_storage.spark.schema import usual_schema
+from omq.protocol.amqp.fields import LongString, Number, NumberType, Table
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import Head
+from omq.spark.batch import BatchReader
+from omq.spark.options import read_options
+from omq.spark.reading import TopicPartition
+from omq.spark.schema import usual_schema
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 

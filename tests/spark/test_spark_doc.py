@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from spark_helpers import Topic, make_store
 from spark_server import secured, serving
 
-from omq_storage.spark.options import _ELSEWHERE, _READ, _WRITE
+from omq.spark.options import _ELSEWHERE, _READ, _WRITE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "SPARK.md").read_text()

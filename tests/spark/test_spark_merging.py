@@ -15,15 +15,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from spark_helpers import Topic, body, make_store, reading
 from spark_server import Serving, serving
 
-from omq.protocol import dmp_head
-from omq.protocol.dmp_head import Head
-from omq.protocol.properties import Properties
+from omq.blocking.places import Place, ServerPlace, StorePlace
+from omq.blocking.remote import Patience, Server, parse_servers
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import Head
+from omq.spark.columns import Columns
+from omq.spark.options import read_options
+from omq.spark.schema import usual_schema
 from omq_storage.blocks import FRAME_HEADER, Block, encode, merge
 from omq_storage.heads import Heads
-from omq_storage.spark.columns import Columns
-from omq_storage.spark.options import Place, ServerPlace, StorePlace, read_options
-from omq_storage.spark.remote import Patience, Server, parse_servers
-from omq_storage.spark.schema import usual_schema
 
 MESSAGES = 40
 

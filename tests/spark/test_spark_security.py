@@ -23,11 +23,11 @@ from replay_helpers import Refused, replay
 from spark_helpers import Log, Topic, make_store
 from spark_server import HASH, Serving, secured, serving
 
-from omq_storage.spark import OmqDataSource
-from omq_storage.spark.credentials import IdFile, IdVariable
-from omq_storage.spark.errors import BadOptions
-from omq_storage.spark.network import PlainWire
-from omq_storage.spark.options import read_options, write_options
+from omq.blocking.credentials import IdFile, IdVariable
+from omq.blocking.errors import BadOptions
+from omq.blocking.network import PlainWire
+from omq.spark import OmqDataSource
+from omq.spark.options import read_options, spelled, write_options
 
 PLAIN = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
 
@@ -175,9 +175,9 @@ def test_questions_leave_at_once(place: Place, tmp_path: Path) -> None:
 def test_a_process_that_plans_loads_no_store_and_no_tls() -> None:
     """Spark starts several for a query."""
     program = (
-        "import sys\nfrom omq_storage.spark.source import OmqDataSource\n"
+        "import sys\nfrom omq.spark.source import OmqDataSource\n"
         "source = OmqDataSource({'omq.servers': 'h', 'subscribe': 't'})\nsource.reader(source.schema())\n"
-        "unwanted = {'lmdb', 'omq_storage.store', 'omq.protocol.tls', 'omq_storage.spark.columns'}\n"
+        "unwanted = {'lmdb', 'omq_storage.store', 'omq.protocol.tls', 'omq.spark.columns'}\n"
         "sys.exit(', '.join(unwanted & sys.modules.keys()) or 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -194,7 +194,7 @@ def failure(work: Any) -> str:
 
 def sentence(text: str) -> str:
     """What was raised last, of all that Spark shows."""
-    lines = [line for line in text.splitlines() if line.startswith("omq_storage.spark.errors.")]
+    lines = [line for line in text.splitlines() if line.startswith("omq.blocking.errors.")]
     return lines[-1].partition(": ")[2]
 
 
@@ -312,7 +312,7 @@ def test_options_of_a_place_say_it_again() -> None:
         {"omq.servers": "omq://h:3/", "omq.id.variable": "V", "fetchOffset.numRetries": "0"},
     ):
         servers = write_options(given).servers
-        assert write_options(servers.options()).servers == servers
+        assert write_options(spelled(servers)).servers == servers
     assert write_options({"omq.servers": "h", "omq.id.file": "i"}).servers.credentials.id == IdFile("i")
     assert write_options({"omq.servers": "h", "omq.id.variable": "i"}).servers.credentials.id == IdVariable(
         "i"

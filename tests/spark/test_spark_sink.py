@@ -204,7 +204,7 @@ def test_a_stream_into_a_topic(spark: SparkSession, served: Serving, tmp_path: P
 
 DRIVER = """
 import sys
-from omq_storage.spark import local_session
+from omq.spark import local_session
 
 files, address, checkpoint = sys.argv[1:]
 spark = local_session("driver", cores=2)

@@ -15,12 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_helpers import Log, Topic, make_store, rows, spelled
 from spark_server import Serving, serving
 
+from omq.blocking.errors import DataLoss
+from omq.spark.options import read_options
+from omq.spark.schema import usual_schema
+from omq.spark.stream import StreamReader, share
 from omq_storage.blocks import encode
 from omq_storage.levels import Level
-from omq_storage.spark.errors import DataLoss
-from omq_storage.spark.options import read_options
-from omq_storage.spark.schema import usual_schema
-from omq_storage.spark.stream import StreamReader, share
 from omq_storage.store import Store
 
 

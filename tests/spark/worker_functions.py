@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from omq_storage.spark import OmqDataSource
+from omq.spark import OmqDataSource
 
 NOBODY = 65534
 

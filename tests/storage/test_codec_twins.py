@@ -73,7 +73,7 @@ def test_without_the_compiled_codec_the_plain_one_serves(way: str) -> None:
         "import sys\n"
         + ("sys.modules['omq_storage._codec'] = None\n" if way == "not built" else "")
         + "from omq_storage import blocks, codec\n"
-        "import omq.protocol.lines, omq.protocol.dmp_reader, omq.protocol.dmp_writer\n"
+        "import omq.protocol.omq.lines, omq.protocol.dmp.reader, omq.protocol.dmp.writer\n"
         "assert blocks.encode(1, 1, [b'a'], 0).size == 18\n"
         "print(codec.describe())"
     )

@@ -13,23 +13,26 @@ import trio
 from capture_file import Said, Side
 from relay import relaying
 
+from omq import model
 from omq.config import Config
-from omq.protocol import dmp_writer, shortstr, types
-from omq.protocol.amqp_fields import Array, Boolean, Decimal, LongString, Number, NumberType, Table, Void
-from omq.protocol.commands import sexp_of_command
-from omq.protocol.dmp_envelopes import NULL_MESSAGE, Envelope
-from omq.protocol.dmp_head import Head
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.frames import FrameDecoder, FrameType, MessageRun
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.fields import Array, Boolean, Decimal, LongString, Number, NumberType, Table, Void
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope
+from omq.protocol.dmp.head import Head
+from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.handshake import DMP_HEADER, hello
-from omq.protocol.properties import Properties
+from omq.protocol.omq import types
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import FrameDecoder, FrameType, MessageRun
 from omq.server import open_server
 
 PATIENCE_SECONDS = 30
 
 PRICES = b"prices"
 JOBS = "jobs, späte".encode()
-STRONG = types.Persistent(types.Sync.STRONG)
+STRONG = model.Persistent(model.Sync.STRONG)
 
 HEADERS = Table(
     (
@@ -116,17 +119,17 @@ def of_command(command: types.Command, line: bytes) -> dict[str, str]:
                 "omq.topic": shown(topic),
                 "omq.topic.delivery": delivery.value,
                 "omq.topic.persistence": "Transient"
-                if isinstance(persistence, types.Transient)
+                if isinstance(persistence, model.Transient)
                 else f"(Persistent {persistence.sync.value})",
             }
         case types.Subscribe(topic, replay) | types.Get(topic, replay):
             fields |= {"omq.topic": shown(topic)}
             match replay:
-                case types.FromMessage(id):
+                case model.FromMessage(id):
                     fields |= {"omq.replay": f"(From_message {id})", "omq.message.id": str(id)}
-                case types.FromBeginning():
+                case model.FromBeginning():
                     fields |= {"omq.replay": "From_beginning"}
-                case types.FromCurrent():
+                case model.FromCurrent():
                     fields |= {"omq.replay": "From_current"}
         case types.Confirm(n):
             fields |= {"omq.confirm": str(n)}
@@ -341,9 +344,9 @@ async def recorded(store: Path) -> tuple[list[Said], Conversation]:
 async def _speak(open_talk: Callable[[], Awaitable[_Talk]]) -> list[bytes]:
     alice = await open_talk()
     await alice.connect(b"alice")
-    await alice.say(types.Declare(PRICES, types.Delivery.BROADCAST, STRONG))
+    await alice.say(types.Declare(PRICES, model.Delivery.BROADCAST, STRONG))
     await alice.frames(types.Declared)
-    await alice.say(types.Subscribe(PRICES, types.FromCurrent()))
+    await alice.say(types.Subscribe(PRICES, model.FromCurrent()))
     await alice.frames(types.Subscribed)
     bodies = (b"ACME 101.5", b"\xff\x00\n", b"", 'größer "(ACME)"'.encode())
     await alice.say(*(types.Publish(PRICES, body) for body in bodies), types.Confirm(7))
@@ -356,19 +359,19 @@ async def _speak(open_talk: Callable[[], Awaitable[_Talk]]) -> list[bytes]:
 
     bob = await open_talk()
     await bob.connect(b"bob")
-    await bob.say(types.Subscribe(PRICES, types.FromBeginning()))
+    await bob.say(types.Subscribe(PRICES, model.FromBeginning()))
     await bob.frames(types.Subscribed, *(types.Message for _ in bodies))
     await bob.say(types.Unsubscribe(PRICES))
     await bob.frames(types.Unsubscribed)
-    await bob.say(types.Subscribe(PRICES, types.FromMessage(4)))
+    await bob.say(types.Subscribe(PRICES, model.FromMessage(4)))
     await bob.frames(types.Subscribed, types.Message)
     await bob.end()
 
     worker = await open_talk()
     await worker.connect(b"worker")
-    await worker.say(types.Declare(JOBS, types.Delivery.ROUND_ROBIN, types.Transient()))
+    await worker.say(types.Declare(JOBS, model.Delivery.ROUND_ROBIN, model.Transient()))
     await worker.frames(types.Declared)
-    await worker.say(types.Request(JOBS, 1), types.Subscribe(JOBS, types.FromCurrent()))
+    await worker.say(types.Request(JOBS, 1), types.Subscribe(JOBS, model.FromCurrent()))
     await worker.frames(types.Subscribed)
     await alice.say(types.Publish(JOBS, b"one"), types.Publish(JOBS, b"two"))
     await worker.frames(types.Message)
@@ -377,7 +380,7 @@ async def _speak(open_talk: Callable[[], Awaitable[_Talk]]) -> list[bytes]:
     await worker.say(types.Received(JOBS, 2))
 
     put = await alice.lease(types.Put(JOBS))
-    get = await alice.lease(types.Get(PRICES, types.FromMessage(2)))
+    get = await alice.lease(types.Get(PRICES, model.FromMessage(2)))
     into_prices = await alice.lease(types.Put(PRICES))
 
     sink = await open_talk()

@@ -61,7 +61,7 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
 
 def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
-    from omq_storage.spark.session import JavaMissing, check_java
+    from omq.spark.session import JavaMissing, check_java
 
     try:
         check_java()

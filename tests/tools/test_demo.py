@@ -74,7 +74,7 @@ def spark_is_missing() -> str | None:
     for name in ("pyspark", "pyarrow", "matplotlib"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
-    from omq_storage.spark.session import JavaMissing, check_java
+    from omq.spark.session import JavaMissing, check_java
 
     try:
         check_java()

@@ -9,13 +9,15 @@ from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole,
 from dissector_conversation import recorded
 from shark import Unit, failures, listed, needs_tshark, run, units, values
 
-from omq.protocol import dmp_writer, shortstr, types
-from omq.protocol.amqp_fields import Array, Table
-from omq.protocol.dmp_envelopes import Envelope
-from omq.protocol.dmp_head import Head
-from omq.protocol.frames import encode
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.fields import Array, Table
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import Envelope
+from omq.protocol.dmp.head import Head
 from omq.protocol.handshake import DMP_HEADER, REFUSED, hello
-from omq.protocol.properties import Properties
+from omq.protocol.omq import types
+from omq.protocol.omq.frames import encode
 
 pytestmark = needs_tshark
 

@@ -10,9 +10,10 @@ from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole,
 from dissector_conversation import Conversation, recorded
 from shark import Unit, failures, needs_tshark, units
 
-from omq.protocol import dmp_head, dmp_writer
-from omq.protocol.dmp_envelopes import Envelope
-from omq.protocol.dmp_head import Head
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import Envelope
+from omq.protocol.dmp.head import Head
 
 pytestmark = needs_tshark
 

@@ -9,8 +9,8 @@ from dissector_conversation import of_envelope, of_response, shown
 from dmp_recordings import AMQP, DMP, FEEDS, OTHER_VERSION, SINKS, reads, sent
 from shark import Unit, failures, listed, needs_tshark, units
 
-from omq.protocol import shortstr
-from omq.protocol.dmp_reader import EnvelopeReader
+from omq.protocol.amqp import shortstr
+from omq.protocol.dmp.reader import EnvelopeReader
 
 pytestmark = needs_tshark
 

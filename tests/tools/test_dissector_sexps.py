@@ -10,8 +10,8 @@ from dissector_conversation import of_command, shown
 from shark import needs_tshark, units
 from test_commands import GENERATED, OF_ONE_LINE, recorded_of
 
-from omq.protocol.commands import CommandError, parse
 from omq.protocol.handshake import hello
+from omq.protocol.omq.commands import CommandError, parse
 
 pytestmark = needs_tshark
 

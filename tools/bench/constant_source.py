@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from omq_storage.spark.kept import keep_what_is_loaded
+from omq.spark.kept import keep_what_is_loaded
 
 BATCH_OCTETS = 512 << 10
 """Of the values of one record batch: as much as one of a topic that was published in portions."""

@@ -24,16 +24,16 @@ from pyspark.sql import DataFrame, SparkSession
 from systems import Kind
 from workers import BenchFailure
 
+from omq.blocking.places import Place, ServerPlace, StorePlace, Topics
+from omq.blocking.remote import Patience, Server, parse_servers
+from omq.blocking.sinks import Sink
 from omq.client import connect
-from omq.protocol import dmp_writer
+from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import copy
 from omq.replay.meter import Meter
 from omq.replay.plan import make_plan
 from omq.replay.request import Bounds, Request, ToServer
-from omq_storage.spark import local_session
-from omq_storage.spark.options import Place, ServerPlace, StorePlace, Topics
-from omq_storage.spark.remote import Patience, Server, parse_servers
-from omq_storage.spark.sinks import Sink
+from omq.spark import local_session
 
 TOPICS = {"small": (2_000_000, 100), "large": (200_000, 1024)}
 """Messages, and octets of each."""

@@ -5,8 +5,8 @@ from struct import Struct, unpack_from
 from crc32c import crc32c
 from fuzz_checks import TWINS, Target, check_sentence, twin
 
-from omq.protocol import dmp_writer
-from omq.protocol.frames import take_messages
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.omq.frames import take_messages
 from omq_storage.blocks import Block, encode, merge, pack, unpack
 from omq_storage.errors import DamagedBlock, NewerFormat
 

@@ -12,11 +12,14 @@ from struct import pack
 from threading import Thread
 from typing import Any
 
-from omq.protocol import dmp_head, dmp_reader, dmp_writer, frames, lines
-from omq.protocol.amqp_fields import LongString, Table
-from omq.protocol.dmp_head import Head
-from omq.protocol.frames import MessageRun
-from omq.protocol.properties import Properties
+from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import reader as dmp_reader
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.head import Head
+from omq.protocol.omq import frames, lines
+from omq.protocol.omq.frames import MessageRun
 from omq_storage import plain
 from omq_storage.batches import Bodies, joined
 

@@ -2,8 +2,10 @@
 
 from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
 
-from omq.protocol import amqp_fields, dmp_head, dmp_producer, dmp_responses, dmp_writer, handshake, properties
-from omq.protocol.amqp_fields import (
+from omq.protocol import handshake
+from omq.protocol.amqp import fields as amqp_fields
+from omq.protocol.amqp import properties
+from omq.protocol.amqp.fields import (
     Array,
     Boolean,
     ByteArray,
@@ -14,11 +16,17 @@ from omq.protocol.amqp_fields import (
     Table,
     Void,
 )
-from omq.protocol.dmp_client import ClientDialogue, DialogueError, Purpose, Received
-from omq.protocol.dmp_envelopes import Envelope, EnvelopeBatch, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp_head import MAX_HEAD, PLAIN_HEAD, Head
-from omq.protocol.dmp_reader import EnvelopeReader
-from omq.protocol.dmp_server import (
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp import producer as dmp_producer
+from omq.protocol.dmp import responses as dmp_responses
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose, Received
+from omq.protocol.dmp.envelopes import Envelope, EnvelopeBatch, EnvelopeError, EnvelopeRun
+from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD, Head
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.dmp.server import (
     Close,
     FeedReady,
     LeaseShown,
@@ -29,9 +37,7 @@ from omq.protocol.dmp_server import (
     ServerEvent,
     SinkReady,
 )
-from omq.protocol.dmp_server import Refused as LeaseRefused
-from omq.protocol.properties import Properties
-from omq.protocol.shortstr import FieldError
+from omq.protocol.dmp.server import Refused as LeaseRefused
 
 # -- the dialogue -------------------------------------------------------------------------------------------
 

@@ -2,28 +2,25 @@
 
 from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
 
-from omq.protocol import frames, handshake, sexp, times, topics
-from omq.protocol.commands import CommandError, parse, sexp_of_command
-from omq.protocol.converters import ConversionError
-from omq.protocol.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.lines import LineReader, Parsed, PublishRun, Refused, TooLong
-from omq.protocol.sexp import Sexp, SexpError
-from omq.protocol.types import (
+from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo
+from omq.protocol import handshake
+from omq.protocol.omq import frames, sexp, times, topics
+from omq.protocol.omq.commands import CommandError, parse, sexp_of_command
+from omq.protocol.omq.converters import ConversionError
+from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
+from omq.protocol.omq.lines import LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.omq.sexp import Sexp, SexpError
+from omq.protocol.omq.types import (
     Ack,
     Command,
     Confirmed,
     Declared,
     Deleted,
-    Delivery,
     Error,
     Frame,
     Leased,
-    Persistent,
     Ping,
     Subscribed,
-    Sync,
-    Topic,
-    TopicInfo,
     TopicList,
     Unsubscribed,
 )

@@ -1,0 +1,1 @@
+"""A synchronous client, with plain sockets: stored blocks in bulk, and sinks."""

@@ -1,0 +1,100 @@
+"""Blocks out of a store of this machine, also while a server writes it. Never over a network file system."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from omq.blocking.access import HOLE, Gap, StoredTopic, why_unreadable
+from omq.blocking.errors import UnknownTopic
+from omq.model import BlockInfo
+from omq_storage.blocks import Block
+from omq_storage.catalogue import TopicRecord
+from omq_storage.errors import DamagedBlock
+from omq_storage.levels import Level
+from omq_storage.reader import opened
+from omq_storage.records import Extent
+
+T = TypeVar("T")
+
+
+class LocalStore:
+    """See `omq.blocking.access.Access`. The store stays open in this process when this is closed."""
+
+    shows_all = True
+
+    def __init__(self, path: str) -> None:
+        """Raises omq_storage.errors.StoreError."""
+        self._reader = opened(Path(path))
+        self._levels: dict[int, Level] = {}
+
+    def __enter__(self) -> "LocalStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topics(self) -> dict[str, StoredTopic]:
+        found: dict[str, StoredTopic] = {}
+        for record in self._reader.topics():
+            try:
+                name = record.name.decode()
+            except UnicodeDecodeError:
+                continue
+            found[name] = self._topic(record, name)
+        return found
+
+    def _topic(self, record: TopicRecord, name: str) -> StoredTopic:
+        problem = why_unreadable(record.delivery, record.persistence)
+        extent = Extent() if problem else self._reader.extent(_level(record), record.id)
+        next_id = max(1, extent.next, record.resume)
+        first = extent.first if extent.messages else next_id
+        self._levels[record.id] = _level(record)
+        return StoredTopic(record.id, name, first, next_id, extent.bytes, problem)
+
+    def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
+        found = self._reader.blocks(self._level_of(topic), topic.id, message, 1)
+        if not found or found[0].first >= end:
+            return None
+        return BlockInfo(found[0].first, found[0].count, found[0].time, found[0].bytes)
+
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+    ) -> Iterator[T | Gap]:
+        level = self._level_of(topic)
+        position = start
+        while position < end:
+            try:
+                for messages, made in self._reader.use(level, topic.id, range(position, end), use):
+                    if messages.start > position:
+                        yield Gap(position, messages.start - 1, self._why_gone(level, topic, position))
+                    yield made
+                    position = messages.stop
+                last, why = end - 1, None
+            except DamagedBlock as damaged:
+                last, why = damaged.first - 1, None
+                if damaged.first <= position:
+                    last = max(position, damaged.last or damaged.first)
+                    why = f"the store is damaged there ({damaged.why})"
+            if position < end:
+                last = min(last, end - 1)
+                yield Gap(position, last, why or self._why_gone(level, topic, position))
+                position = last + 1
+
+    def _why_gone(self, level: Level, topic: StoredTopic, message: int) -> str:
+        extent = self._reader.extent(level, topic.id)
+        if extent.messages and message >= extent.first:
+            return HOLE
+        return "they are no longer kept"
+
+    def _level_of(self, topic: StoredTopic) -> Level:
+        if topic.id not in self._levels:
+            self._levels.update({record.id: _level(record) for record in self._reader.topics()})
+        try:
+            return self._levels[topic.id]
+        except KeyError:
+            raise UnknownTopic(f"The topic {topic.name!r} was deleted.") from None
+
+
+def _level(record: TopicRecord) -> Level:
+    """The names of the sync levels are those of their environments; a transient topic is in none of them."""
+    return Level.WEAK if record.persistence == "Transient" else Level(record.persistence.lower())

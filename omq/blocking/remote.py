@@ -1,0 +1,394 @@
+"""Blocks over the omq port: Topics, Blocks and Fetch (docs/PROTOCOL.md), with plain sockets."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import TypeVar
+
+from omq.blocking.access import Gap, StoredTopic, why_unreadable
+from omq.blocking.credentials import NO_CREDENTIALS, Credentials
+from omq.blocking.errors import DataLoss, OmqError, Refused, Unreachable
+from omq.blocking.network import Address, ConnectionLost, Security, in_our_words, open_wire
+from omq.model import BlockInfo, TopicInfo, Transient
+from omq.protocol import handshake
+from omq.protocol.handshake import VERSION_ONE
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import (
+    Ack,
+    BlockList,
+    Blocks,
+    Command,
+    Connect,
+    Error,
+    Fetch,
+    Frame,
+    Leased,
+    Ping,
+    Put,
+    StoredBlock,
+    TopicList,
+    Topics,
+)
+from omq_storage.blocks import Block, unpack_sent
+from omq_storage.errors import DamagedBlock
+
+log = logging.getLogger("omq.spark")
+
+DEFAULT_PORT = 7730
+
+IDLE_SECONDS = 30.0
+"""A connection that was not used for so long is made anew."""
+
+_HEADER = Struct(">IB")
+_LONGEST = 1 << 31
+_GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
+
+_UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
+_PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
+"""How Errors begin that another connection, or a later one, may not get."""
+
+_NO_TOPIC = (b": there is no such topic", b": the topic was deleted")
+
+T = TypeVar("T")
+
+
+def parse_servers(text: str) -> tuple[Address, ...]:
+    """The addresses in `HOST:PORT,HOST:PORT`, or with TLS in `omqs://HOST:PORT,omqs://HOST:PORT`; an IPv6
+    address stands in brackets.
+
+    Raises ValueError, whose text never has a word of what may be a secret.
+    """
+    if "@" in text:
+        raise ValueError("an address has the form HOST:PORT or omqs://HOST:PORT; who asks stands elsewhere")
+    found = tuple(_address(part.strip()) for part in text.split(","))
+    if len({address.tls for address in found}) > 1:
+        # Whoever keeps us from the one with TLS would be told everything at the other.
+        raise ValueError("all addresses must be of the form omqs://HOST:PORT, or none")
+    return found
+
+
+def _address(text: str) -> Address:
+    match = re.fullmatch(r"(?:omq(s?)://)?(?:\[([^\]]+)\]|([^:\[\]/]+))(?::([0-9]{1,5}))?/?", text)
+    port = int(match[4]) if match and match[4] else DEFAULT_PORT
+    if match is None or not 0 < port < 1 << 16:
+        raise ValueError(f"{text!r} is no address of the form HOST:PORT or omqs://HOST:PORT")
+    return Address(match[2] or match[3], port, match[1] == "s")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a server that is gone is tried again, and how long apart."""
+
+    retries: int = 3
+    seconds: float = 1.0
+
+    def last(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns in the end. Raises Unreachable, and what else it raises."""
+        for left in range(self.retries, -1, -1):
+            try:
+                return attempt()
+            except ConnectionLost as lost:
+                if not left:
+                    raise Unreachable(f"{lost} ({self.retries + 1} attempts)") from lost
+                log.warning("%s; trying again", lost)
+                time.sleep(self.seconds)
+        raise AssertionError("the last attempt returns or raises")
+
+
+class Server:
+    """See `omq.blocking.access.Access`."""
+
+    def __init__(
+        self,
+        addresses: tuple[Address, ...],
+        patience: Patience,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
+        self._addresses = addresses
+        self._patience = patience
+        self._credentials = credentials
+        self.shows_all = credentials.id is None
+        self._connection: Connection | None = None
+        self._used = 0.0
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; the next call makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def connected(self) -> "Connection":
+        """The connection, made where there is none. Raises ConnectionLost, Refused and BadOptions."""
+        now = time.monotonic()
+        if self._connection is not None and now - self._used > IDLE_SECONDS:
+            # Its pings were not answered meanwhile.
+            self.close()
+        self._used = now
+        if self._connection is None:
+            self._connection = connect(self._addresses, self._credentials)
+        return self._connection
+
+    def _ask(self, ask: "Callable[[Connection], T]") -> T:
+        def attempt() -> T:
+            try:
+                return ask(self.connected())
+            except ConnectionLost:
+                self.close()
+                raise
+
+        return self._patience.last(attempt)
+
+    def topics(self) -> dict[str, StoredTopic]:
+        found: dict[str, StoredTopic] = {}
+        for info in self._ask(lambda connection: connection.topics()):
+            try:
+                name = info.topic.decode()
+            except UnicodeDecodeError:
+                continue
+            persistence = "Transient" if isinstance(info.persistence, Transient) else "Persistent"
+            problem = why_unreadable(info.delivery.value, persistence)
+            first = info.first if info.messages else info.last + 1
+            found[name] = StoredTopic(info.id, name, max(1, first), info.last + 1, info.bytes, problem)
+        return found
+
+    def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
+        # Asked for one message first, because the answer for a range lists all blocks of it.
+        for count in (1, end - message):
+            found = self._ask(partial(Connection.blocks, topic=topic.name, first=message, count=count))
+            if found:
+                return found[0]
+        return None
+
+    def fetch(
+        self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
+    ) -> Iterator[T | Gap]:
+        position = start
+        failures = 0
+        while position < end:
+            try:
+                for found in self.connected().fetch(topic, position, end):
+                    failures = 0
+                    if isinstance(found, Gap):
+                        position = found.last + 1
+                        yield found
+                    else:
+                        messages = range(position, min(end, found.next))
+                        position = messages.stop
+                        yield use(found, messages)
+            except ConnectionLost as lost:
+                self.close()
+                failures += 1
+                if failures > self._patience.retries:
+                    raise Unreachable(
+                        f"{lost} ({failures} attempts); message {position} of {topic.name!r} was to be read."
+                    ) from lost
+                log.warning("%s; reading %r on from message %d", lost, topic.name, position)
+                time.sleep(self._patience.seconds)
+
+
+def connect(addresses: tuple[Address, ...], credentials: Credentials) -> "Connection":
+    """A connection to the first of these that answers. Raises ConnectionLost, Refused and BadOptions."""
+    problems = []
+    for address in addresses:
+        try:
+            return Connection(address, credentials)
+        except ConnectionLost as lost:
+            problems.append(str(lost))
+    raise ConnectionLost("; ".join(problems))
+
+
+class Connection:
+    """One connection, made and introduced. Methods raise ConnectionLost, and Refused for the server's no."""
+
+    def __init__(self, address: Address, credentials: Credentials) -> None:
+        """Raises BadOptions too, for files that cannot be used."""
+        self.address = address
+        self._credentials = credentials
+        self._broke = f"The connection to {address} broke"
+        self.security = Security(credentials.context(), address.host) if address.tls else None
+        """With which its sinks connect too."""
+        id = credentials.read_id()
+        with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
+            self._wire = open_wire(address.host, address.port, self.security)
+        try:
+            self._greet()
+            self._wire.be_patient()
+            self._say(Connect(VERSION_ONE, id))
+        except BaseException:  # Ctrl-C, too
+            self.close()
+            raise
+
+    def _greet(self) -> None:
+        self._send(handshake.hello())
+        try:
+            answer = bytes(self._receive(handshake.LENGTH))
+        except ConnectionLost as lost:
+            if self.address.tls:
+                raise
+            raise ConnectionLost(f"{lost} at once; if it wants TLS, it is omqs://{self.address}") from lost
+        if answer != handshake.ACCEPTED:
+            raise Refused(
+                f"{self.address} is no omq server of version {VERSION_ONE}: it answered {answer!r}."
+            )
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def peer(self) -> tuple[str, int]:
+        """The host and port it went to: a lease is good there."""
+        return self._wire.peer()
+
+    def topics(self) -> tuple[TopicInfo, ...]:
+        self._say(Topics())
+        answer = self._answer()
+        if not isinstance(answer, TopicList):
+            raise self._unexpected(answer)
+        return answer.topics
+
+    def blocks(self, topic: str, first: int, count: int) -> tuple[BlockInfo, ...]:
+        self._say(Blocks(topic.encode(), first, count))
+        answer = self._answer()
+        if not isinstance(answer, BlockList):
+            raise self._unexpected(answer)
+        return answer.blocks
+
+    def put(self, topic: bytes) -> bytes:
+        """A lease for a sink."""
+        self._say(Put(topic))
+        while isinstance(answer := self._frame(), Error):
+            # News of an earlier sink, which was told itself, may stand before it.
+            if not answer.text.startswith(b"Sink "):
+                raise self._refusal(answer)
+            log.warning("%s said: %s", self.address, answer.text.decode("utf-8", "backslashreplace"))
+        if not isinstance(answer, Leased):
+            raise self._unexpected(answer)
+        return answer.lease
+
+    def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
+        """All messages from `start` to before `end`, in blocks and gaps: the first of the blocks may begin
+        before, and the last may end behind. Give the iterator up only together with the connection.
+        """
+        name = topic.name.encode()
+        self._say(Fetch(name, start, end - start))
+        position = start
+        while True:
+            answer = self._frame()
+            if isinstance(answer, Error):
+                gap = _gap(name, answer.text)
+                if gap is None:
+                    if answer.text.endswith(_NO_TOPIC):
+                        raise DataLoss(f"The topic {topic.name!r} was deleted.")
+                    raise self._refusal(answer)
+                if gap.first != position:
+                    raise ConnectionLost(f"{self.address} told of a gap at {gap.first} instead of {position}")
+                yield gap
+                position = gap.last + 1
+                continue
+            if not isinstance(answer, StoredBlock):
+                raise self._unexpected(answer)
+            try:
+                block = unpack_sent(answer.value)
+            except DamagedBlock as damaged:
+                raise ConnectionLost(
+                    f"{self.address} sent a block that arrived damaged: {damaged}"
+                ) from damaged
+            if block.topic != topic.id:
+                raise DataLoss(f"The topic {topic.name!r} was deleted, and is another one now.")
+            if not block.count:
+                break
+            if not block.first <= position < block.next:
+                raise ConnectionLost(f"{self.address} sent message {block.first} instead of {position}")
+            yield block
+            position = block.next
+        if position < end:
+            yield Gap(position, end - 1, "the server has no such messages")
+
+    # -- octets --------------------------------------------------------------------------------------------
+
+    def _say(self, command: Command) -> None:
+        self._send(sexp_of_command(command) + b"\n")
+
+    def _answer(self) -> Frame:
+        answer = self._frame()
+        if isinstance(answer, Error):
+            raise self._refusal(answer)
+        return answer
+
+    def _frame(self) -> Frame:
+        """The next frame that is no ping."""
+        while True:
+            header = self._receive(_HEADER.size)
+            length, kind = _HEADER.unpack(header)
+            if not 1 <= length < _LONGEST:
+                raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
+            payload = self._receive(length - 1)
+            if kind == FrameType.BLOCK:
+                return StoredBlock(memoryview(payload).toreadonly())
+            try:
+                (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
+            except FrameError as error:
+                raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
+            if isinstance(frame, Ping):
+                self._say(Ack(time.time_ns() // 1000))
+                continue
+            if isinstance(frame, MessageRun):
+                raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
+            return frame
+
+    def _send(self, octets: bytes) -> None:
+        with in_our_words(self._broke):
+            try:
+                self._wire.send(octets)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # what was said before it was closed may tell why, and is read next
+
+    def _receive(self, count: int) -> bytearray:
+        """Exactly so many octets."""
+        received = bytearray(count)
+        with memoryview(received) as rest, in_our_words(self._broke):
+            at = 0
+            while at < count:
+                read = self._wire.receive(rest[at:])
+                if not read:
+                    raise ConnectionLost(f"The server {self.address} closed the connection")
+                at += read
+        return received
+
+    def _unexpected(self, answer: Frame) -> ConnectionLost:
+        return ConnectionLost(
+            f"{self.address} answered with a {type(answer).__name__} that was not asked for"
+        )
+
+    def _refusal(self, error: Error) -> OmqError:
+        text = error.text.decode("utf-8", "backslashreplace")
+        # What a connection is closed with is told to nobody in particular, and another one may do better.
+        if text.startswith(_PASSING) or text.endswith("while others wait for its memory"):
+            return ConnectionLost(f"The server {self.address} said: {text}")
+        if error.text == _UNKNOWN_CLIENT:
+            id = self._credentials.id
+            if id is None:
+                return Refused(
+                    f"The server {self.address} asks who we are, and no name and secret are given."
+                )
+            return Refused(f"The server {self.address} has no client with the name and secret in {id}.")
+        return Refused(f"The server {self.address} said: {text}")
+
+
+def _gap(name: bytes, text: bytes) -> Gap | None:
+    start = sentence("Fetch", name, "")
+    match = _GONE.fullmatch(text, len(start)) if text.startswith(start) else None
+    if match is None:
+        return None
+    return Gap(int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))

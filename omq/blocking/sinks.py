@@ -1,0 +1,141 @@
+"""Messages to topics over DMP, confirmed, with plain sockets (docs/PROTOCOL.md, "DMP").
+
+Every message names its producer and its number, so that what is in doubt is sent again without being stored
+again.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from typing import assert_never
+
+from omq.blocking.errors import Refused, Unreachable
+from omq.blocking.network import ConnectionLost, in_our_words, open_wire
+from omq.blocking.remote import Patience, Server
+from omq.protocol.dmp.client import (
+    Answered,
+    ClientDialogue,
+    ClientEvent,
+    Declined,
+    DialogueError,
+    Greeted,
+    HeaderDeclined,
+    Purpose,
+    Ready,
+    Received,
+)
+
+log = logging.getLogger("omq.spark")
+
+_READ_OCTETS = 4096
+_STORED = re.compile(rb"\b([0-9]+) messages stored\b")
+
+
+def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, count: int) -> None:
+    """Send `count` envelopes to a topic, and wait until they are as safe as it declares.
+
+    When the server is lost they are sent again, as often as `patience` has it. Raises Unreachable and
+    Refused.
+    """
+    failures = 0
+    while True:
+        try:
+            return _send(server, topic, envelopes, count)
+        except ConnectionLost as lost:
+            server.close()
+            failures += 1
+            if failures > patience.retries:
+                shown = topic.decode("utf-8", "backslashreplace")
+                raise Unreachable(
+                    f"{lost} ({failures} attempts); {count} messages for {shown!r} may not be stored."
+                ) from lost
+            log.warning("%s; sending %d messages again", lost, count)
+            time.sleep(patience.seconds)
+
+
+def _send(server: Server, topic: bytes, envelopes: bytes, count: int) -> None:
+    """Raises ConnectionLost and Refused."""
+    with Sink(server, topic) as sink:
+        sink.send(envelopes)
+        sink.finish(count)
+
+
+class Sink:
+    """One sink, open from here on. Leaving its block closes it; what was not confirmed is in doubt then.
+
+    Methods raise ConnectionLost and Refused.
+    """
+
+    def __init__(self, server: Server, topic: bytes) -> None:
+        principal = server.connected()
+        lease = principal.put(topic)
+        host, port = principal.peer()
+        self._address = principal.address
+        self._broke = f"The connection of a sink to {self._address} broke"
+        self._shown = topic.decode("utf-8", "backslashreplace")
+        self._dialogue = ClientDialogue(lease, Purpose.SINK)
+        self._cut = False
+        with in_our_words(self._broke):
+            self._wire = open_wire(host, port, principal.security)
+        self._wire.be_patient()
+        self.send(self._dialogue.start())
+
+    def __enter__(self) -> "Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wire.close()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server has closed it: `finish` tells why."""
+        return self._cut
+
+    def send(self, envelopes: bytes) -> None:
+        """Send envelopes. Where the server has closed the sink this does nothing: `finish` tells why."""
+        if self._cut:
+            return
+        with in_our_words(self._broke):
+            try:
+                self._wire.send(envelopes)
+            except (BrokenPipeError, ConnectionResetError):
+                log.debug("%s closed a sink early, and may say why", self._address)
+                self._cut = True
+
+    def finish(self, count: int) -> None:
+        """Wait until all that was sent, `count` messages, is as safe as its topic declares."""
+        try:
+            with in_our_words(self._broke):
+                try:
+                    self._wire.finish()
+                except OSError:
+                    self._cut = True
+                for event in self._events():
+                    if self._is_the_end(event, count):
+                        return
+        except DialogueError as error:
+            raise Refused(f"The server {self._address} does not speak DMP: {error}.") from error
+        raise ConnectionLost(f"The server {self._address} closed a sink without an answer")
+
+    def _events(self) -> Iterator[ClientEvent]:
+        room = memoryview(bytearray(_READ_OCTETS))
+        while count := self._wire.receive(room):
+            yield from self._dialogue.feed(bytes(room[:count]))
+
+    def _is_the_end(self, event: ClientEvent, count: int) -> bool:
+        match event:
+            case Greeted() | Ready():
+                return False
+            case Answered(response) | Declined(response):
+                stored = _STORED.search(response.words)
+                if response.ok and stored is not None and int(stored[1]) == count:
+                    return True
+                words = response.words.decode("utf-8", "backslashreplace")
+                raise Refused(
+                    f"The server {self._address} said of a sink to {self._shown!r}: {response.code} {words}"
+                )
+            case HeaderDeclined() | Received():
+                raise Refused(f"The server {self._address} does not speak DMP.")
+            case _:
+                assert_never(event)

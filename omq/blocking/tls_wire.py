@@ -1,0 +1,59 @@
+"""TLS on a socket that blocks."""
+
+import socket
+import ssl
+from contextlib import suppress
+
+from omq.blocking.network import PlainWire
+from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+
+PIECE_OCTETS = 4 * RECORD_OCTETS
+"""About how much is encrypted and sent at once."""
+
+READ_OCTETS = 256 << 10
+"""The most that is decrypted at once."""
+
+AROUND_OCTETS = 1 << 10
+"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+
+
+class TlsWire(PlainWire):
+    """TLS on a socket. The standard library's own cannot end one direction and go on with the other."""
+
+    def __init__(self, connected: socket.socket, context: ssl.SSLContext, name: str) -> None:
+        """Shakes hands with a server that has a certificate for this name. Raises OSError and TlsError."""
+        super().__init__(connected)
+        self._engine = TlsEngine(context, server_name=name)
+        try:
+            while not self._engine.shake_hands():
+                self._flush()
+                self._engine.feed(connected.recv(RECORD_OCTETS))
+        except TlsError:
+            with suppress(OSError):
+                self._flush()  # why, for the server
+            raise
+        self._flush()
+
+    def send(self, octets: bytes) -> None:
+        with memoryview(octets) as left:
+            for start in range(0, len(left), RECORD_OCTETS):
+                if self._engine.write(left[start : start + RECORD_OCTETS]) >= PIECE_OCTETS:
+                    self._flush()
+        self._flush()
+
+    def receive(self, room: memoryview) -> int:
+        wanted = min(len(room), READ_OCTETS)
+        while (data := self._engine.read(wanted)) is None:
+            self._engine.feed(self.socket.recv(wanted + AROUND_OCTETS))
+        room[: len(data)] = data
+        return len(data)
+
+    def finish(self) -> None:
+        # With `close_notify`, which nobody on the way can say for us. The socket need not say it too.
+        self._engine.finish()
+        self._flush()
+
+    def _flush(self) -> None:
+        octets = self._engine.outgoing()
+        if octets:
+            self.socket.sendall(octets)

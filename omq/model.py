@@ -1,0 +1,108 @@
+"""The domain types: topics, what they promise, and where reading begins. No protocol owns them.
+
+The OCaml types of the omq text have the same names; `omq.protocol.omq` reads and writes them as sexps. A
+topic's name is octets, and need not be UTF-8.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+MAX_TOPIC_OCTETS = 255
+"""The longest topic name. The shortest has one octet."""
+
+DEFAULT_MAX_BODY = 64 * 2**20
+"""Octets: the longest body of a message unless a configuration says otherwise."""
+
+
+class Delivery(Enum):
+    """`Delivery.t`: who gets a message. The values are the OCaml constructors."""
+
+    BROADCAST = "Broadcast"
+    ROUND_ROBIN = "Round_robin"
+
+
+class Sync(Enum):
+    """`Sync.t`: how safe a persistent message is before it is sent on."""
+
+    STRONG = "Strong"
+    WEAK = "Weak"
+    ASYNC = "Async"
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """`Persistence.Persistent`: kept on disk, with a sync level."""
+
+    sync: Sync
+
+
+@dataclass(frozen=True, slots=True)
+class Transient:
+    """`Persistence.Transient`: kept in memory only."""
+
+
+Persistence = Persistent | Transient
+
+
+@dataclass(frozen=True, slots=True)
+class FromBeginning:
+    """`Replay.From_beginning`: every message kept, then live."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromMessage:
+    """`Replay.From_message`: from this message id on, itself included, then live."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCurrent:
+    """`Replay.From_current`: live messages only."""
+
+
+Replay = FromBeginning | FromMessage | FromCurrent
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`Topic.t`: a topic's id (0..2^31-1) and its name."""
+
+    id: int
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One record of the Topics frame. `first` and `last` are 0 while the topic has never had a message."""
+
+    id: int
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+    messages: int
+    bytes: int
+    first: int
+    last: int
+    subscribers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """One record of the Blocks frame."""
+
+    first: int
+    count: int
+    time: int
+    """Microseconds since the epoch, of the first message."""
+    bytes: int
+    """Octets of the stored value: the payload of its Block frame."""
+
+
+def check_topic(name: bytes) -> str | None:
+    """Why `name` cannot name a topic, or None if it can: a topic's name has 1 to 255 octets."""
+    if not name:
+        return "the topic's name is empty"
+    if len(name) > MAX_TOPIC_OCTETS:
+        return f"the topic's name has {len(name)} octets, more than {MAX_TOPIC_OCTETS}"
+    return None

@@ -1,0 +1,1 @@
+"""What DMP and AMQP 0-9 share on the wire: field tables, properties, short strings."""

@@ -1,0 +1,264 @@
+"""AMQP field tables: names with typed values, as in the property `headers` of a message.
+
+A table is `u32 length | entries`, an entry `short string name | u8 type | value`; numbers are big-endian.
+Source: 6-DMP, "Message envelope and format" (properties are in AMQP's format); AMQP 0-9, "Field Tables".
+OpenAMQ writes the types S, I, D, T and F only. The others are those of AMQP 0-9-1 as its brokers and clients
+use them, which for `s` and `l` is not as its specification has them: `s` is a signed 16-bit number here, and
+`l` a signed 64-bit one.
+
+Values remember their type, names their order and repetition, so that a table that was read is written with
+the same octets again (a boolean other than 0 or 1 and the odd bits of a NaN apart).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct, error
+from typing import assert_never
+
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.shortstr import FieldError
+
+MAX_NESTING = 32
+"""How deep tables and arrays may stand in one another, the outermost counted."""
+
+_LONGEST_PLACE = 200
+
+_U32 = Struct(">I")
+_DECIMAL = Struct(">BI")
+
+
+class NumberType(Enum):
+    """What a `Number` is on the wire; the value is the octet that says so, as a letter."""
+
+    INT8 = "b"
+    UINT8 = "B"
+    INT16 = "s"
+    INT16_OF_SPECIFICATION = "U"
+    UINT16 = "u"
+    INT32 = "I"
+    UINT32 = "i"
+    INT64 = "l"
+    INT64_OF_SPECIFICATION = "L"
+    FLOAT32 = "f"
+    FLOAT64 = "d"
+    TIMESTAMP = "T"
+    """Seconds since the epoch, unsigned 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that fills a fixed number of octets; `value` is a float for the two FLOATs alone."""
+
+    type: NumberType
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """Type `t`."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """Type `D`: `value` (unsigned, 32 bits) divided by ten to the power of `scale` (0 to 255)."""
+
+    scale: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class LongString:
+    """Type `S`. OpenAMQ ends these with an octet 0 that their length counts: it is one of the octets here."""
+
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ByteArray:
+    """Type `x`."""
+
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """Type `V`: there, without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Type `A`."""
+
+    values: "tuple[Value, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Type `F`, and what `headers` is: names of 0 to 255 octets, as on the wire in order and repetition."""
+
+    entries: "tuple[tuple[bytes, Value], ...]" = ()
+
+
+Value = Number | Boolean | Decimal | LongString | ByteArray | Void | Array | Table
+
+_NUMBERS = {
+    ord(kind.value): (kind, Struct(shape))
+    for kind, shape in {
+        NumberType.INT8: ">b",
+        NumberType.UINT8: ">B",
+        NumberType.INT16: ">h",
+        NumberType.INT16_OF_SPECIFICATION: ">h",
+        NumberType.UINT16: ">H",
+        NumberType.INT32: ">i",
+        NumberType.UINT32: ">I",
+        NumberType.INT64: ">q",
+        NumberType.INT64_OF_SPECIFICATION: ">q",
+        NumberType.FLOAT32: ">f",
+        NumberType.FLOAT64: ">d",
+        NumberType.TIMESTAMP: ">Q",
+    }.items()
+}
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read_table(data: bytes, at: int, end: int, what: str = "the table") -> tuple[Table, int]:
+    """The table whose length stands at `data[at]`, and where it is over; it must be by `end`.
+
+    Raises `FieldError` when it is cut, when its entries do not fill it exactly, when a type is not known or
+    when it is nested more than `MAX_NESTING` deep.
+    """
+    return _table(data, at, end, what, MAX_NESTING)
+
+
+def _table(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Table, int]:
+    at, table_end = _counted(data, at, end, what, levels)
+    entries: list[tuple[bytes, Value]] = []
+    while at < table_end:
+        name, at = shortstr.read(data, at, table_end, f"a name in {what}")
+        value, at = _value(data, at, table_end, f"{shown(name)} in {_cut(what)}", levels)
+        entries.append((name, value))
+    return Table(tuple(entries)), table_end
+
+
+def _array(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Array, int]:
+    at, array_end = _counted(data, at, end, what, levels)
+    values: list[Value] = []
+    while at < array_end:
+        value, at = _value(data, at, array_end, f"a value of {_cut(what)}", levels)
+        values.append(value)
+    return Array(tuple(values)), array_end
+
+
+def _counted(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[int, int]:
+    """Where the contents of a table or an array begin and end."""
+    if not levels:
+        raise FieldError(f"tables are nested more than {MAX_NESTING} deep")
+    return _long(data, at, end, what)
+
+
+def _long(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
+    """Where octets begin and end that a u32 at `data[at]` counts."""
+    start = _room(at, _U32.size, end, what)
+    (length,) = _U32.unpack_from(data, at)
+    if length > end - start:
+        raise FieldError(f"{what} has {end - start} of its {length} octets")
+    return start, start + length
+
+
+def _room(at: int, size: int, end: int, what: str) -> int:
+    """Where something of `size` octets at `at` is over."""
+    if end - at < size:
+        raise FieldError(f"{what} has {end - at} of its {size} octets")
+    return at + size
+
+
+def _value(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Value, int]:
+    """The value whose type stands at `data[at]`, and where it is over."""
+    after = _room(at, 1, end, f"the type of {what}")
+    kind = data[at]
+    at = after
+    if kind in _NUMBERS:
+        number, shape = _NUMBERS[kind]
+        after = _room(at, shape.size, end, what)
+        return Number(number, shape.unpack_from(data, at)[0]), after
+    match chr(kind):
+        case "S":
+            start, after = _long(data, at, end, what)
+            return LongString(data[start:after]), after
+        case "x":
+            start, after = _long(data, at, end, what)
+            return ByteArray(data[start:after]), after
+        case "t":
+            after = _room(at, 1, end, what)
+            return Boolean(data[at] != 0), after
+        case "D":
+            after = _room(at, _DECIMAL.size, end, what)
+            return Decimal(*_DECIMAL.unpack_from(data, at)), after
+        case "V":
+            return Void(), at
+        case "A":
+            return _array(data, at, end, what, levels - 1)
+        case "F":
+            return _table(data, at, end, what, levels - 1)
+        case _:
+            raise FieldError(f"{what} has the type {kind:#04x}, which is not known here")
+
+
+def _cut(what: str) -> str:
+    """What an error calls something that others are in: not all around it, when that is much."""
+    return what if len(what) <= _LONGEST_PLACE else what[: _LONGEST_PLACE - 3] + "..."
+
+
+def shown(name: bytes) -> str:
+    """A name for an error's text, cut off when long."""
+    return repr(name if len(name) <= 40 else name[:37] + b"...")[1:]
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+def table_octets(table: Table) -> bytes:
+    """The table with its length before it.
+
+    Raises `FieldError` for a name above 255 octets and for a number that its type cannot hold.
+    """
+    parts: list[bytes] = []
+    for name, value in table.entries:
+        parts += (shortstr.write(name, "a name in a table"), _value_octets(value))
+    return _with_length(b"".join(parts))
+
+
+def _value_octets(value: Value) -> bytes:
+    match value:
+        case Number(kind, number):
+            try:
+                return kind.value.encode() + _NUMBERS[ord(kind.value)][1].pack(number)
+            except (error, OverflowError) as problem:
+                raise FieldError(f"{number} is no {kind.name}") from problem
+        case Boolean(truth):
+            return b"t%c" % truth
+        case Decimal(scale, digits):
+            try:
+                return b"D" + _DECIMAL.pack(scale, digits)
+            except error as problem:
+                raise FieldError(f"{digits} at scale {scale} is no decimal") from problem
+        case LongString(octets):
+            return b"S" + _with_length(octets)
+        case ByteArray(octets):
+            return b"x" + _with_length(octets)
+        case Void():
+            return b"V"
+        case Array(values):
+            return b"A" + _with_length(b"".join(map(_value_octets, values)))
+        case Table():
+            return b"F" + table_octets(value)
+        case _:
+            assert_never(value)
+
+
+def _with_length(octets: bytes) -> bytes:
+    return _U32.pack(len(octets)) + octets

@@ -1,0 +1,171 @@
+"""The fourteen properties of a message: sixteen flags that say which are there, then these, in their order.
+
+Source: 6-DMP, "Message envelope and format" (header flags and properties in AMQP's format). As OpenAMQ puts
+them on the wire: one flag word, content-type its highest bit; the lowest two bits mean nothing and are 0.
+"""
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import lru_cache
+from struct import Struct, error
+from typing import assert_never
+
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.fields import Table, read_table, table_octets
+from omq.protocol.amqp.shortstr import FieldError
+
+NO_PROPERTIES = b"\x00\x00"
+"""The octets of `Properties()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Each property, or None where it is absent; one that is there but empty is something else.
+
+    `delivery_mode` and `priority` are 0 to 255, `timestamp` is 0 to 2^64-1 (seconds since the epoch, where
+    its sender follows AMQP). Octets are 0 to 255 long.
+    """
+
+    content_type: bytes | None = None
+    content_encoding: bytes | None = None
+    headers: Table | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: bytes | None = None
+    reply_to: bytes | None = None
+    expiration: bytes | None = None
+    message_id: bytes | None = None
+    timestamp: int | None = None
+    type: bytes | None = None
+    user_id: bytes | None = None
+    app_id: bytes | None = None
+    sender_id: bytes | None = None
+
+
+class _Kind(Enum):
+    """What a property is on the wire."""
+
+    STRING = "short string"
+    TABLE = "table"
+    OCTET = "u8"
+    LONG = "u64"
+
+
+_FLAGS = Struct(">H")
+_LONG = Struct(">Q")
+
+_KINDS = {
+    "headers": _Kind.TABLE,
+    "delivery_mode": _Kind.OCTET,
+    "priority": _Kind.OCTET,
+    "timestamp": _Kind.LONG,
+}
+_FIELDS = tuple(
+    (
+        0x8000 >> place,
+        field.name,
+        f"the property {field.name.replace('_', '-')}",
+        _KINDS.get(field.name, _Kind.STRING),
+    )
+    for place, field in enumerate(fields(Properties))
+)
+"""In the order of the wire: flag, name of the attribute, name in errors, kind."""
+
+_MEANINGLESS = 0xFFFF & ~sum(flag for flag, *_ in _FIELDS)
+
+
+@lru_cache(maxsize=256)
+def _present(flags: int) -> tuple[tuple[str, str, _Kind], ...]:
+    """The properties that these flags announce. Raises `FieldError` for a flag without a meaning."""
+    if flags & _MEANINGLESS:
+        raise FieldError(f"the property flags {flags:#06x} have bits set that stand for no property")
+    return tuple((name, what, kind) for flag, name, what, kind in _FIELDS if flags & flag)
+
+
+def _flagged(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, str, _Kind], ...], int]:
+    if end - at < _FLAGS.size:
+        raise FieldError(f"the property flags have {max(end - at, 0)} of their {_FLAGS.size} octets")
+    return _present(_FLAGS.unpack_from(data, at)[0]), at + _FLAGS.size
+
+
+def skip(data: bytes, at: int, end: int) -> int:
+    """Where the properties whose flags stand at `data[at]` are over; they must be by `end`.
+
+    Raises `FieldError` as `read` does: the headers are looked into as well.
+    """
+    present, at = _flagged(data, at, end)
+    string = _Kind.STRING
+    for _, what, kind in present:
+        if kind is string:
+            # A whole one costs no call; of a cut one, `shortstr.skip` says what is wrong.
+            after = at + 1 + data[at] if at < end else end + 1
+            at = after if after <= end else shortstr.skip(data, at, end, what)
+        else:
+            _, at = _read_other(data, at, end, what, kind)
+    return at
+
+
+def read(data: bytes, at: int, end: int) -> tuple[Properties, int]:
+    """The properties whose flags stand at `data[at]`, and where they are over; they must be by `end`.
+
+    Raises `FieldError` for a flag that stands for nothing, a property that is missing or cut, and headers
+    that are no table.
+    """
+    present, at = _flagged(data, at, end)
+    values: dict[str, bytes | int | Table] = {}
+    for name, what, kind in present:
+        if kind is _Kind.STRING:
+            values[name], at = shortstr.read(data, at, end, what)
+        else:
+            values[name], at = _read_other(data, at, end, what, kind)
+    return Properties(**values), at  # type: ignore[arg-type]
+
+
+def _read_other(data: bytes, at: int, end: int, what: str, kind: _Kind) -> tuple[int | Table, int]:
+    if kind is _Kind.TABLE:
+        return read_table(data, at, end, what)
+    size = 1 if kind is _Kind.OCTET else _LONG.size
+    if end - at < size:
+        raise FieldError(f"{what} has {end - at} of its {size} octets")
+    return int.from_bytes(data[at : at + size], "big"), at + size
+
+
+def decode(octets: bytes) -> Properties:
+    """The properties that these octets are, from the flags to the last property.
+
+    Raises `FieldError` as `read` does, and for octets behind the last property.
+    """
+    properties, end = read(octets, 0, len(octets))
+    if end != len(octets):
+        raise FieldError(f"{len(octets) - end} octets follow the last property")
+    return properties
+
+
+def encode(properties: Properties) -> bytes:
+    """The flags, and the properties that are not None.
+
+    Raises `FieldError` for a value that its property cannot hold.
+    """
+    flags = 0
+    parts: list[bytes] = []
+    for flag, name, what, kind in _FIELDS:
+        value = getattr(properties, name)
+        if value is not None:
+            flags |= flag
+            parts.append(_octets(value, what, kind))
+    return _FLAGS.pack(flags) + b"".join(parts)
+
+
+def _octets(value: bytes | int | Table, what: str, kind: _Kind) -> bytes:
+    match value:
+        case bytes():
+            return shortstr.write(value, what)
+        case Table():
+            return table_octets(value)
+        case int():
+            try:
+                return _LONG.pack(value) if kind is _Kind.LONG else b"%c" % value
+            except (error, OverflowError) as problem:
+                raise FieldError(f"{what} cannot be {value}") from problem
+        case _:
+            assert_never(value)

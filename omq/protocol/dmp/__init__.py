@@ -1,0 +1,1 @@
+"""DMP on the wire: the dialogue about a lease, then envelopes."""

@@ -1,0 +1,103 @@
+"""What a DMP envelope holds, one by one and as a run of many.
+
+    u32 size | head | u8 options | u24 body length | body          size counts everything after itself
+
+Source: 6-DMP, "Message envelope and format"; numbers are big-endian. 4-DMP has `u32 body length` instead of
+the options and the shorter length: the same octets when the options are 0 and the body is under 16 MiB.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.head import PLAIN_HEAD, Head
+from omq_storage.batches import Batch
+
+NULL_MESSAGE = b"\x00\x00\x00\x00"
+"""A sign of life that means nothing else (6-DMP, "Heartbeating")."""
+
+IMMEDIATE = 1
+MANDATORY = 2
+"""The two bits of the options octet."""
+
+NUMBER = Struct(">I")
+"""An envelope's size, its options with the body's length, or 4-DMP's body length."""
+
+AFTER_HEAD = 4
+"""Octets of the options and the body's length."""
+
+LONGEST_6_DMP_BODY = 2**24 - 1
+"""Octets: the longest body whose length fits beside an options octet. A longer one needs options of 0."""
+
+
+_PLAIN = Head()
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One message with everything around it. The body is octets."""
+
+    body: bytes
+    head: Head = _PLAIN
+    mandatory: bool = False
+    immediate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRun:
+    """Consecutive envelopes of one connection, in the order of the wire.
+
+    `heads[i]` and `options[i]` are those of `bodies[i]`. A list is empty, whatever the number of bodies, when
+    every head is `PLAIN_HEAD`, or all options are 0: so nothing is paid for what nobody sent. Equal heads
+    that follow one another are mostly the same object. The lists belong to whoever got the run.
+    """
+
+    bodies: list[bytes]
+    heads: list[bytes]
+    options: list[int]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def envelopes(self) -> Iterator[Envelope]:
+        """The same one by one, heads taken apart."""
+        octets, head = PLAIN_HEAD, _PLAIN
+        for index, body in enumerate(self.bodies):
+            if self.heads and self.heads[index] != octets:
+                octets = self.heads[index]
+                head = dmp_head.decode(octets)
+            options = self.options[index] if self.options else 0
+            yield Envelope(body, head, bool(options & MANDATORY), bool(options & IMMEDIATE))
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeBatch:
+    """The same as an `EnvelopeRun`, its bodies as a batch that can be posted."""
+
+    batch: Batch
+    heads: list[bytes]
+    options: list[int]
+
+    def __len__(self) -> int:
+        return self.batch.count
+
+
+class EnvelopeError(ValueError):
+    """These octets are no envelopes; the connection cannot be read further.
+
+    The text names the envelope, counted from 1 on its connection, and what is wrong with it. `before` holds
+    what the same `feed` had read up to there, `batch` what the same `feed_batch` had.
+    """
+
+    def __init__(self, text: str, before: EnvelopeRun, batch: EnvelopeBatch | None = None) -> None:
+        super().__init__(text)
+        self.before = before
+        self.batch = batch
+
+
+@lru_cache(maxsize=64)
+def beginning(head_length: int) -> Struct:
+    """An envelope with options of 0 up to its body: its size, a head of so many octets, the body's length."""
+    return Struct(f">I{head_length}sI")

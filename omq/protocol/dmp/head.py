@@ -1,0 +1,80 @@
+"""The head of a DMP envelope: what stands between its size and its options.
+
+    short string exchange | short string routing key | u16 property flags, properties
+
+Source: 6-DMP, "Message envelope and format". The head of one message is very often that of the next, and
+nothing in it routes (the leased sink does): so it travels and is stored as octets that were checked once, and
+is taken apart only for those who ask.
+"""
+
+from dataclasses import dataclass, replace
+
+from omq.protocol.amqp import properties, shortstr
+from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.properties import Properties
+
+PLAIN_HEAD = b"\x00\x00" + properties.NO_PROPERTIES
+"""The head of a message without exchange, routing key and properties: the octets of `Head()`."""
+
+MAX_HEAD = 64 * 2**10
+"""Octets: the longest head that is accepted. All but the headers takes 3,100 octets at most."""
+
+
+_NONE = Properties()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Names are 0 to 255 octets."""
+
+    exchange: bytes = b""
+    routing_key: bytes = b""
+    properties: Properties = _NONE
+
+
+def skip(data: bytes, at: int, end: int) -> int:
+    """Where the head at `data[at]` is over, everything in it checked; it must be by `end`.
+
+    Raises `FieldError` for what is missing, cut or not known.
+    """
+    # The common case first, without a call: two names that are whole, and no properties.
+    key_at = at + 1 + data[at] if at < end else end
+    flags_at = key_at + 1 + data[key_at] if key_at < end else end
+    after = flags_at + len(properties.NO_PROPERTIES)
+    if after <= end:
+        if not data[flags_at] and not data[flags_at + 1]:
+            return after
+        return properties.skip(data, flags_at, end)
+    key_at = shortstr.skip(data, at, end, "the exchange")
+    flags_at = shortstr.skip(data, key_at, end, "the routing key")
+    return properties.skip(data, flags_at, end)
+
+
+def decode(octets: bytes) -> Head:
+    """The head that these octets are. Raises `FieldError` when they are not one, or more than one."""
+    end = len(octets)
+    exchange, at = shortstr.read(octets, 0, end, "the exchange")
+    routing_key, at = shortstr.read(octets, at, end, "the routing key")
+    return Head(exchange, routing_key, properties.decode(octets[at:]))
+
+
+def encode(head: Head) -> bytes:
+    """Raises `FieldError` for a name above 255 octets or a property that its field cannot hold."""
+    return b"".join(
+        (
+            shortstr.write(head.exchange, "the exchange"),
+            shortstr.write(head.routing_key, "the routing key"),
+            properties.encode(head.properties),
+        )
+    )
+
+
+def with_headers(octets: bytes) -> bytes:
+    """The head with an empty table of headers added: four octets more that say nothing.
+
+    `octets` is a head without headers; raises `FieldError` when it is no head.
+    """
+    head = decode(octets)
+    if head.properties.headers is not None:
+        raise ValueError("this head has headers already")
+    return encode(replace(head, properties=replace(head.properties, headers=Table())))

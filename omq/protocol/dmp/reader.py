@@ -1,0 +1,259 @@
+"""Reads the envelopes of a DMP connection, in pieces of any size, into runs or batches.
+
+`scan` is all that is done for each message. With the compiled codec, that finds the envelopes in the common
+forms, and `checked` here looks at each of the others.
+"""
+
+from typing import TYPE_CHECKING
+
+from omq.model import DEFAULT_MAX_BODY
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.dmp import head as dmp_head
+from omq.protocol.dmp.envelopes import (
+    AFTER_HEAD,
+    IMMEDIATE,
+    LONGEST_6_DMP_BODY,
+    MANDATORY,
+    NUMBER,
+    EnvelopeBatch,
+    EnvelopeError,
+    EnvelopeRun,
+    beginning,
+)
+from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD
+from omq_storage import codec
+from omq_storage.batches import Bodies, batch
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
+
+SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
+"""The least size an envelope can have, other than a null message's 0."""
+
+
+class EnvelopeReader:
+    """Turns one side's octets, after its dialogue, into runs of envelopes; null messages vanish.
+
+    It keeps at most one unfinished envelope, so its memory is bounded by the piece last fed, `max_message`
+    and `MAX_HEAD`; lengths that a peer only claims take none. Every octet is moved a fixed number of times,
+    however small the pieces.
+    """
+
+    __slots__ = ("_max_message", "_needed", "_read", "_unfinished")
+
+    def __init__(self, max_message: int = DEFAULT_MAX_BODY) -> None:
+        """`max_message`: octets of the longest body that is accepted."""
+        self._max_message = max_message
+        self._unfinished = bytearray()
+        self._needed = NUMBER.size  # octets of `_unfinished` it takes to get one step further
+        self._read = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Octets held of an envelope that is not complete: not 0 at the end of a stream means it was cut."""
+        return len(self._unfinished)
+
+    @property
+    def expected(self) -> int:
+        """Octets that the unfinished envelope will have, as far as it has told; 0 when there is none."""
+        return max(self._needed, len(self._unfinished)) if self._unfinished else 0
+
+    def feed(self, data: bytes) -> EnvelopeRun:
+        """Every envelope that `data` completes, as one run, perhaps empty.
+
+        Raises `EnvelopeError`, which holds the good ones before it, for sizes that do not add up, for a head
+        that is none, for options that do not exist and for a body above `max_message`; the reader must not
+        be fed after that.
+        """
+        whole = self._completed(data)
+        run = EnvelopeRun([], [], [])
+        if whole is None:
+            return run
+        try:
+            done, needed = scan(whole, self._max_message, run.bodies, run.heads, run.options)
+        except FieldError as error:
+            raise EnvelopeError(self._name(error, len(run)), run) from error
+        self._keep(whole, done, needed, len(run))
+        return run
+
+    def feed_batch(self, data: bytes) -> EnvelopeBatch:
+        """The same as a batch, which can be posted to a topic.
+
+        `EnvelopeError.before` has no envelopes then, but `EnvelopeError.batch` has.
+        """
+        if not codec.COMPILED:
+            try:
+                run = self.feed(data)
+            except EnvelopeError as error:
+                raise EnvelopeError(
+                    str(error), EnvelopeRun([], [], []), _batch(error.before)
+                ) from error.__cause__
+            return _batch(run)
+        whole = self._completed(data)
+        if whole is None:
+            return _batch(EnvelopeRun([], [], []))
+        spans = codec.native.Spans(whole)
+        try:
+            done, needed = _find(spans, whole, self._max_message)
+        except FieldError as error:
+            text = self._name(error, spans.count)
+            raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
+        self._keep(whole, done, needed, spans.count)
+        return _spanned(spans)
+
+    def _completed(self, data: bytes) -> bytes | None:
+        """What is held and `data`; None, and both held, when not even one step further is possible."""
+        if not self._unfinished:
+            return data
+        if len(self._unfinished) + len(data) < self._needed:
+            self._unfinished += data
+            return None
+        whole = b"".join((self._unfinished, data))
+        self._unfinished = bytearray()
+        return whole
+
+    def _keep(self, data: bytes, done: int, needed: int, count: int) -> None:
+        """Hold what is not complete."""
+        self._needed = needed
+        if done < len(data):
+            self._unfinished += memoryview(data)[done:]
+        self._read += count
+
+    def _name(self, error: FieldError, before: int) -> str:
+        return f"envelope {self._read + before + 1}: {error}"
+
+
+def _batch(run: EnvelopeRun) -> EnvelopeBatch:
+    return EnvelopeBatch(Bodies(run.bodies), run.heads, run.options)
+
+
+def _spanned(spans: "Spans") -> EnvelopeBatch:
+    return EnvelopeBatch(batch(spans), spans.heads(), spans.options())
+
+
+def scan(
+    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+) -> tuple[int, int]:
+    """Append every whole envelope at the start of `data` to the three lists of a run.
+
+    The lists are empty, or filled by earlier calls. Returns where the first unfinished envelope begins, and
+    how many octets it takes from there to get further. Raises `FieldError` at the first bad envelope; the
+    lists have all those before it.
+    """
+    if not codec.COMPILED:
+        return scan_plain(data, max_message, bodies, heads, options)
+    spans = codec.native.Spans(data)
+    try:
+        return _find(spans, data, max_message)
+    finally:
+        before = len(bodies)
+        bodies += spans.bodies()
+        if (found_heads := spans.heads()) or heads:
+            heads += [PLAIN_HEAD] * (before - len(heads))
+            heads += found_heads or [PLAIN_HEAD] * spans.count
+        if (found_options := spans.options()) or options:
+            options += [0] * (before - len(options))
+            options += found_options or [0] * spans.count
+
+
+def _find(spans: "Spans", data: bytes, max_message: int) -> tuple[int, int]:
+    """Find all whole envelopes; returns and raises as `scan` does."""
+    position = 0
+    while True:
+        position, needed = spans.take_envelopes(position, max_message, MAX_HEAD)
+        if needed:
+            return position, needed
+        (length,) = NUMBER.unpack_from(data, position)
+        start, end = position + NUMBER.size, position + NUMBER.size + length
+        head_end, options = checked(data, start, end, max_message)
+        spans.add_envelope(start, head_end + AFTER_HEAD, end, options)
+        position = end
+
+
+def scan_plain(
+    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+) -> tuple[int, int]:
+    """`scan` in plain Python."""
+    size = len(data)
+    four = NUMBER.size
+    unpack_number = NUMBER.unpack_from
+    position = 0
+    while True:
+        # One envelope with all its checks.
+        if size - position < four:
+            return position, four
+        (length,) = unpack_number(data, position)
+        if not length:
+            position += four
+            continue
+        end = position + four + length
+        if end > size:
+            check_size(length, max_message)
+            return position, four + length
+        start = position + four
+        head_end, wanted = checked(data, start, end, max_message)
+        head = data[start:head_end]
+        before = len(bodies)
+        bodies.append(data[head_end + AFTER_HEAD : end])
+        position = end
+        # Those that follow with the same head and without options: checking it once was enough.
+        if not wanted and data.startswith(head, position + four):
+            shape = beginning(len(head))
+            unpack = shape.unpack_from
+            skipped = shape.size
+            besides = skipped - four
+            last = size - skipped
+            while position <= last:
+                length, same, body = unpack(data, position)
+                if same != head or length != body + besides or body > max_message:
+                    break
+                end = position + four + length
+                if end > size:
+                    break
+                bodies.append(data[position + skipped : end])
+                position = end
+        if heads or head != PLAIN_HEAD:
+            heads += [PLAIN_HEAD] * (before - len(heads))
+            heads += [head] * (len(bodies) - before)
+        if options or wanted:
+            options += [0] * (before - len(options))
+            options += [wanted] * (len(bodies) - before)
+
+
+def check_size(length: int, max_message: int) -> None:
+    """Raises `FieldError` when no envelope has this size; 0 is for null messages."""
+    if length < SMALLEST:
+        raise FieldError(f"its size is {length}, and even an empty message takes {SMALLEST}")
+    largest = max_message + MAX_HEAD + AFTER_HEAD
+    if length > largest:
+        raise FieldError(f"its size is {length}, and no message may take more than {largest}")
+
+
+def checked(data: bytes, start: int, end: int, max_message: int) -> tuple[int, int]:
+    """Where the head of an envelope is over whose size is read and all there, and its options.
+
+    Raises `FieldError` when anything about it is wrong.
+    """
+    check_size(end - start, max_message)
+    head_end = dmp_head.skip(data, start, end - AFTER_HEAD)
+    left = end - head_end - AFTER_HEAD
+    (number,) = NUMBER.unpack_from(data, head_end)
+    options = 0 if number == left <= max_message else _options(number, left, max_message)
+    if head_end - start > MAX_HEAD:
+        raise FieldError(f"names and properties take {head_end - start} octets, more than {MAX_HEAD}")
+    return head_end, options
+
+
+def _options(number: int, left: int, max_message: int) -> int:
+    """The options of an envelope: `number` is before its body, for which its size leaves `left` octets.
+
+    `checked` has taken those where `number` is `left`: 4-DMP's, and 6-DMP's without options.
+    """
+    options, length = number >> 24, number & LONGEST_6_DMP_BODY
+    if left > max_message:
+        raise FieldError(f"its body of {left} octets is above the limit of {max_message}")
+    if length != left:
+        raise FieldError(f"its body's length is {length}, but its size leaves {left} octets for the body")
+    if options & ~(MANDATORY | IMMEDIATE):
+        raise FieldError(f"its options {options:#04x} have bits set that stand for nothing")
+    return options

@@ -1,0 +1,1 @@
+"""The omq protocol on the wire: lines and sexps in, frames out."""

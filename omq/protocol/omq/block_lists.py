@@ -1,0 +1,29 @@
+"""The sexp that a Blocks frame carries: a list of records (design, section 4).
+
+One is `((first 1)(count 1000)(time 1700000000000000)(bytes 121052))`; the time is in microseconds since the
+epoch.
+"""
+
+from omq.model import BlockInfo
+from omq.protocol.omq import sexp
+from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp
+from omq.protocol.omq.sexp import SexpError
+
+_FIELDS = (b"first", b"count", b"time", b"bytes")
+_RECORD = b"((first %d)(count %d)(time %d)(bytes %d))"
+
+
+def write(blocks: tuple[BlockInfo, ...]) -> bytes:
+    """The records in machine form, in their order."""
+    return b"(" + b"".join([_RECORD % (b.first, b.count, b.time, b.bytes) for b in blocks]) + b")"
+
+
+def read(payload: bytes) -> tuple[BlockInfo, ...]:
+    """The records that `write` wrote; their fields may stand in any order. Raises SexpError for others."""
+    found = sexp.read(payload)
+    if found is None or isinstance(found, bytes):
+        raise SexpError("a list of blocks must be a list")
+    try:
+        return tuple(BlockInfo(*map(int64_of_sexp, fields_of_sexp(record, _FIELDS))) for record in found)
+    except ConversionError as error:
+        raise SexpError(f"a block of the list {error}") from error

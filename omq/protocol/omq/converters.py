@@ -1,0 +1,92 @@
+"""From sexps to values as OCaml's derived converters do it: strings, integers, constructors and records.
+
+Source: omq text, Message format ("the normal sexp converters") and the OCaml types before it.
+Every function raises ConversionError, whose text says what the value must be ("must be an atom").
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from omq.protocol.omq.sexp import Sexp
+
+T = TypeVar("T")
+
+
+class ConversionError(ValueError):
+    """A sexp that is not of the type asked for. Its text goes after the thing's name: "must be an atom"."""
+
+
+def string_of_sexp(sexp: Sexp) -> bytes:
+    """An OCaml `string`: any atom."""
+    if isinstance(sexp, bytes):
+        return sexp
+    raise ConversionError("must be an atom, not a list")
+
+
+_INTEGER = re.compile(
+    rb"([+-]?)(?:(0[xX])([0-9a-fA-F][0-9a-fA-F_]*+)|(0[oO])([0-7][0-7_]*+)|(0[bB])([01][01_]*+)"
+    rb"|(0[uU])([0-9][0-9_]*+)|([0-9][0-9_]*+))"
+)
+_BASES = {3: 16, 5: 8, 7: 2, 9: 10, 10: 10}
+_DECIMAL = 10
+
+
+def integer(atom: bytes, bits: int) -> int:
+    """What OCaml's `of_string` makes of `atom` for an integer of so many bits.
+
+    A plain decimal must fit in with its sign. With a prefix (0x, 0o, 0b, 0u) the digits may use every bit,
+    and the value is the one those bits have: `0xFFFFFFFFFFFFFFFF` is -1 for 64 bits.
+    """
+    match = _INTEGER.fullmatch(atom)
+    if match is None:
+        raise ConversionError(f"must be an integer of {bits} bits")
+    group = match.lastindex
+    assert group is not None
+    # Without its leading zeros a number of more digits than bits is too large: Python need not convert it.
+    digits = match[group].replace(b"_", b"").lstrip(b"0")
+    limit = (1 << (bits - 1)) - (match[1] != b"-") if group == _DECIMAL else (1 << bits) - 1
+    if len(digits) > bits or (value := int(digits or b"0", _BASES[group])) > limit:
+        raise ConversionError(f"must be an integer of {bits} bits")
+    if match[1] == b"-":
+        value = -value
+    half = 1 << (bits - 1)
+    return (value + half) % (1 << bits) - half
+
+
+def int64_of_sexp(sexp: Sexp) -> int:
+    """An OCaml `int64`, as Int64.of_string reads it."""
+    return integer(string_of_sexp(sexp), 64)
+
+
+def int_of_sexp(sexp: Sexp) -> int:
+    """An OCaml `int` on a 64-bit machine: 63 bits."""
+    return integer(string_of_sexp(sexp), 63)
+
+
+def constructors(values: Mapping[str, T]) -> dict[bytes, T]:
+    """`values` under every spelling that names them: exact, and with the first letter in lower case."""
+    exact = {name.encode(): value for name, value in values.items()}
+    lower = {(name[0].lower() + name[1:]).encode(): value for name, value in values.items()}
+    return exact | lower
+
+
+def fields_of_sexp(sexp: Sexp, names: tuple[bytes, ...]) -> list[Sexp]:
+    """The values of a record's fields, in the order of `names`; the record may hold them in any order.
+
+    Missing, repeated and unknown fields are refused.
+    """
+    if isinstance(sexp, bytes):
+        raise ConversionError("must be a record, not an atom")
+    fields: dict[bytes, Sexp] = {}
+    for pair in sexp:
+        match pair:
+            case [bytes() as name, value]:
+                if name in fields:
+                    raise ConversionError("must not hold a field twice")
+                fields[name] = value
+            case _:
+                raise ConversionError("must be a list of pairs of a field's name and its value")
+    if fields.keys() != set(names):
+        raise ConversionError("must hold exactly the fields " + b" ".join(names).decode())
+    return [fields[name] for name in names]

@@ -1,0 +1,334 @@
+"""The lines a client sends after the handshake: from octets as they arrive to commands and runs of messages.
+
+Source: omq text, Message format ("sexps ... followed by a newline").
+
+Publish lines are most of the traffic. The forms of Publish that clients print are taken apart for all the
+lines of a read at once: by the compiled codec, or by one regular expression whose last alternative is any
+other line. Those go to the parser of commands. The quick forms are a part of what that parser accepts, with
+the same meaning.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from omq.protocol.omq.commands import CommandError, parse
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sexp import BARE, QUOTED, unescape, unquote
+from omq.protocol.omq.types import Command, Publish, Received
+from omq_storage import codec
+from omq_storage.batches import Batch, Bodies, batch, joined
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRun:
+    """Publish commands of one topic: nothing else stood between them but those of other topics."""
+
+    topic: bytes
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Any other command."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line that is no command, and the sentence that answers it.
+
+    `publish` says whether it was meant to be a Publish: the next Confirm must then fail.
+    """
+
+    error: bytes
+    publish: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A line longer than allowed, and the sentence to send before the connection is closed. Nothing follows
+    it.
+    """
+
+    error: bytes
+
+
+Event = PublishRun | Parsed | Refused | TooLong
+
+
+# -- the quick forms ----------------------------------------------------------------------------------------
+
+# Escapes as sexplib prints them, and \'. Others are rare, and left to the parser.
+_ESCAPE = rb"\\(?:[\"\\ntrb']|[01][0-9]{2}|2[0-4][0-9]|25[0-5])"
+_CONTENT = rb'[^"\\\n]*+(?:' + _ESCAPE + rb'[^"\\\n]*+)*+'
+
+# Groups: the topic as written, a bare body, the content of a quoted body; or a whole line of another form.
+# Between two bare atoms stands a space; before and after a quoted one there may be none.
+_LINES = re.compile(
+    rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")'
+    rb'(?: ?"(' + _CONTENT + rb')"|(?: |(?<="))(' + BARE + rb"))\)\r?+\n"
+    rb"|([^\n]*+\n)"
+)  # fmt: skip
+
+# All of such a line before its body's octets; the second group is the quote that begins a quoted body.
+_HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb'")(?: ?(")| |(?<="))')
+
+# What a worker says once a message, as clients print it.
+_RECEIVED = re.compile(rb"\([Rr]eceived (" + BARE + rb") ([0-9]{1,18})\)\r?+\Z")
+
+# The beginning of a line that means to publish, and its topic if that can be told.
+_PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
+_TOPIC = re.compile(rb"(" + QUOTED + rb"|" + BARE + rb'(?=[ \t\f"]))')
+
+
+class LineReader:
+    """Cuts what a client sends into lines, and reads them. A line has at most `max_line` octets and a line
+    feed.
+    """
+
+    def __init__(self, max_line: int) -> None:
+        self._max_line = max_line
+        self._held = bytearray()
+        self._closed = False
+
+    @property
+    def buffered(self) -> int:
+        """How many octets of an incomplete line are held."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of the lines that `data` completes, in the order of the lines.
+
+        Blank lines make no event. After TooLong there are no more, whatever is fed.
+        """
+        return [event for events in self.reads(data) for event in events]
+
+    def reads(self, data: bytes) -> Iterator[list[Event]]:
+        """The same bit by bit, so that others can have their turn between: lines in other than the quick
+        forms take long, and one read may hold very many.
+
+        Some of the lists may be empty. The reader must not be fed before the iterator is exhausted.
+        """
+        if self._closed:
+            return
+        # Only the new octets are searched, and the held ones joined once, when their line is complete.
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._held += data
+        else:
+            lines = bytes(self._held) + data[:end] if self._held else data[:end]
+            self._held = bytearray(data[end:])
+            start = _find_longer(lines, self._max_line) if len(lines) > self._max_line else None
+            if start is not None:
+                self._held = bytearray(lines[start:])
+                lines = lines[:start]
+            position = 0
+            while position < len(lines):
+                events, position = _events(lines, position)
+                yield events
+        if len(self._held) > self._max_line:
+            yield self._refuse_held()
+
+    def _refuse_held(self) -> list[Event]:
+        # The longest name is there, however it is written; and no more than when the octets come one by one,
+        # so that the sentence is the same.
+        head = bytes(self._held[: min(2048, self._max_line + 1)])
+        self._held = bytearray()
+        self._closed = True
+        what = f"the line has more than {self._max_line} octets"
+        publish = _PUBLISH.match(head)
+        if publish is None:
+            return [TooLong(f"Line too long: {what}".encode())]
+        return [TooLong(sentence("Publish", _topic_after(head, publish.end()), what))]
+
+
+def _find_longer(lines: bytes, limit: int) -> int | None:
+    """Where the first line of more than `limit` octets begins. Every step but the last takes whole lines."""
+    start = 0
+    while start < len(lines):
+        end = lines.rfind(b"\n", start, start + limit + 1)
+        if end < 0:
+            return start
+        start = end + 1
+    return None
+
+
+def _topic_after(head: bytes, position: int) -> bytes | None:
+    match = _TOPIC.match(head, position)
+    return None if match is None else _atom(match[1])
+
+
+def _atom(written: bytes) -> bytes:
+    return unquote(written) if written.startswith(b'"') else written
+
+
+# -- from lines to events -----------------------------------------------------------------------------------
+
+
+SLOW_LINES = 8
+"""How many lines in other than the quick forms are read at a time, with the compiled codec."""
+
+SLOW_OCTETS = 4 << 10
+"""How many octets of lines that are not all alike are read at a time in plain Python."""
+
+
+def _events(lines: bytes, position: int) -> tuple[list[Event], int]:
+    """The events of some whole lines from a position on, and where the next line begins."""
+    return events_compiled(lines, position) if codec.COMPILED else events_plain(lines, position)
+
+
+class _Events:
+    """Events in the making: what is published to one topic becomes one run, up to the next other event."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._runs: dict[bytes, list[Batch]] = {}
+
+    def publish(self, topic: bytes, part: Batch) -> None:
+        self._runs.setdefault(topic, []).append(part)
+
+    def add(self, line: bytes) -> None:
+        """A line that is in none of the quick forms."""
+        match event := _event_of_line(line):
+            case None:
+                pass
+            case Publish(topic, body):
+                self.publish(topic, Bodies([body]))
+            case _:
+                self._close()
+                self._events.append(event)
+
+    def _close(self) -> None:
+        self._events += [PublishRun(topic, joined(parts)) for topic, parts in self._runs.items()]
+        self._runs.clear()
+
+    def all(self) -> list[Event]:
+        self._close()
+        return self._events
+
+
+_BLANK_LINES = re.compile(rb"(?:[ \t]*+\n)++")
+
+
+def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
+    """The compiled codec takes lines as long as it knows them, then one is read here."""
+    events = _Events()
+    slow = 0
+    while position < len(lines) and slow < SLOW_LINES:
+        if blank := _BLANK_LINES.match(lines, position):
+            position = blank.end()
+            continue
+        dealt, position = codec.native.deal_lines(lines, position)
+        for topic, spans in dealt:
+            events.publish(_atom(topic), batch(spans))
+        if not dealt:
+            end = lines.index(b"\n", position)
+            events.add(lines[position:end])
+            position = end + 1
+            slow += 1
+    return events.all(), position
+
+
+def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
+    """The same in plain Python."""
+    run = None if position else _uniform(lines)
+    if run is not None:
+        return [run], len(lines)
+    end = lines.find(b"\n", min(len(lines) - 1, position + SLOW_OCTETS)) + 1
+    part = lines[position:end]
+    rows: list[tuple[bytes, bytes, bytes, bytes]] = _LINES.findall(part)
+    topics, quoted, bare, _ = zip(*rows, strict=True)
+    if topics[0] and topics.count(topics[0]) == len(rows):
+        return [_run(_atom(topics[0]), _bodies(quoted, bare, b"\\" in part))], end
+    return _mixed(rows), end
+
+
+def _uniform(lines: bytes) -> PublishRun | None:
+    """The run of lines that are alike but for their bodies, whose octets stand for themselves; else None.
+
+    A publisher that is in a hurry sends nothing else. Its reads are only split, at what stands between two
+    bodies; then one look for each octet that means something shows whether any body has it.
+    """
+    match = _HEAD.match(lines)
+    if match is None:
+        return None
+    head = match[0]
+    tail = b'")\n' if match[2] else b")\n"
+    if len(lines) < len(head) + len(tail) or not lines.endswith(tail):
+        return None  # head and tail must not share a quote
+    split = lines[len(head) : -len(tail)].split(tail + head)
+    bodies = _plain_quoted(split) if match[2] else _plain_bare(split)
+    return None if bodies is None else _run(_atom(match[1]), bodies)
+
+
+def _plain_bare(bodies: list[bytes]) -> list[bytes] | None:
+    """The bodies if each is a bare atom for certain."""
+    together = b"".join(bodies)
+    if any(octet in together for octet in b'\n() ";\t\f\r') or not all(bodies):
+        return None
+    if ord("|") in together and ord("#") in together:
+        return None  # there may be a #| or |#
+    return bodies
+
+
+def _plain_quoted(contents: list[bytes]) -> list[bytes] | None:
+    """The bodies if each is the content of a quoted atom for certain, with no escapes, or none but `\\"`."""
+    together = b"".join(contents)
+    if ord("\n") in together:
+        return None
+    if ord("\\") not in together:
+        return None if ord('"') in together else contents
+    divided = b"\n".join(contents)
+    others = divided.replace(b'\\"', b"")
+    if ord('"') in others or ord("\\") in others:
+        return None
+    return divided.replace(b'\\"', b'"').split(b"\n")
+
+
+def _bodies(quoted: tuple[bytes, ...], bare: tuple[bytes, ...], escaped: bool) -> list[bytes]:
+    """The bodies of rows of which each has either a quoted or a bare one. A bare one is never empty."""
+    if not any(bare):
+        return [unescape(body) if b"\\" in body else body for body in quoted] if escaped else list(quoted)
+    if all(bare):
+        return list(bare)
+    return [body or unescape(content) for content, body in zip(quoted, bare, strict=True)]
+
+
+def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
+    return PublishRun(topic, Bodies(bodies))
+
+
+def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
+    """The events of rows of several topics, or of other commands too."""
+    events = _Events()
+    topics: dict[bytes, bytes] = {}  # what stands for each way to write one
+    waiting: dict[bytes, list[bytes]] = {}
+    for written, quoted, bare, other in rows:
+        if written:
+            topic = topics.get(written) or topics.setdefault(written, _atom(written))
+            waiting.setdefault(topic, []).append(bare or unescape(quoted))
+            continue
+        for topic, bodies in waiting.items():
+            events.publish(topic, Bodies(bodies))
+        waiting = {}
+        events.add(other[:-1])
+    for topic, bodies in waiting.items():
+        events.publish(topic, Bodies(bodies))
+    return events.all()
+
+
+def _event_of_line(line: bytes) -> Publish | Parsed | Refused | None:
+    if received := _RECEIVED.match(line):
+        return Parsed(Received(received[1], int(received[2])))
+    try:
+        command = parse(line)
+    except CommandError as error:
+        publish = error.constructor == "Publish" or (error.constructor is None and _PUBLISH.match(line))
+        return Refused(error.sentence, bool(publish))
+    match command:
+        case None | Publish():
+            return command
+        case _:
+            return Parsed(command)

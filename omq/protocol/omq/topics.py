@@ -1,0 +1,107 @@
+"""The sexps that frames about topics carry: one `Topic.t`, and the list of records that answers `Topics`.
+
+Source: omq text, Message format ("the full sexp of the OCaml type representation").
+Readers raise SexpError when the octets are no sexp or one of another type.
+"""
+
+from omq.model import Topic, TopicInfo
+from omq.protocol.omq.converters import (
+    ConversionError,
+    fields_of_sexp,
+    int64_of_sexp,
+    int_of_sexp,
+    string_of_sexp,
+)
+from omq.protocol.omq.sexp import Sexp, SexpError, atom, read, write
+from omq.protocol.omq.variants import (
+    delivery_of_sexp,
+    persistence_of_sexp,
+    sexp_of_persistence,
+)
+
+
+def topic_sexp(topic: Topic) -> bytes:
+    """`((id 7)(topic prices))`: what Subscribed, Unsubscribed, Declared and Deleted carry."""
+    return write([[b"id", _decimal(topic.id)], [b"topic", topic.topic]])
+
+
+def topic_of_sexp(payload: bytes) -> Topic:
+    """The topic that `topic_sexp` wrote. The id may be any OCaml `int` (63 bits)."""
+    sexp = _one_sexp(payload)
+    try:
+        number, name = fields_of_sexp(sexp, (b"id", b"topic"))
+        return Topic(int_of_sexp(number), string_of_sexp(name))
+    except ConversionError as error:
+        raise SexpError(f"a topic {error}") from error
+
+
+_FIELDS = (
+    b"id", b"topic", b"delivery", b"persistence", b"messages", b"bytes", b"first", b"last", b"subscribers"
+)  # fmt: skip
+
+
+def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
+    """A list of records, each with its fields in the order of `TopicInfo`: what a Topics frame carries."""
+    return b"(" + b"".join(map(_printed_info, topics)) + b")"
+
+
+_RECORD = (
+    b"((id %d)(topic%s)(delivery %s)(persistence%s)"
+    b"(messages %d)(bytes %d)(first %d)(last %d)(subscribers %d))"
+)
+
+
+def _printed_info(info: TopicInfo) -> bytes:
+    # What `write` would print. There can be very many of these records, and only two fields need a look.
+    topic = atom(info.topic)
+    persistence = write(sexp_of_persistence(info.persistence))
+    return _RECORD % (
+        info.id,
+        topic if topic.startswith(b'"') else b" " + topic,
+        info.delivery.value.encode(),
+        persistence if persistence.startswith(b"(") else b" " + persistence,
+        info.messages,
+        info.bytes,
+        info.first,
+        info.last,
+        info.subscribers,
+    )
+
+
+def topic_list_of_sexp(payload: bytes) -> tuple[TopicInfo, ...]:
+    """The records that `topic_list_sexp` wrote; their fields may stand in any order."""
+    sexp = _one_sexp(payload)
+    if isinstance(sexp, bytes):
+        raise SexpError("a list of topics must be a list, not an atom")
+    try:
+        return tuple(_info_of_sexp(record) for record in sexp)
+    except ConversionError as error:
+        raise SexpError(f"a topic of the list {error}") from error
+
+
+def _info_of_sexp(record: Sexp) -> TopicInfo:
+    number, name, delivery, persistence, messages, octets, first, last, subscribers = fields_of_sexp(
+        record, _FIELDS
+    )
+    return TopicInfo(
+        id=int_of_sexp(number),
+        topic=string_of_sexp(name),
+        delivery=delivery_of_sexp(delivery),
+        persistence=persistence_of_sexp(persistence),
+        messages=int64_of_sexp(messages),
+        bytes=int64_of_sexp(octets),
+        first=int64_of_sexp(first),
+        last=int64_of_sexp(last),
+        subscribers=int64_of_sexp(subscribers),
+    )
+
+
+def _one_sexp(payload: bytes) -> Sexp:
+    sexp = read(payload)
+    if sexp is None:
+        raise SexpError("there is no sexp")
+    return sexp
+
+
+def _decimal(value: int) -> bytes:
+    return b"%d" % value

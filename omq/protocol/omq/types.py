@@ -1,0 +1,203 @@
+"""The OCaml types of the omq text, and of our extension commands, as frozen dataclasses and enums.
+
+Strings are octets: a topic, an id and a body are `bytes` and never need to be UTF-8.
+Every variant is a class of its own, and a union names the OCaml type; `match` on them with `assert_never`.
+"""
+
+from dataclasses import dataclass
+
+from omq.model import BlockInfo, Delivery, Persistence, Replay, Topic, TopicInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`Message.t`: its id within the topic, the topic's id, and the body."""
+
+    id: int
+    topic: int
+    body: bytes
+
+
+# -- Client.t: the commands -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """First command of a connection: the version agreed in the handshake, and who the client says it is."""
+
+    version: int
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    topic: bytes
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A sign of life. `time` is microseconds since the epoch, as the client wrote it."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    topic: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Credit: at most `n` unconfirmed messages of this round-robin topic at a time."""
+
+    topic: bytes
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    topic: bytes
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    sink: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    feed: bytes
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """The stored blocks that hold any of `count` messages from `first` on."""
+
+    topic: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What `Fetch` would send, as a list."""
+
+    topic: bytes
+    first: int
+    count: int
+
+
+Command = (
+    Connect | Subscribe | Unsubscribe | Ack
+    | Publish | Declare | Confirm | Delete | Topics
+    | Request | Received | Put | Get | Fetch | Blocks
+)  # fmt: skip
+
+
+# -- Server.t: the frames ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """One sentence, beginning with the command's constructor and argument that it answers."""
+
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """The server's clock, seconds since the epoch."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The answer to `Put` and `Get`: what a DMP connection shows, 1 to 255 printable octets."""
+
+    lease: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TopicList:
+    """The answer to `Topics`: frame 9."""
+
+    topics: tuple[TopicInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """Frame 8: a stored block, as `omq_storage.blocks` has it. One without messages ends the answer to a
+    `Fetch`.
+    """
+
+    value: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """The answer to `Blocks`: frame 11."""
+
+    blocks: tuple[BlockInfo, ...]
+
+
+Frame = (
+    Error | Ping | Message | Subscribed | Unsubscribed
+    | Declared | Confirmed | Leased | StoredBlock | TopicList | Deleted | BlockList
+)  # fmt: skip

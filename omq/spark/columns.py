@@ -1,0 +1,145 @@
+"""Columns out of blocks: Arrow arrays, where that can be without a Python object for each message."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.dmp import head as dmp_head
+from omq.spark.headers import Header, headers_of
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.numbers import OFFSETS_LIMIT
+
+LOG_APPEND_TIME = 1
+"""What the Kafka source has for times that the server gave: so are all of omq's."""
+
+_counts = pa.array([], pa.int64())
+
+
+class Columns:
+    """Makes record batches of some columns of one topic."""
+
+    def __init__(self, schema: Any, topic: str) -> None:
+        """`schema`: the columns wanted, as an Arrow schema; each is one of the names above."""
+        self._schema = schema
+        self._topic = topic
+        self._constants: dict[str, Any] = {}
+        self._make = [self._maker(name) for name in schema.names]
+
+    def batch(self, block: Block, messages: range) -> Any:
+        """These messages of a block, which follow one another, as a RecordBatch.
+
+        It keeps nothing of the block's octets, which may lie in a store that changes.
+        """
+        arrays = [make(block, messages.start - block.first, len(messages)) for make in self._make]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _maker(self, name: str) -> Callable[[Block, int, int], Any]:
+        match name:
+            case "value":
+                return _values
+            case "offset":
+                return _offsets
+            case "timestamp":
+                return _timestamps
+            case "key":
+                return _keys
+            case "headers":
+                type_ = self._schema.field(name).type
+                return lambda block, begin, count: _headers(block, begin, count, type_)
+            case "topic":
+                return self._constant(pa.scalar(self._topic, pa.string()))
+            case "partition":
+                return self._constant(pa.scalar(0, pa.int32()))
+            case "timestampType":
+                return self._constant(pa.scalar(LOG_APPEND_TIME, pa.int32()))
+            case _:
+                raise ValueError(f"there is no column {name!r}")
+
+    @staticmethod
+    def _constant(value: Any) -> Callable[[Block, int, int], Any]:
+        made = pa.repeat(value, 0)
+
+        def make(_: Block, __: int, count: int) -> Any:
+            nonlocal made
+            if len(made) < count:
+                made = pa.repeat(value, count)
+            return made.slice(0, count)
+
+        return make
+
+
+def _values(block: Block, begin: int, count: int) -> Any:
+    frames = _strings(block.offsets, block.frames, block.count).slice(begin, count)
+    return pc.binary_slice(frames, FRAME_HEADER, OFFSETS_LIMIT)
+
+
+def _offsets(block: Block, begin: int, count: int) -> Any:
+    return pc.add(_counting(count), pa.scalar(block.first + begin, pa.int64()))
+
+
+def _timestamps(block: Block, begin: int, count: int) -> Any:
+    time = pa.scalar(block.time, pa.int64())
+    if block.deltas is None:
+        times = pa.repeat(time, count)
+    else:
+        deltas = pa.Array.from_buffers(pa.uint32(), block.count, [None, pa.py_buffer(block.deltas)])
+        times = pc.add(deltas.slice(begin, count).cast(pa.int64()), time)
+    return times.cast(pa.timestamp("us", "UTC"))
+
+
+def _keys(block: Block, begin: int, count: int) -> Any:
+    """The routing keys; null where a message has none."""
+    if block.heads is None:
+        return pa.nulls(count, pa.binary())
+    heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
+    # A head begins with the exchange and the key, each an octet that counts its octets, then these: so most
+    # blocks can be seen at once to have no key at all.
+    plain = pc.equal(pc.binary_slice(heads, 0, 2), pa.scalar(b"\0\0", pa.binary()))
+    nothing = pc.equal(pc.binary_length(heads), 0)
+    if pc.all(pc.or_(plain, nothing)).as_py():
+        return pa.nulls(count, pa.binary())
+    return pa.array([_key(head) for head in heads.to_pylist()], pa.binary())
+
+
+def _key(head: bytes) -> bytes | None:
+    if not head:
+        return None
+    at = 1 + head[0]
+    return head[at + 1 : at + 1 + head[at]] or None
+
+
+def _headers(block: Block, begin: int, count: int, type_: Any) -> Any:
+    if block.heads is None:
+        return pa.nulls(count, type_)
+    heads = block.heads_from(block.first + begin)[:count]
+    return pa.array([_named(head) for head in heads], type_)
+
+
+def _named(head: bytes) -> list[dict[str, Any]] | None:
+    found = _all_headers(head)
+    return [{"key": header.key, "value": header.value} for header in found] or None
+
+
+def _all_headers(head: bytes) -> list[Header]:
+    try:
+        return headers_of(dmp_head.decode(head)) if head else []
+    except FieldError:
+        return []  # a store of another program may have any octets there
+
+
+def _strings(offsets: Any, octets: Any, count: int) -> Any:
+    """Octets with offsets as an Arrow array, where they lie. Arrow checks no offsets: these were checked when
+    the block was read.
+    """
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
+
+
+def _counting(count: int) -> Any:
+    """0 to `count` - 1."""
+    global _counts
+    if len(_counts) < count:
+        _counts = pa.array(range(max(count, 1 << 13)), pa.int64())
+    return _counts.slice(0, count)

@@ -1,0 +1,110 @@
+"""DMP properties as the Kafka source has headers: names with octets, and back.
+
+An entry of the message's own headers goes under its name. The exchange and the properties go under names
+that begin with `dmp.`, such as `dmp.content-type`. Numbers are decimal text. The routing key is no header: it
+is the column `key`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import assert_never
+
+from omq.protocol.amqp.fields import (
+    Array,
+    Boolean,
+    ByteArray,
+    Decimal,
+    LongString,
+    Number,
+    Table,
+    Value,
+    Void,
+    table_octets,
+)
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.dmp.head import Head
+
+PREFIX = "dmp."
+EXCHANGE = PREFIX + "exchange"
+
+_TABLE = "headers"
+_NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
+_NAMES = {
+    PREFIX + field.name.replace("_", "-"): field.name for field in fields(Properties) if field.name != _TABLE
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """`value` is None where a header is there without one."""
+
+    key: str
+    value: bytes | None
+
+
+def headers_of(head: Head) -> list[Header]:
+    """What a head says besides its routing key: the exchange, then the properties, then its own headers."""
+    found = [Header(EXCHANGE, head.exchange)] if head.exchange else []
+    for name, attribute in _NAMES.items():
+        value = getattr(head.properties, attribute)
+        if value is not None:
+            found.append(Header(name, value if isinstance(value, bytes) else b"%d" % value))
+    if head.properties.headers is not None:
+        for octets, entry in head.properties.headers.entries:
+            found.append(Header(octets.decode("utf-8", "backslashreplace"), _octets(entry)))
+    return found
+
+
+def head_of(key: bytes, headers: Iterable[Header]) -> Head:
+    """The head with this routing key and these headers; `headers_of` gives the same ones again.
+
+    Raises ValueError for a `dmp.` name that stands for nothing, and a number that is none.
+    """
+    exchange = b""
+    properties: dict[str, bytes | int | Table] = {}
+    entries: list[tuple[bytes, Value]] = []
+    for header in headers:
+        if not header.key.startswith(PREFIX):
+            value = Void() if header.value is None else LongString(header.value)
+            entries.append((header.key.encode(), value))
+        elif header.key == EXCHANGE:
+            exchange = header.value or b""
+        elif header.key in _NAMES:
+            attribute = _NAMES[header.key]
+            properties[attribute] = _property(header, _NUMBERS.get(attribute))
+        else:
+            raise ValueError(f"no header is called {header.key!r}; there are {EXCHANGE}, {', '.join(_NAMES)}")
+    if entries:
+        properties[_TABLE] = Table(tuple(entries))
+    return Head(exchange, key, Properties(**properties))  # type: ignore[arg-type]
+
+
+def _property(header: Header, most: int | None) -> bytes | int:
+    value = header.value or b""
+    if most is None:
+        return value
+    if not (value.isdigit() and len(value) <= 20 and int(value) <= most):
+        raise ValueError(f"the header {header.key!r} must be a number from 0 to {most}, not {value!r}")
+    return int(value)
+
+
+def _octets(value: Value) -> bytes | None:
+    match value:
+        case LongString(octets) | ByteArray(octets):
+            return octets
+        case Number(_, number):
+            return str(number).encode()
+        case Boolean(truth):
+            return b"true" if truth else b"false"
+        case Decimal(scale, digits):
+            text = f"{digits:0{scale + 1}d}"
+            return (f"{text[:-scale]}.{text[-scale:]}" if scale else text).encode()
+        case Void():
+            return None
+        case Table():
+            return table_octets(value)
+        case Array(values):
+            # As it would be a table whose entries have no names.
+            return table_octets(Table(tuple((b"", inner) for inner in values)))
+        case _:
+            assert_never(value)

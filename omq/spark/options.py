@@ -1,0 +1,324 @@
+"""The options of the data source, as Spark hands them over: text, checked and typed (design, section 7).
+
+Names and meanings are those of Spark's Kafka source wherever they mean the same. An offset is a message id,
+and ends are exclusive, as there.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from omq.blocking.credentials import Credentials, IdFile, IdVariable
+from omq.blocking.errors import BadOptions
+from omq.blocking.network import Address
+from omq.blocking.places import (
+    Bound,
+    Choice,
+    Edge,
+    Pattern,
+    PerTopic,
+    Place,
+    ServerPlace,
+    StorePlace,
+    Timestamp,
+    Topics,
+)
+from omq.blocking.remote import Patience, parse_servers
+from omq.model import check_topic
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    place: Place
+    choice: Choice
+    start: Bound
+    end: Bound
+    min_partitions: int | None
+    max_per_trigger: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    servers: ServerPlace
+    topic: str | None
+    """Where all rows go; None when each row says it."""
+    producer: str | None
+    """Who writes, for a batch that may be repeated as a whole."""
+
+
+SERVERS = "omq.servers"
+CA, CERT, KEY = "omq.tls.ca", "omq.tls.cert", "omq.tls.key"
+ID_FILE, ID_VARIABLE = "omq.id.file", "omq.id.variable"
+PATH = "path"
+CHOICES = ("subscribe", "subscribePattern", "assign")
+STARTS = ("startingOffsets", "startingTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp")
+MIN_PARTITIONS = "minPartitions"
+MAX_PER_TRIGGER = "maxOffsetsPerTrigger"
+FAIL_ON_DATA_LOSS = "failOnDataLoss"
+INCLUDE_HEADERS = "includeHeaders"
+RETRIES = "fetchOffset.numRetries"
+RETRY_INTERVAL = "fetchOffset.retryIntervalMs"
+TOPIC = "topic"
+PRODUCER = "producer"
+
+_SECURITY = (CA, CERT, KEY, ID_FILE, ID_VARIABLE)
+_READ = (
+    SERVERS, *_SECURITY, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_PER_TRIGGER, FAIL_ON_DATA_LOSS,
+    INCLUDE_HEADERS, RETRIES, RETRY_INTERVAL,
+)  # fmt: skip
+_WRITE = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
+_SPARKS = ("checkpointLocation", "queryName")
+"""What Spark itself has among the options of a stream."""
+
+_ELSEWHERE = {
+    "kafka.bootstrap.servers": SERVERS,
+    "kafka.security.protocol": f"omqs://HOST:PORT in {SERVERS}",
+    "kafka.ssl.truststore.location": f"{CA}, a file in PEM",
+    "kafka.ssl.keystore.location": f"{CERT}, a file in PEM",
+    "kafka.ssl.keystore.key": f"{KEY}, a file in PEM",
+    "kafka.sasl.jaas.config": f"{ID_FILE}, a file with one line NAME:SECRET",
+    "omq.id": f"{ID_FILE}, a file with one line NAME:SECRET",
+}
+"""What somebody may look for: under its name in the Kafka source, or under one that would show a secret."""
+
+_LONGEST_PRODUCER = 200
+"""Octets: an app-id has up to 255, and the partition and a hyphen are added."""
+
+
+def spelled(place: ServerPlace) -> dict[str, str]:
+    """The options that name this server."""
+    known = place.credentials
+    given = {
+        SERVERS: ",".join(address.url for address in place.addresses),
+        RETRIES: str(place.patience.retries),
+        RETRY_INTERVAL: str(round(place.patience.seconds * 1000)),
+        CA: known.ca,
+        CERT: known.certificate,
+        KEY: known.key,
+        ID_FILE: known.id.path if isinstance(known.id, IdFile) else None,
+        ID_VARIABLE: known.id.name if isinstance(known.id, IdVariable) else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOptions:
+    """What the options of a reader say. `stream`: None where it is not known yet whether they are for one.
+
+    Raises BadOptions.
+    """
+    given = _Given(options, _READ)
+    place = _place(given)
+    choice = _choice(given)
+    start = _bound(given, STARTS, Edge.LATEST if stream else Edge.EARLIEST)
+    end = _bound(given, ENDS, Edge.LATEST)
+    if stream:
+        given.refuse(ENDS, "a stream has no end")
+    elif stream is False:
+        given.refuse((MAX_PER_TRIGGER,), "it is for streams only")
+        if start is Edge.LATEST:
+            raise BadOptions("startingOffsets cannot be 'latest' in a batch: there is nothing behind it.")
+        if end is Edge.EARLIEST:
+            raise BadOptions("endingOffsets cannot be 'earliest': there is nothing before it.")
+    if isinstance(start, Timestamp) and isinstance(end, Timestamp) and start.milliseconds > end.milliseconds:
+        raise BadOptions(
+            f"startingTimestamp {start.milliseconds} is after endingTimestamp {end.milliseconds}."
+        )
+    return ReadOptions(
+        place,
+        choice,
+        start,
+        end,
+        given.number(MIN_PARTITIONS, 1),
+        given.number(MAX_PER_TRIGGER, 1),
+        given.boolean(FAIL_ON_DATA_LOSS, True),
+        given.boolean(INCLUDE_HEADERS, False),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """What the options of a writer say. Raises BadOptions."""
+    given = _Given(options, _WRITE)
+    if given.get(PATH) is not None:
+        raise BadOptions(f"A sink writes to a server: give {SERVERS}, and no path.")
+    if given.get(SERVERS) is None:
+        raise BadOptions(f"A sink needs {SERVERS}: HOST:PORT of the server to write to.")
+    topic = given.get(TOPIC)
+    if topic is not None and (problem := check_topic(topic.encode())) is not None:
+        raise BadOptions(f"The option topic cannot be {topic!r}: {problem}.")
+    producer = given.get(PRODUCER)
+    if producer is not None and not 0 < len(producer.encode()) <= _LONGEST_PRODUCER:
+        raise BadOptions(f"The option {PRODUCER} has 1 to {_LONGEST_PRODUCER} octets.")
+    return WriteOptions(_servers(given), topic, producer)
+
+
+class _Given:
+    """The options that somebody gave; their names count without regard to case."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        names = {name.lower() for name in (*known, *_SPARKS)}
+        for name in options:
+            if name.lower() not in names and name.lower() != PATH:
+                here = _ELSEWHERE.get(name.lower())
+                hint = f"; there are {', '.join(known)}" if here is None else f": here it is {here}"
+                raise BadOptions(f"There is no option {name!r}{hint}.")
+
+    def get(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def among(self, names: tuple[str, ...]) -> str | None:
+        """The one of these names that is given. Raises BadOptions for more."""
+        found = [name for name in names if self.get(name) is not None]
+        if len(found) > 1:
+            raise BadOptions(f"{' and '.join(found)} exclude each other: give one of them.")
+        return found[0] if found else None
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            if self.get(name) is not None:
+                raise BadOptions(f"{name} makes no sense here: {why}.")
+
+    def number(self, name: str, least: int) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < least:
+            raise BadOptions(f"{name} must be a whole number of at least {least}, not {text!r}.")
+        return int(text)
+
+    def boolean(self, name: str, otherwise: bool) -> bool:
+        text = self.get(name)
+        if text is None:
+            return otherwise
+        if text.strip().lower() not in ("true", "false"):
+            raise BadOptions(f"{name} must be true or false, not {text!r}.")
+        return text.strip().lower() == "true"
+
+
+def _place(given: _Given) -> Place:
+    name = given.among((SERVERS, PATH))
+    if name is None:
+        raise BadOptions(f"Give {SERVERS} (HOST:PORT of a server) or {PATH} (a store of this machine).")
+    if name == SERVERS:
+        return _servers(given)
+    given.refuse((RETRIES, RETRY_INTERVAL, *_SECURITY), f"it is for {SERVERS} only")
+    path = given.get(PATH)
+    assert path is not None
+    return StorePlace(path)
+
+
+def _servers(given: _Given) -> ServerPlace:
+    try:
+        addresses = parse_servers(given.get(SERVERS) or "")
+    except ValueError as error:
+        raise BadOptions(f"{SERVERS}: {error}.") from error
+    retries = given.number(RETRIES, 0)
+    interval = given.number(RETRY_INTERVAL, 0)
+    usual = Patience()
+    return ServerPlace(
+        addresses,
+        Patience(
+            usual.retries if retries is None else retries,
+            usual.seconds if interval is None else interval / 1000,
+        ),
+        _credentials(given, addresses),
+    )
+
+
+def _credentials(given: _Given, addresses: tuple[Address, ...]) -> Credentials:
+    if not any(address.tls for address in addresses):
+        given.refuse((CA, CERT, KEY), f"it is for omqs://HOST:PORT in {SERVERS}")
+    if given.get(CERT) is None:
+        given.refuse((KEY,), f"it is the key of {CERT}")
+    id: IdFile | IdVariable | None = None
+    match given.among((ID_FILE, ID_VARIABLE)):
+        case "omq.id.file":
+            id = IdFile(given.get(ID_FILE) or "")
+        case "omq.id.variable":
+            id = IdVariable(given.get(ID_VARIABLE) or "")
+        case _:
+            pass
+    return Credentials(given.get(CA), given.get(CERT), given.get(KEY), id)
+
+
+def _choice(given: _Given) -> Choice:
+    name = given.among(CHOICES)
+    text = None if name is None else given.get(name)
+    match name:
+        case "subscribe":
+            assert text is not None
+            return _topics("subscribe", [part.strip() for part in text.split(",")])
+        case "assign":
+            assert text is not None
+            return _topics("assign", _assigned(text))
+        case "subscribePattern":
+            assert text is not None
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise BadOptions(f"subscribePattern {text!r} is no regular expression: {error}.") from error
+            return Pattern(text)
+        case _:
+            raise BadOptions(f"Say which topics: give one of {', '.join(CHOICES)}.")
+
+
+def _topics(option: str, names: list[str]) -> Topics:
+    for name in names:
+        if (problem := check_topic(name.encode())) is not None:
+            raise BadOptions(f"{option} names {name!r}: {problem}.")
+    if not names:
+        raise BadOptions(f"{option} names no topic.")
+    return Topics(tuple(dict.fromkeys(names)))
+
+
+def _assigned(text: str) -> list[str]:
+    found = _json("assign", text)
+    for name, partitions in found.items():
+        if partitions != [0]:
+            raise BadOptions(f"assign must have [0] for {name!r}: a topic of omq is one partition, number 0.")
+    return list(found)
+
+
+def _bound(given: _Given, names: tuple[str, ...], otherwise: Edge) -> Bound:
+    name = given.among(names)
+    if name is None:
+        return otherwise
+    text = given.get(name)
+    assert text is not None
+    if name.endswith("Timestamp"):
+        milliseconds = given.number(name, 0)
+        assert milliseconds is not None
+        return Timestamp(milliseconds)
+    edges = {edge.value: edge for edge in Edge}
+    if text.strip().lower() in edges:
+        return edges[text.strip().lower()]
+    return PerTopic({topic: _offset(name, topic, value) for topic, value in _json(name, text).items()})
+
+
+def _offset(option: str, topic: str, value: object) -> int | Edge:
+    """An offset as it is, or as the Kafka source has it: by partition, with -2 and -1 for the two ends."""
+    if isinstance(value, dict) and set(value) == {"0"}:
+        value = value["0"]
+        if value == -2:
+            return Edge.EARLIEST
+        if value == -1:
+            return Edge.LATEST
+    if isinstance(value, str) and value in (Edge.EARLIEST.value, Edge.LATEST.value):
+        return Edge(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadOptions(f"{option} must have a message id of at least 1 for {topic!r}, not {value!r}.")
+    return value
+
+
+def _json(option: str, text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadOptions(f"{option} is no JSON, and none of its words: {text!r}.") from error
+    if not isinstance(found, dict):
+        raise BadOptions(f"{option} must be a JSON object with a member for each topic, not {text!r}.")
+    return found

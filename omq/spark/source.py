@@ -1,0 +1,70 @@
+"""The data source itself: what Spark calls `omq`.
+
+Spark makes one in several processes for each query, and each of them loads anew what it imports: so each
+thing is imported where it is wanted.
+"""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from omq.blocking.errors import BadOptions
+from omq.spark.kept import keep_what_is_loaded
+from omq.spark.options import read_options, write_options
+from omq.spark.schema import usual_schema
+
+
+class OmqDataSource(DataSource):
+    """Topics of omq for Spark, in the manner of its Kafka source: `spark.dataSource.register(OmqDataSource)`.
+
+    Errors of `omq.blocking.errors` come out of Spark as its own, with their sentences in them.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)
+        keep_what_is_loaded()
+
+    @classmethod
+    def name(cls) -> str:
+        return "omq"
+
+    def schema(self) -> StructType:
+        # A stream asks for it too, and its options are looked at again by its reader.
+        return usual_schema(read_options(self._given, stream=None))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from omq.spark.batch import BatchReader
+
+        reader = BatchReader(read_options(self._given, stream=False), schema)
+        keep_what_is_loaded()
+        return reader
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from omq.spark.stream import StreamReader
+
+        return StreamReader(read_options(self._given, stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from omq.spark.writing import BatchWriter
+
+        if overwrite:
+            raise BadOptions("A topic can only be appended to: use mode('append').")
+        writer = BatchWriter(write_options(self._given), schema)
+        keep_what_is_loaded()
+        return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from omq.spark.writing import StreamWriter
+
+        # The complete mode appends all of its result each time, as it does to Kafka.
+        writer = StreamWriter(write_options(self._given), schema)
+        keep_what_is_loaded()
+        return writer

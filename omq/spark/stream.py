@@ -1,0 +1,165 @@
+"""Reading what comes: `spark.readStream.format("omq")`.
+
+Spark keeps the end of each micro-batch in the query's checkpoint, as `omq.spark.positions` describes
+it, and asks for the same messages again when a batch did not complete.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from omq.blocking.access import Access, StoredTopic
+from omq.blocking.errors import DataLoss
+from omq.blocking.places import Edge, Pattern
+from omq.blocking.ranges import Range, choose, cut, offsets
+from omq.spark import reading
+from omq.spark.options import ReadOptions
+from omq.spark.positions import Offsets, at, behind, offsets_of, positions_of
+from omq.spark.reading import TopicPartition
+from omq.spark.schema import check_schema
+
+log = logging.getLogger("omq.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as the query runs; `read` alone is called in the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Raises BadOptions for a schema that cannot be read."""
+        check_schema(schema, options)
+        self._options = options
+        self._schema = schema
+        self._access: Access | None = None
+        self._initial: Offsets | None = None
+        self._target: dict[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tasks get a copy: what is open stays on the driver.
+        return self.__dict__ | {"_access": None}
+
+    # -- on the driver -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offsets:
+        access = self._opened()
+        topics = choose(access, self._options.choice)
+        begins = offsets(access, topics, self._options.start, begins=True)
+        found = offsets_of({name: at(topics[name], message) for name, message in begins.items()})
+        if self._options.start is Edge.LATEST:
+            self._initial = found
+        return found
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {name: topic.next for name, topic in self._topics().items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        if start == self._initial:
+            # So the first batch is empty, and there is a checkpoint that says where the query began.
+            self._initial = None
+            return start
+        topics = self._topics()
+        before = positions_of(start)
+        for name in before.keys() - topics.keys():
+            self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+        ends = {name: topic.next for name, topic in topics.items()}
+        if self._target is not None:
+            ends = {name: min(ends[name], until) for name, until in self._target.items() if name in ends}
+        begins = {}
+        for name, end in ends.items():
+            topic = topics[name]
+            # A topic that is new to a pattern is read from its beginning.
+            begins[name] = topic.first
+            if name in before:
+                begins[name] = before[name].next
+                anew = before[name].id != topic.id
+                if anew or topic.next < begins[name]:
+                    what = "it was deleted and made anew, and has got to" if anew else "it has only got to"
+                    self._lost(
+                        f"Topic {name!r}: message {begins[name]} was to be read next, but {what} {topic.next}"
+                    )
+                    begins[name] = topic.first
+            ends[name] = max(end, begins[name])
+        if isinstance(limit, ReadMaxRows):
+            ends = share(begins, ends, limit.max_rows)
+        if before.keys() == ends.keys() and all(
+            before[name].id == topics[name].id and before[name].next == end for name, end in ends.items()
+        ):
+            return start  # there is nothing new
+        ranges = [Range(topics[name], begins[name], end) for name, end in ends.items()]
+        parts = cut(self._opened(), ranges, self._options.min_partitions)
+        of_topic: dict[str, list[Range]] = {name: [] for name in ends}
+        for part in parts:
+            of_topic[part.topic.name].append(part)
+        return offsets_of({name: behind(topics[name], begins[name], of_topic[name]) for name in ends})
+
+    def reportLatestOffset(self) -> Offsets:
+        return offsets_of({name: at(topic, topic.next) for name, topic in self._topics().items()})
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        topics = self._topics()
+        parts: list[Range] = []
+        for name, position in positions_of(end).items():
+            if name not in topics:
+                self._lost(f"The topic {name!r} was deleted while a stream was reading it")
+            elif position.parts(topics[name]) and position.id != topics[name].id:
+                self._lost(f"Topic {name!r}: what was to be read of it was deleted, and it was made anew")
+            else:
+                parts += position.parts(topics[name])
+        return [TopicPartition(part) for part in parts]
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing is deleted for a query: other readers may want it, and this comes late or never."""
+
+    def stop(self) -> None:
+        if self._access is not None:
+            self._access.__exit__(None, None, None)
+            self._access = None
+
+    def _opened(self) -> Access:
+        if self._access is None:
+            self._access = self._options.place.open()
+        return self._access
+
+    def _topics(self) -> dict[str, StoredTopic]:
+        access = self._opened()
+        if not self._options.fail_on_data_loss and not isinstance(self._options.choice, Pattern):
+            # One that was deleted is skipped, as its messages are.
+            found = {name: topic for name, topic in access.topics().items() if topic.problem is None}
+            return {name: found[name] for name in self._options.choice.names if name in found}
+        return choose(access, self._options.choice)
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(f"{what}. With failOnDataLoss=false the stream goes on with what there is.")
+        log.warning("%s; the stream goes on with what there is", what)
+
+    # -- in the tasks --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return reading.read(self._options, self._schema, partition)
+
+
+def share(begins: Mapping[str, int], ends: Mapping[str, int], most: int) -> dict[str, int]:
+    """Ends that leave `most` messages altogether, of each topic in proportion to what waits there."""
+    waiting = {name: end - begins[name] for name, end in ends.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(ends)
+    shares = {name: count * most // total for name, count in waiting.items()}
+    left = most - sum(shares.values())
+    # What rounding left over goes to those that it took most from.
+    for name in sorted(waiting, key=lambda name: waiting[name] * most % total, reverse=True)[:left]:
+        shares[name] += 1
+    return {name: begins[name] + count for name, count in shares.items()}

@@ -1,0 +1,157 @@
+"""Writing rows: `df.write.format("omq")` and `df.writeStream.format("omq")`.
+
+Each task sends its rows in portions, and each portion is confirmed before the next. Rows have numbers, so
+that a portion, a task or a micro-batch that is done again stores nothing twice: the producer of a row is the
+query and the partition, its sequence the micro-batch and the row (design, sections 5 and 7).
+"""
+
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from omq.blocking.errors import BadOptions, OmqError
+from omq.blocking.sinks import send
+from omq.spark.envelopes import Envelopes, Producer, Rows
+from omq.spark.kept import keep_what_is_loaded
+from omq.spark.options import TOPIC, WriteOptions
+
+PORTION_OCTETS = 8 << 20
+"""About how much a task holds before it is sent and confirmed."""
+
+_ROW_BITS = 32
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has stored."""
+
+    rows: int
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises BadOptions unless rows of this schema can be messages."""
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise BadOptions(f"A sink needs a column 'value'; there are {', '.join(types) or 'none'}.")
+    if TOPIC not in types and options.topic is None:
+        raise BadOptions("A sink needs a column 'topic', or the option topic.")
+    for name in ("value", "key", "topic"):
+        if name in types and not isinstance(types[name], (BinaryType, StringType)):
+            raise BadOptions(
+                f"The column {name!r} must be binary or string, not {types[name].simpleString()}: cast it."
+            )
+    if "headers" in types and not _is_headers(types["headers"]):
+        raise BadOptions(
+            "The column 'headers' must be array<struct<key:string,value:binary>>, "
+            f"not {types['headers'].simpleString()}."
+        )
+
+
+def _is_headers(given: DataType) -> bool:
+    return given.simpleString() == "array<struct<key:string,value:binary>>" and isinstance(given, ArrayType)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Where a batch goes. Each writer is a producer of its own, unless the option `producer` names it."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises BadOptions."""
+        check_columns(schema, options)
+        self._options = options
+        self._names = schema.names
+        self._producer = options.producer or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        name = f"{self._producer}-{_task().partitionId()}"
+        return write_rows(self._options, self._names, Producer(name.encode(), 1), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is stored already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is stored stays: a topic takes nothing back."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Where the micro-batches of a query go."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        """Raises BadOptions."""
+        check_columns(schema, options)
+        self._options = options
+        self._names = schema.names
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise OmqError(
+                "Spark did not say which query and micro-batch this is, so rows cannot be numbered."
+            )
+        name = f"{self._options.producer or query}-{task.partitionId()}"
+        producer = Producer(name.encode(), (int(batch) << _ROW_BITS) + 1)
+        return write_rows(self._options, self._names, producer, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is stored already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is stored stays. When the micro-batch is done again, it is not stored again."""
+
+
+def write_rows(
+    options: WriteOptions, names: list[str], producer: Producer, batches: Iterator[Any]
+) -> Written:
+    """Send all rows of a task. Raises BadRow, Unreachable and Refused."""
+    keep_what_is_loaded()
+    rows = Rows(names, options.topic, producer)
+    portions = _Portions(options)
+    with portions.server:
+        for batch in batches:
+            for envelopes in rows.envelopes(batch):
+                portions.add(envelopes)
+        portions.send_all()
+    return Written(rows.count)
+
+
+class _Portions:
+    """What waits to be sent, by topic: bounded altogether."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        servers = options.servers
+        self._patience = servers.patience
+        self.server = servers.open()
+        self._waiting: dict[bytes, deque[Envelopes]] = {}
+        self._octets = 0
+
+    def add(self, envelopes: Envelopes) -> None:
+        self._waiting.setdefault(envelopes.topic, deque()).append(envelopes)
+        self._octets += len(envelopes.octets)
+        if self._octets >= PORTION_OCTETS:
+            self.send_all()
+
+    def send_all(self) -> None:
+        for topic, parts in self._waiting.items():
+            octets = b"".join(part.octets for part in parts)
+            send(self.server, self._patience, topic, octets, sum(part.count for part in parts))
+        self._waiting.clear()
+        self._octets = 0
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise OmqError("This is no task of Spark.")
+    return task

@@ -1,0 +1,1 @@
+"""What the connections of every protocol share."""

@@ -1,0 +1,58 @@
+"""Messages as DMP envelopes."""
+
+from collections.abc import Sequence
+
+from omq.drivers.channel import LITTLE_OCTETS, Cut, Octets
+from omq.protocol.dmp import writer as dmp_writer
+from omq.protocol.dmp.envelopes import NUMBER
+from omq_storage.blocks import FRAME_HEADER
+
+
+class Envelopes:
+    """DMP envelopes, each message with its own head, or with the one for messages without."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+
+    def parts(self, cuts: Sequence[Cut]) -> list[Octets]:
+        if not any(_is_large(cut) for cut in cuts):
+            return [b"".join(map(self._envelopes, cuts))]
+        parts: list[Octets] = []
+        for cut in cuts:
+            if _is_large(cut):
+                # Its octets are those of the block: however many feeds there are, they are in memory once.
+                message = cut.ids[0]
+                body = cut.block.frame(message)[FRAME_HEADER:]
+                parts += (self.opening(cut.block.topic, message, cut.block.head(message), len(body)), body)
+            else:
+                parts.append(self._envelopes(cut))
+        return parts
+
+    def opening(self, topic: int, message: int, head: bytes, size: int) -> bytes:
+        return dmp_writer.opening(size, head or self._head)
+
+    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+        count = begin = 0
+        for part in parts:
+            # An envelope begins at `begin`, or the part is nothing but a body.
+            while begin < len(part):
+                size = NUMBER.size + NUMBER.unpack_from(part, begin)[0]
+                if octets < size:
+                    return count, octets
+                octets -= size
+                begin += size
+                count += 1
+            begin -= len(part)
+        return count, octets
+
+    def _envelopes(self, cut: Cut) -> bytes:
+        if not cut.block.has_heads:
+            return dmp_writer.of_block(cut.block, cut.ids, self._head)
+        ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
+        heads = cut.block.heads_from(cut.ids.start)[ids]
+        bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
+        return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
+
+
+def _is_large(cut: Cut) -> bool:
+    return len(cut.ids) == 1 and cut.block.held > LITTLE_OCTETS

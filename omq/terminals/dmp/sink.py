@@ -1,0 +1,223 @@
+"""A sink: messages in, on a DMP connection (6-DMP, "Sending messages"; design, section 5).
+
+One task: it reads envelopes and posts their messages, and waits for room where there is none, which stops the
+reading of its socket. When the client has closed its sending side everything is seen through, and answered.
+"""
+
+from dataclasses import dataclass
+
+import trio
+
+from omq.access.repeats import Repeats
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Refused
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.leases import DmpEnd, Principal, Sink
+from omq.drivers.sequences import Origin
+from omq.drivers.signal import Signal
+from omq.protocol.dmp import responses as dmp_responses
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError
+from omq.protocol.dmp.head import PLAIN_HEAD
+from omq.protocol.dmp.producer import origin
+from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.dmp.responses import ResponseCode, response
+from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a sink ends before its client has finished: what is answered instead of 200."""
+
+    code: ResponseCode
+    why: str
+
+
+TOPIC_DELETED = Problem(ResponseCode.NOT_FOUND, "the topic was deleted")
+STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
+TOO_SLOW = Problem(
+    ResponseCode.NOT_ALLOWED, "an envelope took too long to complete while others wait for its memory"
+)
+
+
+class Posts:
+    """The messages that a sink has posted: how many are as safe as their topic asks."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        self._open = 0
+        self._signal = Signal()
+
+    def settle(self, count: int, driver: Driver, confirmation: Confirmation) -> Problem | None:
+        """A post is settled; the problem if it failed."""
+        self._open -= 1
+        self._signal.set()
+        if confirmation.failure is None:
+            self.stored += count
+            return None
+        return TOPIC_DELETED if driver.deleted else _failed(confirmation.failure)
+
+    def begin(self) -> None:
+        """A post is on its way."""
+        self._open += 1
+
+    async def settled(self) -> None:
+        """Wait until no post is open."""
+        while self._open:
+            await self._signal.wait()
+
+
+def _kept_beside(heads: list[bytes]) -> tuple[list[bytes], list[Origin | None]]:
+    """What goes beside the messages: their heads, and which producer sent each; nothing for none."""
+    origins = list(map(origin, heads))
+    return [b"" if head == PLAIN_HEAD else head for head in heads], origins if any(origins) else []
+
+
+def _failed(why: str) -> Problem:
+    return Problem(ResponseCode.INTERNAL_ERROR, why)
+
+
+class SinkService:
+    """Serves one sink, from its ready response to the end of its connection."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        intake: Intake,
+        catalogue: Catalogue,
+        config: Config,
+        sink: Sink,
+        principal: Principal,
+        untold: Repeats,
+    ) -> None:
+        self._transport = transport
+        self._intake = intake
+        self._catalogue = catalogue
+        self._topic = sink.topic
+        self._principal = principal
+        self._untold = untold
+        self._pace = principal.client.received
+        self._envelopes = EnvelopeReader(config.max_message_bytes)
+        self._posts = Posts()
+        self._problem: Problem | None = None
+        self._finished = False
+        self._reading = trio.CancelScope()
+
+    async def serve(self, received: bytes) -> None:
+        """Take what the client sends, `received` first; then answer what became of it.
+
+        Raises trio.BrokenResourceError when the connection broke: nothing is confirmed then.
+        """
+        with self._reading:
+            await self._read(received)
+        # Everything that was taken over is seen through, also what came before a problem.
+        await self._posts.settled()
+        problem = self._problem
+        if problem is None:
+            await self._transport.send(dmp_responses.encode(dmp_responses.stored(self._posts.stored)))
+            return
+        words = f"{self._posts.stored} messages stored; {problem.why}"
+        try:
+            await self._transport.send(dmp_responses.encode(response(problem.code, words.encode())))
+        finally:
+            await self._report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
+
+    def fail(self, problem: Problem) -> None:
+        """Read no more, and answer with this problem, unless there was one before.
+
+        That a message could not be stored outweighs what merely ended the reading: the messages that are
+        stored may then not be the first ones that came.
+        """
+        before = self._problem
+        lost = problem.code is ResponseCode.INTERNAL_ERROR
+        if before is None or (lost and before.code in (ResponseCode.SYNTAX_ERROR, ResponseCode.NOT_ALLOWED)):
+            self._problem = problem
+        self._reading.cancel()
+
+    def sweep(self, now: float) -> None:
+        """Called about every second: see whether it keeps memory from others."""
+        if self._intake.hinders(now):
+            self.fail(TOO_SLOW)
+
+    def shut_down(self) -> None:
+        """The server stops. A client that has finished is only waited for."""
+        if not self._finished:
+            self.fail(STOPPING)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def _read(self, received: bytes) -> None:
+        """Until the client has finished; or until a problem, which is noted."""
+        while True:
+            if received:
+                await self._take(received)
+                if self._pace is not None:
+                    self._pace.spend(len(received))
+                    await trio.sleep_until(self._pace.until)
+            received = await self._intake.receive(None if self._pace is None else self._pace.piece)
+            if not received:
+                break
+        self._finished = True
+        if self._envelopes.unfinished:
+            why = f"the connection ended {self._envelopes.unfinished} octets into an envelope"
+            self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
+
+    async def _take(self, received: bytes) -> None:
+        try:
+            batch = self._envelopes.feed_batch(received)
+        except EnvelopeError as error:
+            if error.batch is not None:
+                await self._post(error.batch)
+            self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
+        else:
+            await self._post(batch)
+            if len(batch):
+                self._intake.finished()
+        self._intake.done()
+        await self._intake.hold(self._envelopes.expected)
+
+    async def _post(self, batch: EnvelopeBatch) -> None:
+        count = len(batch)
+        if not count:
+            return
+        driver = await self._catalogue.find(self._topic.topic)
+        if driver is None or driver.topic.id != self._topic.id:
+            self.fail(TOPIC_DELETED)
+            return
+        if batch.options:
+            await self._look_for_takers(driver, batch.options)
+        try:
+            confirmation = await driver.post(batch.batch, *_kept_beside(batch.heads))
+        except Refused as refused:
+            self.fail(TOPIC_DELETED if driver.deleted else _failed(str(refused)))
+            return
+        self._posts.begin()
+
+        def settle() -> None:
+            problem = self._posts.settle(count, driver, confirmation)
+            if problem is not None:
+                self.fail(problem)
+
+        confirmation.listen(settle)
+
+    async def _look_for_takers(self, driver: Driver, options: list[int]) -> None:
+        """Tell the principal of messages that must have a taker and have none. They are posted all the same.
+
+        `mandatory` asks that a message is not lost: that there is a subscriber, or a store to keep it.
+        `immediate` asks for a subscriber who can take it now (6-DMP: "Basic.Publish flags").
+        """
+        missed: list[str] = []
+        mandatory = sum(1 for octet in options if octet & MANDATORY)
+        if mandatory and not driver.is_persistent and not any(driver.subscribers()):
+            missed.append(f"mandatory messages without a subscriber or a store: {mandatory}")
+        immediate = sum(1 for octet in options if octet & IMMEDIATE)
+        if immediate and not driver.has_taker():
+            missed.append(f"immediate messages that no subscriber could take: {immediate}")
+        if missed:
+            await self._report(", ".join(missed))
+
+    async def _report(self, what: str) -> None:
+        if not await self._principal.report(DmpEnd.SINK, self._topic.topic, what):
+            self._untold.add(f"{self._transport.peer()}: sink {self._topic.topic!r}: {what}")

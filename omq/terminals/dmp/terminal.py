@@ -1,0 +1,233 @@
+"""The DMP terminal: a lease, then a sink or a feed, on one connection (6-DMP; design, section 5).
+
+What is answered to the lease, beside the 200 of a good one:
+
+    402 BAD-LEASE        nobody was given it, it expired, its principal is gone, or it was used before
+    403 NO-ACCESS        the client is on another host than the one that asked for it
+    404 NOT-FOUND        the topic was deleted since
+    502 SYNTAX-ERROR     (sinks only, later: an envelope that is none, is too long, or is cut off)
+    503 INVALID          a Put or Get instead of a lease: they belong to the principal connection
+    530 NOT-ALLOWED      as many DMP connections as there may be, or connections of the client; no lease in
+                         time; the server is stopping
+    540 NOT-IMPLEMENTED  any other command instead of a lease
+    541 INTERNAL-ERROR   (sinks only, later: the store failed)
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import trio
+
+from omq.access.limits import Places
+from omq.access.repeats import Repeats
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.feed import Feed
+from omq.drivers.leases import Lease, Leases, Principal, Sink, Unusable
+from omq.drivers.memory import Memory
+from omq.protocol.dmp import responses as dmp_responses
+from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
+from omq.protocol.dmp.server import (
+    Close,
+    FeedReady,
+    LeaseShown,
+    Messages,
+    Refused,
+    Send,
+    ServerDialogue,
+    ServerEvent,
+    SinkReady,
+)
+from omq.protocol.handshake import DMP_HEADER
+from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.transport import Transport
+from omq.terminals.dmp.feed import FeedService
+from omq.terminals.dmp.sink import SinkService
+
+GOODBYE_SECONDS = 2.0
+"""How long a connection may take to end when the server stops."""
+
+OTHER_HOST = response(ResponseCode.NO_ACCESS, b"The lease was given to a client on another host")
+NO_LEASE_IN_TIME = response(ResponseCode.NOT_ALLOWED, b"No lease came in time")
+STOPPING = response(ResponseCode.NOT_ALLOWED, b"The server is stopping")
+TOO_MANY_OF_CLIENT = response(ResponseCode.NOT_ALLOWED, b"The client has as many connections as it may have")
+TOO_MANY = response(ResponseCode.NOT_ALLOWED, b"The server has as many DMP connections as it may have")
+ON_THE_PRINCIPAL = response(ResponseCode.INVALID, b"Ask for a lease on the principal connection")
+NO_SUCH_COMMAND = response(ResponseCode.NOT_IMPLEMENTED, b"Only a lease is understood here")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all DMP connections of a server share."""
+
+    catalogue: Catalogue
+    leases: Leases
+    memory: Memory
+    config: Config
+    places: Places
+    """For sinks and feeds."""
+    untold: Repeats
+    """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
+
+
+class DmpTerminal:
+    """One connection after its header. `serve` returns when it is over, whatever the reason."""
+
+    def __init__(self, transport: Transport, shared: Shared, received: bytes) -> None:
+        """`received` is what came after the header."""
+        self._transport = transport
+        self._shared = shared
+        self._received = DMP_HEADER + received
+        self._dialogue = ServerDialogue()
+        self._intake = Intake(transport, shared.memory)
+        self._service: SinkService | FeedService | None = None
+        self._waiting = trio.CancelScope()
+        self._stopping = False
+        self._scope = trio.CancelScope()
+
+    async def serve(self) -> None:
+        """See what the lease is worth, and do what it is for."""
+        try:
+            with self._scope:
+                await self._converse()
+        except trio.BrokenResourceError:
+            pass  # the client is gone: what it sent is kept, and nothing is confirmed
+        finally:
+            self._intake.close()
+            self._transport.close()
+
+    def sweep(self, now: float) -> None:
+        """Called about every second."""
+        if self._service is not None:
+            self._service.sweep(now)
+
+    def shut_down(self) -> None:
+        """End the connection, with an answer where one is possible."""
+        self._stopping = True
+        self._waiting.cancel()
+        if self._service is not None:
+            self._service.shut_down()
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+
+    async def _converse(self) -> None:
+        self._waiting.deadline = trio.current_time() + self._shared.config.handshake_seconds
+        lease: bytes | None = None
+        with self._waiting:
+            lease = await self._read_lease()
+        if self._stopping or (lease is None and self._waiting.cancelled_caught):
+            said = STOPPING if self._stopping else NO_LEASE_IN_TIME
+            await self._transport.send(dmp_responses.encode(said))
+        elif lease is not None:
+            await self._decide(lease)
+        await self._transport.finish()
+
+    async def _read_lease(self) -> bytes | None:
+        """The lease that the client shows; None when it shows none and the connection is to be closed."""
+        while self._received:
+            for event in self._dialogue.feed(self._received):
+                match event:
+                    case Send(octets):
+                        await self._transport.send(octets)
+                    case LeaseShown(lease):
+                        return lease
+                    case Close():
+                        return None
+                    case Messages():
+                        raise AssertionError("messages cannot come before the lease")
+                    case _:
+                        assert_never(event)
+            self._received = await self._transport.receive()
+        return None
+
+    async def _decide(self, lease: bytes) -> None:
+        """Answer the lease; a good one is used up, and what it is for is done."""
+        if b" " in lease:  # no lease has one: it is a command (6-DMP: "all commands and responses are")
+            method = lease.partition(b" ")[0].lower()
+            known = method in (b"put", b"get")
+            await self._answer(self._dialogue.decide(Refused(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)))
+            return
+        if not self._shared.places.take():
+            await self._answer(self._dialogue.decide(Refused(TOO_MANY)))
+            return
+        try:
+            await self._use(lease)
+        finally:
+            self._shared.places.give()
+
+    async def _use(self, lease: bytes) -> None:
+        used = self._shared.leases.use(lease, self._transport.host())
+        match used:
+            case Unusable.NOT_VALID:
+                await self._refuse(LEASE_NOT_VALID)
+            case Unusable.USED:
+                await self._refuse(LEASE_IN_USE)
+            case Unusable.OTHER_HOST:
+                await self._refuse(OTHER_HOST)
+            case Lease(leased, principal):
+                connections = principal.client.connections
+                if not await connections.take_soon():
+                    if isinstance(leased, Feed):
+                        leased.close()
+                    await self._refuse(TOO_MANY_OF_CLIENT)
+                    return
+                try:
+                    await self._serve_leased(leased, principal)
+                finally:
+                    connections.give()
+            case _:
+                assert_never(used)
+
+    async def _serve_leased(self, leased: Sink | Feed, principal: Principal) -> None:
+        match leased:
+            case Sink():
+                await self._serve_sink(leased, principal)
+            case Feed():
+                try:
+                    await self._serve_feed(leased, principal)
+                finally:
+                    leased.close()
+            case _:
+                assert_never(leased)
+
+    async def _serve_sink(self, sink: Sink, principal: Principal) -> None:
+        shared = self._shared
+        driver = await shared.catalogue.find(sink.topic.topic)
+        if driver is None or driver.topic.id != sink.topic.id:
+            await self._refuse(response(ResponseCode.NOT_FOUND))
+            return
+        service = SinkService(
+            self._transport, self._intake, shared.catalogue, shared.config, sink, principal, shared.untold
+        )
+        self._service = service
+        self._transport.keep_alive()
+        await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
+
+    async def _serve_feed(self, feed: Feed, principal: Principal) -> None:
+        if feed.has_ended:
+            await self._refuse(response(ResponseCode.NOT_FOUND))
+            return
+        shared = self._shared
+        seconds = shared.config.feed_null_seconds
+        service = FeedService(self._transport, feed, principal, shared.memory.stalled, seconds, shared.untold)
+        self._service = service
+        await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
+
+    async def _refuse(self, said: Response) -> None:
+        await self._answer(self._dialogue.decide(Refused(said)))
+
+    async def _answer(self, events: list[ServerEvent]) -> bytes:
+        """Send what is to be sent; the octets of envelopes that came with the lease."""
+        received = b""
+        for event in events:
+            match event:
+                case Send(octets):
+                    await self._transport.send(octets)
+                case Messages(octets):
+                    received += octets
+                case Close():
+                    pass  # which is what happens next
+                case LeaseShown():
+                    raise AssertionError("there is one lease on a connection")
+                case _:
+                    assert_never(event)
+        return received

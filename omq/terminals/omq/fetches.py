@@ -1,0 +1,184 @@
+"""The Fetch commands of one connection: stored blocks as they are, one command after another (design, section
+4).
+
+A task reads the store, a piece at a time; the terminal's writer sends the blocks of the piece one by one,
+between answers and subscriptions. A piece is read only when there is memory for it, and the next one only
+when it was sent. So a connection holds one piece, however much it asked for and however slowly it reads.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Gone, Refused
+from omq.drivers.driver import READ_OCTETS, Driver
+from omq.drivers.memory import Memory
+from omq.drivers.problems import for_clients
+from omq.drivers.signal import Signal
+from omq.protocol.omq import types
+from omq.protocol.omq.frames import block_header, encode
+from omq.protocol.omq.sentences import sentence
+from omq_storage.blocks import Octets, end
+from omq_storage.errors import StoreError
+
+PIECE_OCTETS = 4 << 20
+"""How much is read at a time where there is memory for two such pieces: each takes a turn of a thread."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a client may take to read a piece while others wait for the memory that it takes."""
+
+
+def stored_topic(catalogue: Catalogue, name: bytes, first: int, count: int) -> Driver:
+    """The driver of a topic that can be read from its store. Raises Refused."""
+    driver = catalogue.lookup(name)
+    if driver is None:
+        raise Refused("there is no such topic")
+    driver.check_replay(first)
+    if count < 0:
+        raise Refused("count cannot be negative")
+    return driver
+
+
+class Fetches:
+    """`run` is a task of the connection. `wake` is called whenever the writer should look at them again."""
+
+    def __init__(self, catalogue: Catalogue, memory: Memory, wake: Callable[[], None]) -> None:
+        self._catalogue = catalogue
+        self._budget = memory.fetched
+        self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
+        self._wake = wake
+        self._commands: deque[types.Fetch] = deque()
+        self._frames: deque[tuple[Octets, ...]] = deque()
+        self._sending = False
+        self._added = Signal()
+        self._sent = Signal()
+        self._held = 0
+        self._since: float | None = None
+        self._scope = trio.CancelScope()
+
+    def __len__(self) -> int:
+        """How many commands are not answered to their end."""
+        return len(self._commands)
+
+    def add(self, command: types.Fetch) -> None:
+        """Answer it behind those before it."""
+        self._commands.append(command)
+        self._added.set()
+
+    # -- for the writer ------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a frame to send."""
+        return bool(self._frames)
+
+    def take(self) -> tuple[Octets, ...]:
+        """The next frame, in parts. Call `sent` when it is written."""
+        self._sending = True
+        return self._frames.popleft()
+
+    def sent(self) -> None:
+        """What was taken is written."""
+        self._sending = False
+        self._sent.set()
+
+    def hinders(self, now: float) -> bool:
+        """Whether the client takes long to read a piece, and others wait for the memory of theirs."""
+        return self._since is not None and now - self._since > PATIENCE_SECONDS and self._budget.is_wanted
+
+    def complaint(self) -> bytes:
+        """What a client is told that hinders others."""
+        topic = self._commands[0].topic
+        return sentence("Fetch", topic, "it took too long to read while others wait for its memory")
+
+    def stop(self) -> None:
+        """Answer nothing more."""
+        self._commands.clear()
+        self._frames.clear()
+        self._scope.cancel()
+        self._wake = _nobody
+
+    # -- the task ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Answer one command after another, until `stop`."""
+        with self._scope:
+            while True:
+                while not self._commands:
+                    await self._added.wait()
+                command = self._commands[0]
+                try:
+                    await self._answer(command)
+                except Refused as refused:
+                    await self._send([_error(command, str(refused))])
+                except StoreError as problem:
+                    await self._send([_error(command, for_clients(problem))])
+                self._commands.popleft()
+                self._wake()
+
+    async def _answer(self, command: types.Fetch) -> None:
+        """Raises Refused and StoreError."""
+        driver = stored_topic(self._catalogue, command.topic, command.first, command.count)
+        position = command.first
+        until = min(command.first + command.count, driver.next_id)
+        while position < until:
+            try:
+                position = await self._send_piece(driver, command, position, until)
+            finally:
+                self._hold(0)
+        await self._send([(encode(types.StoredBlock(end(driver.topic.id, position))),)])
+
+    async def _send_piece(self, driver: Driver, command: types.Fetch, position: int, until: int) -> int:
+        """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
+        is held when this returns.
+        """
+        await self._budget.take(self._piece)
+        self._held = self._piece
+        found = await driver.replay(position, self._piece)
+        if driver.deleted:
+            raise Refused("the topic was deleted")
+        if isinstance(found, Gone):
+            self._hold(0)
+            last = min(found.last, until - 1)
+            await self._send([_error(command, f"messages {position} to {last} are gone: {found.reason}")])
+            return last + 1
+        frames: list[tuple[Octets, ...]] = []
+        for stored in found:
+            # Whole blocks, so the first may begin before. What lies behind a gap comes after the news of it.
+            if stored.block.first >= until or (frames and stored.block.first > position):
+                break
+            frames.append((block_header(len(stored.value)), stored.value))
+            position = stored.block.next
+        del found
+        self._hold(sum(len(value) for _, value in frames))
+        await self._send(frames)
+        return position
+
+    def _hold(self, octets: int) -> None:
+        """Hold so much of the memory for pieces, more or less than before."""
+        if octets > self._held:
+            self._budget.force(octets - self._held)
+        else:
+            self._budget.give(self._held - octets)
+        self._held = octets
+
+    async def _send(self, frames: list[tuple[Octets, ...]]) -> None:
+        """Hand frames to the writer, and wait until it has sent them."""
+        self._frames += frames
+        self._since = trio.current_time()
+        self._wake()
+        try:
+            while self._frames or self._sending:
+                await self._sent.wait()
+        finally:
+            self._since = None
+
+
+def _nobody() -> None:
+    """Is to be woken any more."""
+
+
+def _error(command: types.Fetch, what: str) -> tuple[Octets, ...]:
+    return (encode(types.Error(sentence("Fetch", command.topic, what))),)

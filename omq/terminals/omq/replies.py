@@ -1,0 +1,160 @@
+"""The answers to a connection's commands, in the order of the commands.
+
+Some can be given at once; others wait until messages are safe, and hold back those behind them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from omq.drivers.confirmation import Confirmation
+from omq.protocol.omq.frames import encode
+from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.types import Confirmed, Error, Frame
+
+COLLECTED_OCTETS = 64 << 10
+"""How much is collected at once: an answer can be large, and others have their turn after each send."""
+
+
+ANSWER_OCTETS = 200
+"""About what an answer that waits takes beside its octets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A frame, and what is to happen when it is on its way."""
+
+    octets: bytes
+    then: Callable[[], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A frame that tells how things are when it is sent, after everything before it is answered."""
+
+    frame: Callable[[], Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The Error that answers so many Publishes."""
+
+    octets: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Messages that were posted: nothing to say when they are safe, an Error when they are not."""
+
+    topic: bytes
+    count: int
+    confirmation: Confirmation
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirm:
+    n: int
+
+
+class Replies:
+    """A queue of answers. `wake` is called whenever `collect` may have more to give."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._queue: deque[_Answer | _Look | _Refusal | _Outcome | _Confirm] = deque()
+        self._refused = 0
+        self.octets = 0
+        """About how much memory the answers take that wait."""
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
+        """Answer with a frame; call `then` when it is about to be sent."""
+        self._answer(encode(frame), then)
+
+    def after(self, then: Callable[[], None]) -> None:
+        """Call `then` when everything before it is answered; it has no answer here."""
+        self._answer(b"", then)
+
+    def _answer(self, octets: bytes, then: Callable[[], None] | None) -> None:
+        self._queue.append(_Answer(octets, then))
+        self.octets += len(octets) + ANSWER_OCTETS
+        self._wake()
+
+    def look(self, frame: Callable[[], Frame]) -> None:
+        """Answer with a frame that is made when it is about to be sent."""
+        self._queue.append(_Look(frame))
+        self.octets += ANSWER_OCTETS
+        self._wake()
+
+    def refuse_publish(self, text: bytes, count: int = 1) -> None:
+        """Answer so many Publishes with one Error: the next Confirm will say so too."""
+        refusal = _Refusal(encode(Error(text)), count)
+        self._queue.append(refusal)
+        self.octets += len(refusal.octets) + ANSWER_OCTETS
+        self._wake()
+
+    def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
+        """`count` messages were posted; their confirmation stands in for the answer."""
+        if confirmation.settled and confirmation.failure is None and not self._queue:
+            return
+        self._queue.append(_Outcome(topic, count, confirmation))
+        confirmation.listen(self._wake)
+
+    def confirm(self, n: int) -> None:
+        """Answer when everything before it is answered."""
+        self._queue.append(_Confirm(n))
+        self._wake()
+
+    def clear(self) -> None:
+        """Answer nothing more."""
+        self._queue.clear()
+        self.octets = 0
+
+    def collect(self) -> bytes:
+        """The answers that can be given now."""
+        ready: list[bytes] = []
+        octets_ready = 0
+        while self._queue and octets_ready < COLLECTED_OCTETS:
+            answer = self._queue[0]
+            match answer:
+                case _Answer(octets, then):
+                    ready.append(octets)
+                    self.octets -= len(octets) + ANSWER_OCTETS
+                    if then is not None:
+                        then()
+                case _Look(frame):
+                    ready.append(encode(frame()))
+                    self.octets -= ANSWER_OCTETS
+                case _Refusal(octets, refused):
+                    ready.append(octets)
+                    self.octets -= len(octets) + ANSWER_OCTETS
+                    self._refused += refused
+                case _Outcome(topic, count, confirmation):
+                    if not confirmation.settled:
+                        break
+                    if confirmation.failure is not None:
+                        ready.append(encode(Error(_not_stored(topic, count, confirmation.failure))))
+                        self._refused += count
+                case _Confirm(n):
+                    ready.append(self._confirmed(n))
+                    self._refused = 0
+                case _:
+                    assert_never(answer)
+            self._queue.popleft()
+            octets_ready += len(ready[-1]) if ready else 0
+        return b"".join(ready)
+
+    def _confirmed(self, n: int) -> bytes:
+        if not self._refused:
+            return encode(Confirmed(n))
+        what = f"{self._refused} published before it and after the last Confirm were refused"
+        return encode(Error(sentence("Confirm", str(n).encode(), what)))
+
+
+def _not_stored(topic: bytes, count: int, failure: str) -> bytes:
+    what = failure if count == 1 else f"{count} messages: {failure}"
+    return sentence("Publish", topic, what)

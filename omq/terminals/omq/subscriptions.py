@@ -1,0 +1,196 @@
+"""The subscriptions of one omq connection: their channels, and their turns to send."""
+
+from collections.abc import Callable
+
+from omq import model
+from omq.drivers.channel import Channel, End, Refused
+from omq.drivers.driver import Driver
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.stalled import Stalled
+from omq.protocol.omq import types
+from omq.protocol.omq.frames import encode
+from omq.protocol.omq.sentences import sentence
+from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.transport import Transport
+from omq.terminals.omq.forms import Frames
+from omq.terminals.omq.replies import Replies
+
+
+class Subscription:
+    """The terminal's side of one channel (see omq.drivers.channel.Subscriber)."""
+
+    __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
+
+    def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
+        """`place` gives back its place among those of its client."""
+        self._all = all
+        self._place = place
+        self.topic = topic
+        self.channel: Channel | None = None
+        self._started = False
+        self._closed = False
+
+    def wake(self) -> None:
+        if self._started and not self._closed:
+            self._all.ready(self)
+
+    def start(self) -> None:
+        """Subscribed is on its way: messages may follow."""
+        self._started = True
+        self.wake()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._place()
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def replaced(self, channel: Channel) -> None:
+        self.channel = channel
+        self._all.opened(channel)
+        self.wake()
+
+    def ended(self, end: End) -> None:
+        self._all.ended(self)
+
+
+class Subscriptions:
+    """Those of one connection, by the names of their topics."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        stalled: Stalled,
+        replies: Replies,
+        ready: Callable[[Subscription], None],
+        end: Callable[[], None],
+    ) -> None:
+        """`ready` is called with one that has something to send; `end` ends the connection at once."""
+        self.forwarder = Forwarder(transport, Frames(), stalled, self._channels, lambda _: end())
+        self.ready = ready
+        self._replies = replies
+        self._by_name: dict[bytes, Subscription] = {}
+        self._sending: Subscription | None = None
+        self._credits: dict[bytes, tuple[int, int]] = {}  # by name: the topic's id, and the credit
+
+    # -- for commands --------------------------------------------------------------------------------------
+
+    def check_free(self, topic: bytes) -> None:
+        """Raises Refused when there is a subscription to this topic."""
+        if topic in self._by_name:
+            raise Refused("this connection is subscribed already")
+
+    def open(self, driver: Driver, replay: model.Replay, place: Callable[[], None]) -> None:
+        """Subscribe. Raises Refused; else `place` is called when the subscription is over."""
+        topic = driver.topic
+        subscription = Subscription(self, topic, place)
+        subscription.channel = driver.open(subscription, replay)
+        self.opened(subscription.channel)
+        self._by_name[topic.topic] = subscription
+        of_topic, credit = self._credits.get(topic.topic, (None, 0))
+        if of_topic == topic.id and isinstance(subscription.channel, RoundRobinChannel):
+            subscription.channel.request(credit)
+        self._replies.add(types.Subscribed(topic), subscription.start)
+
+    def unsubscribe(self, topic: bytes) -> None:
+        """Raises Refused."""
+        subscription = self._find(topic)
+        self._close(subscription)
+        self._credits.pop(topic, None)
+        self._replies.add(types.Unsubscribed(subscription.topic))
+
+    def request(self, topic: model.Topic, credit: int) -> None:
+        """Credit for the subscription there is, or for the one that follows."""
+        self._credits[topic.topic] = topic.id, credit
+        if topic.topic in self._by_name:
+            self._round_robin_channel(topic.topic).request(credit)
+
+    def received(self, topic: bytes, message: int) -> None:
+        """Raises Refused."""
+        self._round_robin_channel(topic).received(message)
+
+    def _find(self, topic: bytes) -> Subscription:
+        subscription = self._by_name.get(topic)
+        if subscription is None:
+            raise Refused("this connection is not subscribed")
+        return subscription
+
+    def _round_robin_channel(self, topic: bytes) -> RoundRobinChannel:
+        channel = self._find(topic).channel
+        if not isinstance(channel, RoundRobinChannel):
+            raise Refused("only messages of a round-robin topic are confirmed")
+        return channel
+
+    # -- for the writer ------------------------------------------------------------------------------------
+
+    async def forward(self, subscription: Subscription) -> bool:
+        """Give one subscription its turn: what its channel has at once; whether it has more.
+
+        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        """
+        channel = subscription.channel
+        if subscription.is_closed() or channel is None or not channel.ready():
+            return False
+        self._sending = subscription
+        topic = subscription.topic.topic
+        try:
+            gone = await self.forwarder.forward(topic, channel, lambda: not subscription.is_closed())
+        finally:
+            self._sending = None
+            if subscription.is_closed() and subscription.channel is not None:
+                channel.close()
+                subscription.channel = None
+        if gone is not None and not subscription.is_closed():
+            what = f"messages {gone.first} to {gone.last} are gone: {gone.reason}"
+            await self.forwarder.send(encode(types.Error(sentence("Subscribe", topic, what))))
+        return not subscription.is_closed() and channel.ready()
+
+    def finish(self) -> None:
+        """From now on they are sent what there is, and nothing that comes later."""
+        for channel in self._channels():
+            channel.finish()
+
+    def close_all(self) -> None:
+        """End them from this side."""
+        for subscription in list(self._by_name.values()):
+            self._close(subscription)
+
+    def stop(self) -> None:
+        """The connection is over: nothing points back at it."""
+        self.close_all()
+        self.forwarder.stop()
+        self.ready = _nobody
+
+    def _close(self, subscription: Subscription) -> None:
+        """End a subscription from this side, now or when what it is sending is sent."""
+        self._by_name.pop(subscription.topic.topic, None)
+        subscription.close()
+        if subscription is not self._sending and subscription.channel is not None:
+            subscription.channel.close()
+            subscription.channel = None
+
+    def _channels(self) -> list[Channel]:
+        """Those that are open; one that is to be closed is, until what it is sending is sent."""
+        subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
+        return [each.channel for each in subscriptions if each.channel is not None]
+
+    # -- for channels --------------------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        """There is a channel more."""
+        if self.forwarder.is_stalled:
+            channel.hold()
+
+    def ended(self, subscription: Subscription) -> None:
+        """The topic was deleted, and the channel with it."""
+        self._by_name.pop(subscription.topic.topic, None)
+        subscription.close()
+        subscription.channel = None
+        self._credits.pop(subscription.topic.topic, None)
+        self._replies.add(types.Unsubscribed(subscription.topic))
+
+
+def _nobody(subscription: Subscription) -> None:
+    """Is to be told any more."""
