@@ -1,4 +1,7 @@
-"""The server: one store, its drivers, and listeners whose connections choose their terminal (design, 2)."""
+"""The server: one store, its drivers, and listeners whose connections choose their terminal.
+
+See docs/PROTOCOL.md, "The first eight octets".
+"""
 
 import logging
 import traceback

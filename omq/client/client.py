@@ -163,7 +163,7 @@ class Client:
 
     async def confirm(self) -> None:
         """Wait until everything published on this client so far is as safe as its topic declares: on disk,
-        written, or handed over (design, section 4).
+        written, or handed over.
 
         Raises PublishRefused when messages were refused, and ConnectionLost when a connection was lost before
         the fate of messages was known. When several tasks share the client:

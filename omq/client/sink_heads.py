@@ -1,4 +1,7 @@
-"""The heads of what a sink sends; with a producer's name each message gets a number (design, section 5)."""
+"""The heads of what a sink sends; with a producer's name each message gets a number.
+
+See docs/PROTOCOL.md, "Idempotent producers".
+"""
 
 from dataclasses import replace
 

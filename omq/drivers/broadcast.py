@@ -1,4 +1,7 @@
-"""Broadcast: every subscriber gets every message; each is a cursor over the topic's log (design, 1)."""
+"""Broadcast: every subscriber gets every message; each is a cursor over the topic's log.
+
+See docs/PROTOCOL.md, "Broadcast".
+"""
 
 from collections.abc import Iterable
 from itertools import pairwise

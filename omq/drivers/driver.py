@@ -114,14 +114,14 @@ class Driver(ABC):
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
 
-        `heads`: none at all, or one for each message, octets that are kept with it beside its frame (design,
-        section 5); empty where a message has none.
+        `heads`: none at all, or one for each message: octets that are kept with the message beside its frame,
+        empty where a message has none.
 
         `origins`: none at all, or one for each message, None where it has none. A message whose sequence is
-        not above the last one of its producer is repeated: it counts as confirmed, and is dropped (design,
-        section 5). When messages with origins could not be stored, so fails whatever with origins was posted
-        before their confirmation told it; whoever posts for these producers must post nothing more after that
-        until the failed messages are sent again.
+        not above the last one of its producer is repeated: it counts as confirmed, and is dropped. When
+        messages with origins cannot be stored, everything with origins that was posted before their
+        confirmation reported the failure fails too. The poster must post nothing more for these producers
+        until it has sent the failed messages again.
 
         Raises Refused, and ValueError for any other number of heads or origins.
         """

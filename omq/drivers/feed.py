@@ -1,4 +1,6 @@
-"""A feed: a private channel that is opened before there is a connection to serve it (design, section 5).
+"""A feed: a private channel that is opened before there is a connection to serve it.
+
+See docs/PROTOCOL.md, "Feeds".
 
 Get opens it, so that nothing after the Get is missed. Until its lease is used nobody takes from it: a
 broadcast topic keeps its place, and a round-robin topic deals to others meanwhile.

@@ -1,4 +1,6 @@
-"""How the server's bounded memory is shared out (design, section 2; terminal-driver RFC, section 3.5.4).
+"""How the server's bounded memory is shared out.
+
+See docs/ARCHITECTURE.md, "Memory"; terminal-driver RFC, section 3.5.4.
 
 Each purpose has a share of its own, so that none can starve another: what waits for a subscriber to come must
 not keep what is being written from being finished.

@@ -1,4 +1,4 @@
-"""Ids reserved durably before one is handed out, so that none gets a second meaning (design, section 6)."""
+"""Ids reserved durably before one is handed out, so that none gets a second meaning."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar

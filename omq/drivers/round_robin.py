@@ -1,4 +1,4 @@
-"""Round-robin: every message goes to exactly one subscriber, in turn (design, section 4).
+"""Round-robin: every message goes to exactly one subscriber, in turn (docs/PROTOCOL.md, "Round-robin").
 
 A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to
 the socket, for one with credit when it is confirmed with Received. What is outstanding when its subscriber

@@ -1,4 +1,4 @@
-"""Which messages of idempotent producers are new (design, section 5).
+"""Which messages of idempotent producers are new (docs/PROTOCOL.md, "Idempotent producers").
 
 A message that names its producer and has a sequence is *repeated* when that sequence is not above the last
 one kept of the producer: it is confirmed as if it were new, and dropped.

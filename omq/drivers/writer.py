@@ -1,4 +1,4 @@
-"""The group commit: one writer per sync level (design, section 6).
+"""The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
 Posts that arrive while a commit is under way wait together and become the next commit. Ids are given here,
 when a block is about to be written: a commit that fails has used none, so ids stay consecutive.

@@ -1,7 +1,7 @@
 """Stored blocks to DMP envelopes: many messages at a time, each with the head that it had.
 
 Only one thing in a head is not the message's: which idempotent producer wrote it, and as which of its
-sequence (design, section 5). Kept, it would make a server that has seen the message take the copy for a
+sequence. Kept, it would make a server that has seen the message take the copy for a
 repetition. So the copies of such messages, and of all where somebody names a producer, are this replay's:
 their sequence is the id that they have in the topic they come from.
 """

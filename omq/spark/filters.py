@@ -1,4 +1,4 @@
-"""Filters on topic, offset and timestamp, as far as they bound what must be read (design, section 7)."""
+"""Filters on topic, offset and timestamp, as far as they bound what must be read (docs/SPARK.md, "Read")."""
 
 import datetime
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""The options of the data source, as Spark hands them over: text, checked and typed (design, section 7).
+"""The options of the data source, as Spark hands them over: text, checked and typed (docs/SPARK.md, "Read").
 
 Names and meanings are those of Spark's Kafka source wherever they mean the same. An offset is a message id,
 and ends are exclusive, as there.

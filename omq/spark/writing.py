@@ -2,7 +2,7 @@
 
 Each task sends its rows in portions, and each portion is confirmed before the next. Rows have numbers, so
 that a portion, a task or a micro-batch that is done again stores nothing twice: the producer of a row is the
-query and the partition, its sequence the micro-batch and the row (design, sections 5 and 7).
+query and the partition, its sequence the micro-batch and the row.
 """
 
 import uuid

@@ -1,5 +1,6 @@
-"""The block: a run of consecutive messages of one topic, exactly as they go out on the wire (design, section
-1).
+"""The block: a run of consecutive messages of one topic, exactly as they go out on the wire.
+
+See docs/ARCHITECTURE.md, "What flows: the block".
 
 A frame, numbers big-endian::
 
@@ -26,7 +27,7 @@ can use them where they lie::
         heads               (only with flag 2)
 
 Heads are what a message carries besides its body: octets that mean nothing here, empty for a message without.
-They stay out of the frames (design, section 5), and a block none of whose messages has any has no arrays for
+They stay out of the frames, and a block none of whose messages has any has no arrays for
 them.
 
 Magic, version and checksum keep their places and their meaning in every later version, so that damage can

@@ -1,4 +1,4 @@
-"""The catalogue: which topics there are, kept durably in its own LMDB environment (design, section 6)."""
+"""The catalogue: which topics there are, kept durably in its own LMDB environment."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,5 +1,6 @@
-"""Checkpoints: how an environment that does not sync its commits survives a power failure (design, section
-6).
+"""Checkpoints: how an environment that does not sync its commits survives a power failure.
+
+See docs/RELIABILITY.md, "The promises".
 
 Without a sync at every commit LMDB writes new pages, and reuses old ones, in any order the kernel likes;
 after a power failure the file can hold any mixture.  A checkpoint makes one state safe from that:

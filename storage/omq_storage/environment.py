@@ -1,4 +1,4 @@
-"""One LMDB environment with the blocks of all the topics of one sync level (design, section 6).
+"""One LMDB environment with the blocks of all the topics of one sync level.
 
 Its tables: ``blocks`` holds one value a block; ``index`` a short record under the same key, so that looking
 for a message, listing, deleting and merging need not touch the messages; ``extents`` and ``positions`` one

@@ -1,4 +1,4 @@
-"""The heads of a block's messages: one string of octets for each, kept beside the frames (design, section 5).
+"""The heads of a block's messages: one string of octets for each, kept beside the frames.
 
 What is in a head is for others to know: here it is octets, and empty for a message that has none.
 """

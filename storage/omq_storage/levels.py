@@ -1,6 +1,4 @@
-"""The three sync levels a persistent topic can have; each has an LMDB environment of its own (design, section
-6).
-"""
+"""The three sync levels a persistent topic can have; each has an LMDB environment of its own."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""Which small blocks are worth merging (design, section 7: the size of blocks is what matters to readers)."""
+"""Which small blocks are worth merging."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""The last sequence of each producer of a topic, beside the topic's blocks (design, section 5: idempotent
-producers).
+"""The last sequence of each producer of a topic, beside the topic's blocks.
+
+See docs/PROTOCOL.md, "Idempotent producers".
 
 Two tables.  ``sequences``: topic id and producer give the last sequence and the number of its use.  ``uses``:
 topic id and number of a use give the producer, so that the one used longest ago is the first; under the topic

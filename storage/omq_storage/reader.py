@@ -1,4 +1,4 @@
-"""A store read by another process, also while a server writes it (design, section 6).
+"""A store read by another process, also while a server writes it (docs/SPARK.md, "Read").
 
 LMDB lets any number of processes read beside the one that writes. Each may have an environment open only
 once, and must not carry it over a fork; so it is opened in the process that reads, with ``opened``. Read

@@ -1,4 +1,4 @@
-"""A store: one directory with a catalogue and an environment for each sync level (design, section 6).
+"""A store: one directory with a catalogue and an environment for each sync level.
 
 The directory::
 

@@ -1,4 +1,7 @@
-"""Broadcast topics: every subscriber gets every message, in order, replayed and live (design, section 4)."""
+"""Broadcast topics: every subscriber gets every message, in order, replayed and live.
+
+See docs/PROTOCOL.md, "Broadcast".
+"""
 
 from collections.abc import Callable
 from pathlib import Path

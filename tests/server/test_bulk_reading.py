@@ -1,4 +1,7 @@
-"""Fetch and Blocks: whole stored blocks, for those who want much of what there is (design, section 4)."""
+"""Fetch and Blocks: whole stored blocks, for those who want much of what there is.
+
+See docs/PROTOCOL.md, "Fetch and Blocks".
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Feeds: messages out as envelopes, live, replayed and shared out (6-DMP; design, section 5)."""
+"""Feeds: messages out as envelopes, live, replayed and shared out (6-DMP)."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Leases, and what is answered to them (6-DMP, "Operations" and "Response codes"; design, section 5)."""
+"""Leases, and what is answered to them (6-DMP, "Operations" and "Response codes")."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sinks: envelopes in, as safe as their topic promises once the server says so (6-DMP; design, section 5)."""
+"""Sinks: envelopes in, as safe as their topic promises once the server says so (6-DMP)."""
 
 import math
 import random

@@ -1,4 +1,7 @@
-"""The first eight octets of a connection, and what they decide (design, section 2)."""
+"""The first eight octets of a connection, and what they decide.
+
+See docs/PROTOCOL.md, "The first eight octets".
+"""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Round-robin topics: every message goes to exactly one subscriber, in turn (design, section 4)."""
+"""Round-robin topics: every message goes to exactly one subscriber, in turn.
+
+See docs/PROTOCOL.md, "Round-robin".
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

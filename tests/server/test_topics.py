@@ -1,4 +1,4 @@
-"""Declare, Delete, Topics and Confirm: what they promise (design, section 4)."""
+"""Declare, Delete, Topics and Confirm: what they promise."""
 
 from pathlib import Path
 

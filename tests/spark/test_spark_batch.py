@@ -1,4 +1,4 @@
-"""Batches: what is read, how it is cut, and how little of it (design, section 7)."""
+"""Batches: what is read, how it is cut, and how little of it."""
 
 import datetime
 import gc

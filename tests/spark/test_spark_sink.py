@@ -1,4 +1,4 @@
-"""Rows to topics, each exactly once (design, sections 5 and 7)."""
+"""Rows to topics, each exactly once."""
 
 import os
 import signal

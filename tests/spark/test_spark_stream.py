@@ -1,4 +1,4 @@
-"""Streams out of topics: exact offsets, whatever happens in between (design, section 7)."""
+"""Streams out of topics: exact offsets, whatever happens in between."""
 
 import json
 import shutil

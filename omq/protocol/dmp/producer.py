@@ -1,4 +1,4 @@
-"""Which producer sent a message, and as which of its sequence (design, section 5).
+"""Which producer sent a message, and as which of its sequence (docs/PROTOCOL.md, "Idempotent producers").
 
 A producer that sets app-id and a decimal message-id is idempotent: when it sends a message again, after a
 failure that left it in doubt, the message is not stored again.

@@ -90,7 +90,7 @@ def feed_ready(name: bytes) -> Response:
 
 
 def stored(messages: int) -> Response:
-    """What a sink that was closed in one direction is told once its messages are safe (design, section 5)."""
+    """What a sink that was closed in one direction is told once its messages are safe."""
     return response(ResponseCode.OK, b"%d messages stored" % messages)
 
 

@@ -1,4 +1,4 @@
-"""The sexp that a Blocks frame carries: a list of records (design, section 4).
+"""The sexp that a Blocks frame carries: a list of records (docs/PROTOCOL.md, "Fetch and Blocks").
 
 One is `((first 1)(count 1000)(time 1700000000000000)(bytes 121052))`; the time is in microseconds since the
 epoch.

@@ -1,4 +1,4 @@
-"""What a connection has read: bounded, and taken from the server's memory (design, section 2).
+"""What a connection has read: bounded, and taken from the server's memory (docs/ARCHITECTURE.md, "Memory").
 
 Every connection may read a little at any time. More at once, and more of something that is not complete yet,
 needs a share of what the server has for that; so no number of connections can fill the memory.

@@ -1,4 +1,4 @@
-"""Pings and signs of life (omq text, Pings and Acks; design, section 4)."""
+"""Pings and signs of life (omq text, Pings and Acks; docs/PROTOCOL.md, "Pings and silence")."""
 
 import time
 from collections.abc import Iterator

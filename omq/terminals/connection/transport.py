@@ -14,7 +14,7 @@ FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""
 
 MOST_OCTETS = 512 << 10
-"""What it takes when there is more and the server's memory allows it (design, section 1)."""
+"""What it takes when there is more and the server's memory allows it."""
 
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""

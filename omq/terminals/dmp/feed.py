@@ -1,4 +1,4 @@
-"""A feed: messages out, on a DMP connection (6-DMP, "Receiving messages" and "Heartbeating"; design, 5).
+"""A feed: messages out, on a DMP connection (6-DMP, "Receiving messages" and "Heartbeating").
 
 Two tasks: one writes envelopes and null messages, the other reads, to see when the client is done. Once the
 feed is ready nothing but envelopes goes to the client, so what else there is to say goes to its principal.

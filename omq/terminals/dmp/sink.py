@@ -1,4 +1,4 @@
-"""A sink: messages in, on a DMP connection (6-DMP, "Sending messages"; design, section 5).
+"""A sink: messages in, on a DMP connection (6-DMP, "Sending messages"; docs/PROTOCOL.md, "Sinks").
 
 One task: it reads envelopes and posts their messages, and waits for room where there is none, which stops the
 reading of its socket. When the client has closed its sending side everything is seen through, and answered.

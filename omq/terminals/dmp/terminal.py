@@ -1,4 +1,4 @@
-"""The DMP terminal: a lease, then a sink or a feed, on one connection (6-DMP; design, section 5).
+"""The DMP terminal: a lease, then a sink or a feed, on one connection (6-DMP; docs/PROTOCOL.md, "DMP").
 
 What is answered to the lease, beside the 200 of a good one:
 

@@ -1,5 +1,6 @@
-"""The Fetch commands of one connection: stored blocks as they are, one command after another (design, section
-4).
+"""The Fetch commands of one connection: stored blocks as they are, one command after another.
+
+See docs/PROTOCOL.md, "Fetch and Blocks".
 
 A task reads the store, a piece at a time; the terminal's writer sends the blocks of the piece one by one,
 between answers and subscriptions. A piece is read only when there is memory for it, and the next one only

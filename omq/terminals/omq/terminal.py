@@ -1,4 +1,4 @@
-"""The omq terminal: protocol one on one connection (omq text; design, section 4).
+"""The omq terminal: protocol one on one connection (omq text; docs/PROTOCOL.md).
 
 Two tasks: one reads commands and acts on them, the other writes what there is to say. What there is to say:
 answers in the order of the commands, pings, and messages of the subscriptions in turn.
