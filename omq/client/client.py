@@ -7,12 +7,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from trio.lowlevel import current_task
 
 from omq.client import bulk
+from omq.client.bodies import check_bodies
 from omq.client.connection import Connection
 from omq.client.connections import Connections
 from omq.client.errors import ConnectionLost, ServerError
 from omq.client.fast import SinkBlock, feed_block
 from omq.client.feed import Feed
-from omq.client.lines import publish_bodies, publish_line, publish_lines, publish_start
+from omq.client.lines import (
+    always_fits,
+    check_line,
+    check_text,
+    publish_bodies,
+    publish_line,
+    publish_lines,
+    publish_start,
+)
 from omq.client.replies import Answer, AnsweredCommand, unexpected
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
@@ -58,13 +67,14 @@ class Client:
     Topics may be given as octets or as text, which stands for its UTF-8 octets; bodies are octets. Every
     method that talks to the server raises ConnectionLost when the connection ends before it is done (with
     `reconnect`, those that have sent nothing yet wait for the next connection instead), and ValueError when a
-    topic's name is empty or longer than 255 octets.
+    topic's name is empty or longer than 255 octets, and TypeError for a topic or a body of another type.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._ledger = connections.ledger
         self._starts: dict[Name, bytes] = {}
+        self._longest = connections.settings.max_line_bytes
 
     # -- topics --------------------------------------------------------------------------------------------
 
@@ -105,13 +115,13 @@ class Client:
         Waits only while much is queued that the server does not take. A lone message leaves at once; messages
         published one after another share system calls.
 
-        A server takes lines of up to 1 MiB, unless it is configured otherwise, and closes a connection that
-        sends a longer one: larger messages go through a `sink`.
+        Raises MessageTooLong for a body that does not fit into a line of 1 MiB (see `max_line_bytes` of
+        `connect`): publish it through a `sink`.
         """
-        start = self._starts.get(topic)
-        if start is None:
-            start = self._new_start(topic)
+        start = self._start(topic)
         line = publish_line(start, body)
+        if len(line) > self._longest:
+            check_line(len(line), self._longest)
         if current_task() is not self._ledger.publisher:
             self._ledger.see()
         connection = self._connections.current
@@ -127,33 +137,48 @@ class Client:
     async def publish_many(self, topic: Name, bodies: Iterable[bytes]) -> int:
         """Send many messages, for a fraction of the time that as many calls of `publish` take.
 
-        Returns how many there were.
+        Returns how many there were. Raises MessageTooLong as `publish` does; those before it are sent.
         """
-        start = self._starts.get(topic) or self._new_start(topic)
+        start = self._start(topic)
         self._ledger.see()
+        fitting = always_fits(start, self._longest)
         count = 0
         batch: list[bytes] = []
         octets = 0
         for body in bodies:
-            batch.append(body)
-            octets += len(body)
-            if octets >= BATCH_OCTETS or len(batch) >= BATCH_OCTETS // 16:
-                await self._send(publish_bodies(start, batch), len(batch))
+            try:
+                length = len(body)
+            except TypeError:
+                check_bodies([body])
+                raise
+            if length > fitting:
+                await self._send_batch(start, batch)
                 count += len(batch)
                 batch = []
                 octets = 0
-        if batch:
-            await self._send(publish_bodies(start, batch), len(batch))
+                check_line(len(publish_line(start, body)), self._longest)
+            batch.append(body)
+            octets += length
+            if octets >= BATCH_OCTETS or len(batch) >= BATCH_OCTETS // 16:
+                await self._send_batch(start, batch)
+                count += len(batch)
+                batch = []
+                octets = 0
+        await self._send_batch(start, batch)
         return count + len(batch)
 
     async def publish_lines(self, topic: Name, text: bytes) -> int:
         """Send each line of `text` as a message, without its line feed; the last one may lack it.
 
-        The fastest way to publish. Give it some 64 KiB at a time. Returns how many lines there were.
+        The fastest way to publish. Give it some 64 KiB at a time. Returns how many lines there were. Raises
+        MessageTooLong as `publish` does; then nothing of `text` is sent.
         """
+        check_bodies([text])
+        text = bytes(text)
         if not text:
             return 0
-        start = self._starts.get(topic) or self._new_start(topic)
+        start = self._start(topic)
+        check_text(start, text, self._longest)
         if not text.endswith(b"\n"):
             text += b"\n"
         self._ledger.see()
@@ -199,8 +224,9 @@ class Client:
         well, unless each was published by `publish_confirmed` of another task, which is told of it there.
         What it raises is told: a later `confirm` of the same task does not repeat it.
         """
-        start = self._starts.get(topic) or self._new_start(topic)
+        start = self._start(topic)
         line = publish_line(start, body)
+        check_line(len(line), self._longest)
         self._ledger.see()
         connection = await self._queue(line, 1)
         number = self._ledger.published
@@ -371,6 +397,18 @@ class Client:
                 if not self._connections.settings.reconnect:
                     raise
 
+    async def _send_batch(self, start: bytes, batch: list[bytes]) -> None:
+        if batch:
+            await self._send(publish_bodies(start, batch), len(batch))
+
+    def _start(self, topic: Name) -> bytes:
+        """How a Publish line of this topic begins."""
+        try:
+            return self._starts.get(topic) or self._new_start(topic)
+        except TypeError:
+            octets_of(topic)  # which says what is wanted
+            raise
+
     def _new_start(self, topic: Name) -> bytes:
         if len(self._starts) >= MOST_STARTS:
             self._starts.clear()
@@ -379,7 +417,14 @@ class Client:
 
 
 def octets_of(name: Name) -> bytes:
-    return name.encode() if isinstance(name, str) else name
+    """Raises TypeError for what is neither."""
+    match name:
+        case str():
+            return name.encode()
+        case bytes():
+            return name
+        case _:
+            raise TypeError(f"a name must be bytes or str, not {type(name).__name__}")
 
 
 def _name(topic: Name) -> bytes:

@@ -63,6 +63,7 @@ def connect(
     reconnect: bool = False,
     on_gap: Callable[[Gap], None] = warn_of_gap,
     connect_seconds: float = 10.0,
+    max_line_bytes: int = 1 << 20,
     ca: File | None = None,
     certificate: File | None = None,
     key: File | None = None,
@@ -91,6 +92,9 @@ def connect(
     `on_gap` is also called when the server itself has lost messages of a subscription. It is called by the
     task that iterates, when it gets there. By default it logs a warning.
 
+    `max_line_bytes` is the longest line that the server takes, as its key of this name has it. A message that
+    makes a longer one is refused here with MessageTooLong: the server would close the connection.
+
     Leaving the block without an exception sends what was published and sees that the server has read
     it. Raises ConnectionFailed and HandshakeRefused when entered, ConnectionLost and PublishRefused when
     left, and ValueError at once for a bad `url` and for files that cannot be used.
@@ -101,4 +105,6 @@ def connect(
         security = Security(client_context(ca, certificate, key), host)
     elif ca is not None or certificate is not None or key is not None:
         raise ValueError("certificates are for omqs://, and this address begins with omq://")
-    return Connecting(Settings(host, port, security, octets_of(id), reconnect, on_gap, connect_seconds))
+    return Connecting(
+        Settings(host, port, security, octets_of(id), reconnect, on_gap, connect_seconds, max_line_bytes)
+    )

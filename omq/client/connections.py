@@ -56,6 +56,7 @@ class Settings:
     reconnect: bool
     on_gap: Callable[[Gap], None]
     connect_seconds: float
+    max_line_bytes: int
 
 
 class Connections:

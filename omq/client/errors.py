@@ -67,6 +67,10 @@ class PublishRefused(ServerError):
         return "; ".join((self.text, *self.refusals))
 
 
+class MessageTooLong(OmqError, ValueError):
+    """A message that the server would not take as a line. Nothing of it was sent."""
+
+
 class SinkFailed(OmqError):
     """Not everything that a sink was given is as safe as its topic declares.
 

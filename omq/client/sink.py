@@ -7,6 +7,7 @@ from typing import assert_never
 
 import trio
 
+from omq.client.bodies import check_bodies
 from omq.client.dmp_stream import DmpStream, understood
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
 from omq.client.outlet import Outlet
@@ -152,7 +153,12 @@ class Sink:
             raise trio.ClosedResourceError("the sink is closed")
 
     def _queue(self, bodies: list[bytes], heads: list[bytes], options: list[int]) -> None:
-        self._outlet.post(dmp_writer.for_sink(bodies, heads, options))
+        try:
+            envelopes = dmp_writer.for_sink(bodies, heads, options)
+        except TypeError:
+            check_bodies(bodies)
+            raise
+        self._outlet.post(envelopes)
         self._heads.sent(len(bodies))
         self.sent += len(bodies)
 
@@ -207,7 +213,11 @@ def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
     octets = 0
     for body in bodies:
         batch.append(body)
-        octets += len(body)
+        try:
+            octets += len(body)
+        except TypeError:
+            check_bodies([body])
+            raise
         if octets >= BATCH_OCTETS or len(batch) >= BATCH_MESSAGES:
             yield batch
             batch = []
