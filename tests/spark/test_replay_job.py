@@ -16,11 +16,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+from made_stores import Topic, damage, make_store
+from made_stores import body as made_body
 from pyspark.sql import SparkSession
 from replay_helpers import Counting, bodies, request, stored
-from spark_helpers import Topic, damage, make_store
-from spark_helpers import body as made_body
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
 
 from omq.blocking.errors import BadOptions
 from omq.protocol.amqp.properties import Properties

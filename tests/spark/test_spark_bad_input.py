@@ -10,10 +10,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+from made_stores import NOON, Topic, damage, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_helpers import NOON, Log, Topic, damage, make_store, offsets, reading, set_boot_id, spelled
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
+from spark_helpers import Log, offsets, reading, set_boot_id, spelled
 from worker_functions import Restricted, killing
 
 from omq.spark import OmqDataSource

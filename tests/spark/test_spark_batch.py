@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyspark
+from made_stores import NOON, SECOND, Topic, body, make_store
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from spark_helpers import NOON, SECOND, Topic, body, make_store, offsets, reading, rows
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
+from spark_helpers import offsets, reading, rows
 from worker_functions import Light
 
 from omq.protocol.amqp.fields import LongString, Number, NumberType, Table

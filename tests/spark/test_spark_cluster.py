@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyspark
-from spark_helpers import Topic, make_store
-from spark_server import serving
+from made_stores import Topic, make_store
+from serving_stores import serving
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
 SPARK = Path(pyspark.__file__).parent

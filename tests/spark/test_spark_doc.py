@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from certificates import Authority
+from made_stores import Topic, make_store
 from pyspark.sql import SparkSession
-from spark_helpers import Topic, make_store
-from spark_server import secured, serving
+from serving_stores import secured, serving
 
 from omq.spark.options import _ELSEWHERE, _READ, _WRITE
 

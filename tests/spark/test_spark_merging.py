@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 import pyarrow as pa
+from made_stores import Topic, body, make_store
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from spark_helpers import Topic, body, make_store, reading
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
+from spark_helpers import reading
 
 from omq.blocking.places import Place, ServerPlace, StorePlace
 from omq.blocking.remote import Patience, Server, parse_servers

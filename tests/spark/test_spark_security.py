@@ -17,11 +17,12 @@ import pytest
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from certificates import Authority, Shown
+from made_stores import Topic, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from replay_helpers import Refused, replay
-from spark_helpers import Log, Topic, make_store
-from spark_server import HASH, Serving, secured, serving
+from serving_stores import HASH, Serving, secured, serving
+from spark_helpers import Log
 
 from omq.blocking.credentials import IdFile, IdVariable
 from omq.blocking.errors import BadOptions

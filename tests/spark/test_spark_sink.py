@@ -15,8 +15,8 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from serving_stores import Serving, serving
 from spark_helpers import offsets, reading, rows, spelled
-from spark_server import Serving, serving
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+from made_stores import Topic, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from spark_helpers import Log, Topic, make_store, rows, spelled
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
+from spark_helpers import Log, rows, spelled
 
 from omq.blocking.errors import DataLoss
 from omq.spark.options import read_options

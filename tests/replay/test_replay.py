@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
-
+from made_stores import NOON, Topic, damage, make_store
+from made_stores import body as made_body
 from replay_helpers import Counting, Refused, bodies, parsed, replay, request, stored
-from spark_helpers import NOON, Topic, damage, make_store
-from spark_helpers import body as made_body
-from spark_server import Serving, serving
+from serving_stores import Serving, serving
 
 from omq.blocking.errors import Unreachable
 from omq.blocking.remote import Patience

@@ -1,4 +1,4 @@
-"""A real server, in a process of its own, for Spark to talk to."""
+"""A real server in a process of its own, for the synchronous client, for replays and for Spark."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
