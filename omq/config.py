@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from omq.model import MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import LONGEST_BODY, MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
 
 DEFAULT_LISTEN = "127.0.0.1:7730"
 DEFAULT_STORE = "omq-store"
@@ -205,6 +205,9 @@ def check(config: Config) -> None:
         raise ConfigError(f"max_topics: {config.max_topics}, but {len(config.topics)} topics are declared")
     if config.max_line_bytes > config.memory_bytes:
         raise ConfigError("max_line_bytes: must not exceed memory_bytes")
+    if config.max_message_bytes > LONGEST_BODY:
+        why = f"must not exceed {LONGEST_BODY:_}: a message is stored in one block, of less than 1 GiB"
+        raise ConfigError(f"max_message_bytes: {why}")
     if config.max_message_bytes > config.memory_bytes:
         raise ConfigError("max_message_bytes: must not exceed memory_bytes")
 

@@ -13,6 +13,10 @@ MAX_TOPIC_OCTETS = 255
 DEFAULT_MAX_BODY = 64 * 2**20
 """Octets: the longest body of a message unless a configuration says otherwise."""
 
+LONGEST_BODY = (1 << 30) - 1 - 17
+"""Octets: the longest body that any configuration may allow. Its frame has 17 octets more, and the block that
+it is stored in has less than 1 GiB of frames."""
+
 
 class Delivery(Enum):
     """`Delivery.t`: who gets a message. The values are the OCaml constructors."""

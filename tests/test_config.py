@@ -10,8 +10,9 @@ import pytest
 from server_command import run_server, running_server
 
 from omq.config import Config, ConfigError, check, load, parse_address
-from omq.model import Delivery, Persistent, Sync, Transient
+from omq.model import LONGEST_BODY, Delivery, Persistent, Sync, Transient
 from omq_storage.codec import describe
+from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
 
 # -- a configuration that cannot be used --------------------------------------------------------------------
 
@@ -52,6 +53,7 @@ BAD = [
     # What only several keys together show.
     ("max_line_bytes = 100_000_000", "max_line_bytes"),
     ("max_message_bytes = 100_000_000", "max_message_bytes"),
+    ("memory_bytes = 4_294_967_296\nmax_message_bytes = 1_073_741_807", "block, of less than 1 GiB"),
     ('max_topics = 1\ntopics = [{name = "a"}, {name = "b"}]', "max_topics"),
     # Addresses.
     ("listen = []", "listen"),
@@ -346,3 +348,8 @@ def test_logs_for_people_and_their_level(tmp_path: Path) -> None:
     assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO .*SIGTERM: stopping$", log, re.MULTILINE)
     with running_server(*options, "--log-level", "warning") as server:
         assert server.stop()[2] == ""
+
+
+def test_the_longest_message_that_may_be_configured_fits_into_a_block() -> None:
+    assert LONGEST_BODY + FRAME_HEADER == FRAMES_LIMIT - 1
+    check(Config(memory_bytes=1 << 32, max_message_bytes=LONGEST_BODY))

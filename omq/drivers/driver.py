@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from omq.drivers.channel import Channel, End, Gone, Refused, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
-from omq.drivers.problems import for_clients
+from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
-from omq.drivers.writer import Post, Writer
+from omq.drivers.writer import Post, Writer, pieces_within
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block, packed_size
@@ -95,6 +96,7 @@ class Driver(ABC):
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
         self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
+        self._defects = Complaints(log, f"{opening.topic.topic!r}: a post failed by a defect of the server")
         self._unreadable = Complaints(log, f"{opening.topic.topic!r} cannot be read")
         self._time = opening.time
 
@@ -131,11 +133,9 @@ class Driver(ABC):
         self._used = True
         octets = batch.octets + sum(map(len, heads))
         if self.writer is None:
-            pieces = min(batch.count, -(-octets // self._most()))
-            for piece in range(pieces):
-                begin, end = batch.count * piece // pieces, batch.count * (piece + 1) // pieces
-                part = batch if pieces == 1 else batch.part(begin, end)
-                await self._hand_over(part, heads[begin:end], origins[begin:end])
+            for begin, piece in pieces_within(batch, min(self._most(), FRAMES_LIMIT)):
+                end = begin + piece.count
+                await self._hand_over(piece, heads[begin:end], origins[begin:end])
             return confirmed()
         failures = self.failures
         await self.resources.memory.posted.take(octets)
@@ -166,6 +166,12 @@ class Driver(ABC):
         except StoreError as problem:
             self._complaints.add(problem)
             raise Refused(for_clients(problem)) from problem
+        except Refused:
+            raise
+        except Exception as problem:
+            # What no store raises fails this post, and not the connection that it came on.
+            self._defects.add(traceback.format_exc())
+            raise Refused(DEFECT) from problem
         finally:
             self._free(octets - kept)
         await self._pace()

@@ -4,6 +4,9 @@ from typing import assert_never
 
 from omq_storage.errors import Limit, StoreError, StoreFull
 
+DEFECT = "a defect of the server, whose log has more"
+"""What clients are told where something failed that cannot fail."""
+
 
 def for_clients(problem: StoreError) -> str:
     """A sentence without the server's paths."""

@@ -5,8 +5,9 @@ when a block is about to be written: a commit that fails has used none, so ids s
 """
 
 import logging
+import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -16,12 +17,12 @@ import trio
 from omq.drivers.budget import Budget
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.problems import for_clients
+from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
 from omq_storage.batches import Batch, joined
-from omq_storage.blocks import Block
+from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreFull
 
@@ -100,6 +101,7 @@ class Writer:
         self._budget = budget
         self._ids = ids
         self._complaints = Complaints(log, "cannot store")
+        self._defects = Complaints(log, "a post failed by a defect of the server")
         self._posts: deque[Post] = deque()
         self._signal = Signal()
         self._lock = trio.Lock()
@@ -139,7 +141,21 @@ class Writer:
             octets += post.octets
         return group
 
-    async def _commit(self, group: list[Post]) -> None:
+    async def _commit(self, group: Sequence[Post]) -> None:
+        """Store a group of posts and settle each of them, whatever happens.
+
+        Where a post raises what no store raises, the posts of its topic are committed again one by one: it
+        alone fails, and neither the others nor this task.
+        """
+        for post in await self._commit_at_once(group):
+            for failing in await self._commit_at_once([post]):
+                failing.driver.failures += 1
+                self._settle(failing, DEFECT)
+
+    async def _commit_at_once(self, group: Sequence[Post]) -> list[Post]:
+        """Store a group of posts and settle them, but for those of drivers with a defective post. Those are
+        returned in their order, and nothing of them is stored.
+        """
         posts_of: dict[Stored, list[Post]] = {}
         late: list[Post] = []
         for post in group:
@@ -148,6 +164,7 @@ class Writer:
             else:
                 posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, str] = {}
+        defective: set[Stored] = set()
         portions: dict[Stored, Portion] = {}
         async with self._lock:
             for driver in posts_of:
@@ -158,27 +175,35 @@ class Writer:
                 for driver, posts in posts_of.items()
                 if driver not in failures
             }
-            failures |= await self._reserve(counts)
+            failures |= await self._reserve(counts, defective)
             for driver, posts in posts_of.items():
-                if driver in failures:
+                if driver in failures or driver in defective:
                     continue
                 try:
                     portion = await self._portion(driver, posts)
                 except StoreError as problem:
                     self._complaints.add(problem)
                     failures[driver] = for_clients(problem)
-                    continue
-                if portion.blocks:  # else every message was repeated
-                    portions[driver] = portion
+                except Exception:  # noqa: BLE001 - told in the log; the posts of others go on
+                    self._tell_defect(driver, defective)
+                else:
+                    if portion.blocks:  # else every message was repeated
+                        portions[driver] = portion
             if portions:
-                failures |= await self._append(portions)
+                failures |= await self._append(portions, defective)
         for driver in failures:
             driver.failures += 1
         for post in late:
             self._settle(post, LATE)
-        for posts in posts_of.values():
-            for post in posts:
-                self._settle(post, failures.get(post.driver))
+        for driver, posts in posts_of.items():
+            for post in posts if driver not in defective else ():
+                self._settle(post, failures.get(driver))
+        return [post for post in group if post.driver in defective and post not in late]
+
+    def _tell_defect(self, driver: Stored, defective: set[Stored]) -> None:
+        """Note that posts of this driver raised the exception that is being handled."""
+        self._defects.add(f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}")
+        defective.add(driver)
 
     def _settle(self, post: Post, failure: str | None) -> None:
         self._budget.give(post.octets)
@@ -210,21 +235,33 @@ class Writer:
             producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
         }
 
-    async def _reserve(self, counts: Mapping[Stored, int]) -> dict[Stored, str]:
+    async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, str]:
         """Ids for all topics in one commit; when that fails, topic by topic, as with `_append`."""
         try:
             await self._ids.reserve(counts)
-        except StoreError as problem:
+        except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             if len(counts) == 1:
-                self._complaints.add(problem)
-                return dict.fromkeys(counts, for_clients(problem))
+                return self._failed(counts, problem, defective)
             failures: dict[Stored, str] = {}
             for driver, count in counts.items():
-                failures |= await self._reserve({driver: count})
+                failures |= await self._reserve({driver: count}, defective)
             return failures
         return {}
 
-    async def _append(self, portions: Mapping[Stored, Portion]) -> dict[Stored, str]:
+    def _failed(
+        self, drivers: Iterable[Stored], problem: Exception, defective: set[Stored]
+    ) -> dict[Stored, str]:
+        """What the posters of these drivers are told of an exception that is being handled; nothing yet where
+        it is a defect.
+        """
+        if isinstance(problem, StoreError):
+            self._complaints.add(problem)
+            return dict.fromkeys(drivers, for_clients(problem))
+        for driver in drivers:
+            self._tell_defect(driver, defective)
+        return {}
+
+    async def _append(self, portions: Mapping[Stored, Portion], defective: set[Stored]) -> dict[Stored, str]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
         blocks = [block for portion in portions.values() for block in portion.blocks]
         sequences = {
@@ -232,23 +269,28 @@ class Writer:
         }
         try:
             await trio.to_thread.run_sync(partial(self.environment.append, blocks, sequences))
-        except StoreError as problem:
+        except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
-                self._complaints.add(problem)
-                return dict.fromkeys(portions, for_clients(problem))
+                return self._failed(portions, problem, defective)
             failures: dict[Stored, str] = {}
             for driver, portion in portions.items():
-                failures |= await self._append({driver: portion})
+                failures |= await self._append({driver: portion}, defective)
             return failures
         for driver, portion in portions.items():
-            for block in portion.blocks:
-                driver.stored(block)
+            try:
+                for block in portion.blocks:
+                    driver.stored(block)
+            except Exception:  # noqa: BLE001 - stored they are, and confirmed; this task goes on
+                self._defects.add(f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}")
         return {}
 
 
-def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
-    """The posts' messages as blocks, small posts together, with the next ids of the topic."""
+def blocks_from(driver: Stored, posts: Sequence[Post], limit: int = FRAMES_LIMIT) -> list[Block]:
+    """The posts' messages as blocks, small posts together, with the next ids of the topic.
+
+    `limit`: each block has fewer octets of frames than this, unless it is a single message.
+    """
     blocks: list[Block] = []
     batches: list[Batch] = []
     heads: list[bytes] = []  # no longer than needed: those of the last messages may be missing
@@ -263,8 +305,10 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
             heads.extend([b""] * (count - len(heads)))
         for start in range(0, count, BLOCK_MESSAGES):
             part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
-            blocks.append(part.encode(driver.topic.id, next_id, now, heads[start : start + BLOCK_MESSAGES]))
-            next_id += part.count
+            for begin, piece in pieces_within(part, limit):
+                of_piece = heads[start + begin : start + begin + piece.count]
+                blocks.append(piece.encode(driver.topic.id, next_id, now, of_piece))
+                next_id += piece.count
         batches.clear()
         heads.clear()
         count = octets = 0
@@ -281,3 +325,17 @@ def blocks_from(driver: Stored, posts: Sequence[Post]) -> list[Block]:
         octets += post.octets
     close()
     return blocks
+
+
+def pieces_within(batch: Batch, limit: int) -> list[tuple[int, Batch]]:
+    """The batch in pieces of fewer than `limit` octets of frames, or of one message, each with the index of
+    its first message: one long message and what arrived behind it may be more than a block can have.
+    """
+    if batch.octets < limit or batch.count == 1:
+        return [(0, batch)]
+    half = batch.count // 2
+    first, second = batch.part(0, half), batch.part(half, batch.count)
+    return [
+        *pieces_within(first, limit),
+        *((half + begin, piece) for begin, piece in pieces_within(second, limit)),
+    ]

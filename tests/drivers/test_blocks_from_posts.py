@@ -65,3 +65,26 @@ def test_small_posts_share_a_block_with_and_without_heads() -> None:
     assert block.heads_from(7) == [b"", b"", b"", b"head 1 of 2", b"", b""]
     (block,) = blocks_from(recipient, [plain, plain])
     assert block.heads is None
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=30), min_size=1, max_size=4),
+    st.booleans(),
+    st.integers(1, 200),
+)
+def test_no_block_reaches_the_limit_but_for_one_message(
+    sizes: list[list[int]], headed: bool, limit: int
+) -> None:
+    recipient = Recipient()
+    posts = []
+    for post_sizes in sizes:
+        batch = Bodies([b"x" * size for size in post_sizes])
+        heads = [b"head %d" % size for size in post_sizes] if headed else ()
+        posts.append(Post(recipient, batch, batch.octets, Confirmation(), heads))
+    blocks = blocks_from(recipient, posts, limit)
+    assert all(block.size < limit or block.count == 1 for block in blocks)
+    assert [block.first for block in blocks] == [7, *(block.next for block in blocks[:-1])]
+    frames = [bytes(frame[FRAME_HEADER:]) for block in blocks for frame in block.slices(block.first)]
+    heads_of_all = [head for block in blocks for head in block.heads_from(block.first)]
+    assert list(map(len, frames)) == [size for post_sizes in sizes for size in post_sizes]
+    assert heads_of_all == [b"head %d" % len(frame) if headed else b"" for frame in frames]

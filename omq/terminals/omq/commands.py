@@ -85,8 +85,8 @@ class Commands:
         try:
             with self._excused():
                 await self._catalogue.ids.reserve(counts)
-        except StoreError as problem:
-            log.debug("%s", problem)  # and each topic, which tries it alone next, tells its publisher
+        except Exception as problem:  # noqa: BLE001 - each topic, which tries it alone next, tells its publisher
+            log.debug("%s", problem)
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
         await self._room()
