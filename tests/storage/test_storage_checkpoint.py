@@ -174,7 +174,9 @@ def test_damage_to_one_half_of_a_clean_checkpoint_takes_nothing_back(tmp_path: P
     environment.close()
     whole = (path / "checkpoint").read_bytes()
     for begin in (0, SLOT):
-        (path / "checkpoint").write_bytes(whole[: begin + 20] + b"\0" + whole[begin + 21 :])
+        damaged = bytearray(whole)
+        damaged[begin + 20] ^= 1
+        (path / "checkpoint").write_bytes(damaged)
         assert recover(path, "second").what == "It was closed cleanly."
 
 
