@@ -11,10 +11,11 @@ import ipaddress
 import logging
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 
 import trio
 
-from omq.access.hashes import SecretHash, hash_of, read_hash
+from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Pace, Places
 from omq.access.repeats import Repeats
 from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
@@ -92,7 +93,7 @@ class Clients:
         self._known = {config.name.encode(): _Known(config) for config in configured}
         self._anybody = Client(EVERYTHING)
         self._key = secrets.token_bytes(32)
-        self._nobody: SecretHash | None = None
+        self._costs = [known.hash for known in self._known.values()]
         self._thread = trio.CapacityLimiter(1)
         self._lines: dict[str, _Line] = {}
         self._failures = Repeats(log, logging.WARNING, "attempts to connect failed")
@@ -113,7 +114,8 @@ class Clients:
         known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
         if known is not None and self._was_shown(known, secret):
             return known.client
-        if await self._check(known, secret[:MOST_ID_OCTETS], host):
+        hash = self._hash_of_nobody(name) if known is None else known.hash
+        if await self._check(known, hash, secret[:MOST_ID_OCTETS], host):
             assert known is not None
             return known.client
         # Of an id that names nobody nothing is written: it may be a secret in the wrong place.
@@ -135,7 +137,7 @@ class Clients:
     def _digest(self, secret: bytes) -> bytes:
         return hmac.digest(self._key, secret, "sha256")
 
-    async def _check(self, known: _Known | None, secret: bytes, host: str) -> bool:
+    async def _check(self, known: _Known | None, hash: SecretHash, secret: bytes, host: str) -> bool:
         line = self._lines.setdefault(_network(host), _Line())
         line.waiting += 1
         try:
@@ -143,8 +145,6 @@ class Clients:
                 await trio.sleep_until(line.paused_until)
                 if known is not None and self._was_shown(known, secret):
                     return True  # on another connection, while this one queued
-                # Somebody who is not known takes as long as somebody who is.
-                hash = known.hash if known is not None else await self._hash_of_nobody()
                 fits = await trio.to_thread.run_sync(
                     hash.fits, secret, limiter=self._thread, abandon_on_cancel=True
                 )
@@ -156,12 +156,13 @@ class Clients:
         finally:
             line.waiting -= 1
 
-    async def _hash_of_nobody(self) -> SecretHash:
-        if self._nobody is None:
-            self._nobody = await trio.to_thread.run_sync(
-                hash_of, secrets.token_bytes(32), limiter=self._thread, abandon_on_cancel=True
-            )
-        return self._nobody
+    def _hash_of_nobody(self, name: bytes) -> SecretHash:
+        """A hash that no secret fits, with the costs of some client's: the same client's for the same name.
+
+        So the time that an answer takes does not tell which names there are, with the first attempt neither.
+        """
+        number = int.from_bytes(self._digest(name)[:8], "big") % len(self._costs)
+        return replace(self._costs[number], key=secrets.token_bytes(KEY_OCTETS))
 
 
 def _network(host: str) -> str:

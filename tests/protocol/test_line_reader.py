@@ -241,7 +241,7 @@ def same(found: list[bytes], reads: list[bytes]) -> None:
             assert one.publish
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(sequences)
 @example([b'(Publish a "x\\")', b'(Publish a "y")', b'(Publish a "z")'])
 @example([b'(Publish a "x\\")', b'(Publish a "\\"y")'])
@@ -257,7 +257,7 @@ def test_lines_in_one_read_give_what_each_gives_alone(sequence: list[bytes]) -> 
     same([*sequence, b""], [read])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(sequences, st.lists(st.integers(0, 400), max_size=6), st.sampled_from([b"", b"(Publish a b", b"\r"]))
 def test_lines_cut_anywhere_give_what_each_gives_alone(
     sequence: list[bytes], cuts: list[int], unfinished: bytes

@@ -263,7 +263,7 @@ def test_blanks_and_comments_alone_are_no_sexp(text: bytes) -> None:
     assert read(text) is None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(texts)
 @example(b'(a #|"|#"|# b)')
 @example(b"(a #|#|#|# b)")

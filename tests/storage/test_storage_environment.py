@@ -612,4 +612,4 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
 
 
 TestEnvironmentAgainstAList = EnvironmentAgainstAList.TestCase
-TestEnvironmentAgainstAList.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestEnvironmentAgainstAList.settings = settings(max_examples=30, stateful_step_count=25)

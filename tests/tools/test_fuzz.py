@@ -16,7 +16,7 @@ import fuzz_sanitizer
 import pytest
 from fuzz_growth import GrowthError, check_growth
 from fuzz_targets import TARGETS
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 FUZZ = Path(__file__).resolve().parents[2] / "tools" / "fuzz.py"
@@ -71,7 +71,6 @@ def changed(draw: st.DrawFn, originals: list[bytes], words: tuple[bytes, ...]) -
 
 @pytest.mark.parametrize("name", TARGETS)
 @given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_inputs_that_hypothesis_makes(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]
     octets = data.draw(st.binary(max_size=100) | changed(fuzz_corpus.known(target), target.words))

@@ -44,8 +44,8 @@ def run_tests(examples: int, options: list[str]) -> int:
         database=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    settings.load_profile("sanitized")
-    return int(pytest.main(options))
+    # As an option it holds, whatever profile the tests choose for themselves.
+    return int(pytest.main(["--hypothesis-profile=sanitized", *options]))
 
 
 def run_cases(cases: int, first: int, seed: str, status: Path, native: Any) -> None:
