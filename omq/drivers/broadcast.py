@@ -44,6 +44,7 @@ class BroadcastDriver(Driver):
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
+        self._pacing = trio.Lock()
         self._moved = trio.lowlevel.ParkingLot()
         self._stalled_at: int | None = None
 
@@ -92,7 +93,7 @@ class BroadcastDriver(Driver):
         self.moved()
 
     def moved(self) -> None:
-        """A channel went on: publishers that wait for the fastest look again."""
+        """A channel went on: the publisher that waits for the fastest looks again."""
         self._moved.unpark_all()
 
     def _keep(self, block: Block) -> None:
@@ -128,7 +129,15 @@ class BroadcastDriver(Driver):
 
         So a subscriber that keeps up with the others loses nothing, and one that is slower than they are,
         or reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+
+        Publishers wait in a line, and only the first of them watches the subscribers. So a subscriber that
+        moves wakes one publisher, which lets the next one look when it goes on, and not all of them.
         """
+        if self._pacing.locked() or self._fastest_lag() > self.resources.memory.tails.share():
+            async with self._pacing:
+                await self._wait_for_fastest()
+
+    async def _wait_for_fastest(self) -> None:
         while self._fastest_lag() > self.resources.memory.tails.share():
             fastest = self._fastest()
             if fastest == self._stalled_at:

@@ -9,6 +9,7 @@ not keep what is being written from being finished.
 import trio
 
 from omq.drivers.budget import Budget
+from omq.drivers.entrance import Entrances
 from omq.drivers.sequences import RecentSequences
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
@@ -29,8 +30,8 @@ class Memory:
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
         """The most that one topic keeps of them, unless it has nothing else."""
-        self.starving: dict[trio.lowlevel.ParkingLot, None] = {}
-        """Where publishers wait for a part of `waiting`, all of them to be woken when some is free again."""
+        self.entrances = Entrances()
+        """The topics whose publishers wait for a part of `waiting`."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
         self.reading = Budget(limit // 8)

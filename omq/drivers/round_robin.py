@@ -17,6 +17,7 @@ import trio
 from omq.drivers.channel import Gone, Refused, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.entrance import Answer, Closed, Entrance
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
@@ -58,7 +59,7 @@ class RoundRobinDriver(Driver):
         self._signal = Signal()
         self._holdings = Holdings()
         self._held = 0
-        self._room_made = trio.lowlevel.ParkingLot()
+        self._entrance = Entrance(self._take_room, self._free, self.resources.memory.entrances)
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
         self._gone = Complaints(log, f"{self.topic.topic!r}: not dealt")
@@ -77,7 +78,7 @@ class RoundRobinDriver(Driver):
                 assert_never(replay)
         self._channels.append(channel)
         self._signal.set()
-        self._room_made.unpark_all()
+        self._entrance.look()
         return channel
 
     def check_replay(self, first: int) -> None:
@@ -87,7 +88,7 @@ class RoundRobinDriver(Driver):
         return ((channel, channel.subscriber) for channel in self._channels)
 
     def has_taker(self) -> bool:
-        return bool(self._able())
+        return any(channel.room(1) for channel in self._channels)
 
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Deal nothing more to a channel; what it has is still its own."""
@@ -125,24 +126,27 @@ class RoundRobinDriver(Driver):
 
     async def _room(self, octets: int) -> None:
         """Raises Refused when the topic is deleted meanwhile."""
-        while not self._take_room(octets):
-            if self.deleted:
-                raise Refused("the topic was deleted")
-            self.resources.memory.starving[self._room_made] = None
-            await self._room_made.park()
+        try:
+            await self._entrance.enter(octets)
+        except Closed:
+            raise Refused("the topic was deleted") from None
 
-    def _take_room(self, octets: int) -> bool:
-        waiting = self.resources.memory.waiting
+    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+        memory = self.resources.memory
+        waiting = memory.waiting
         # What workers have at work does not keep the next messages from workers that have nothing to do.
-        is_wanted = not self._is_undealt() and bool(self._able())
-        too_much = not is_wanted and self._held + octets > self.resources.memory.waiting_octets
+        is_undealt = self._is_undealt() or self._entrance.admitted > 0
+        is_wanted = not is_undealt and self.has_taker()
+        too_much = not is_wanted and self._held + octets > memory.waiting_octets
         if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
             # A little for every topic, however much others keep waiting; within bounds a batch for a worker.
             waiting.force(octets)
-        elif (self._held and too_much) or not waiting.try_take(octets):
-            return False
+        elif self._held and too_much:
+            return Answer.TOPIC_FULL
+        elif (memory.entrances and not in_turn) or not waiting.try_take(octets):
+            return Answer.ALL_FULL if is_wanted and not self._held else Answer.MEMORY_FULL
         self._held += octets
-        return True
+        return Answer.TAKEN
 
     def _is_undealt(self) -> bool:
         return self._cursor < self.next_id or bool(self._returned)
@@ -150,22 +154,14 @@ class RoundRobinDriver(Driver):
     def _invite(self) -> None:
         """When everything is dealt, whoever waits for room may hand over a batch."""
         if not self._is_undealt():
-            self._room_made.unpark_all()
+            self._entrance.look()
 
     def _free(self, octets: int) -> None:
         if octets:
             self._held -= octets
             self.resources.memory.waiting.give(octets)
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """Whoever waits for room in this topic, or for memory in any, looks whether there is some now."""
-        starving = self.resources.memory.starving
-        starving[self._room_made] = None
-        parked = list(starving)
-        starving.clear()
-        for room_made in parked:
-            room_made.unpark_all()
+            if octets > 0:
+                self._entrance.freed()
 
     def _keep(self, block: Block) -> None:
         if not self.is_persistent:
@@ -184,7 +180,7 @@ class RoundRobinDriver(Driver):
         """Deal while there are messages and subscribers that can take them, until cancelled."""
         while True:
             await self._signal.wait()
-            while (self._returned or self._cursor < self.next_id) and self._able():
+            while self._is_undealt() and self.has_taker():
                 try:
                     if self._returned:
                         await self._deal_returned(self._returned[0])
@@ -309,5 +305,5 @@ class RoundRobinDriver(Driver):
     def end(self) -> None:
         super().end()
         self._returned.clear()
+        self._entrance.close()
         self._free(self._holdings.clear())
-        self._room_made.unpark_all()

@@ -1,0 +1,178 @@
+"""Where publishers wait for room in a topic, so that room wakes those that it is for, and nobody else.
+
+An `Entrance` belongs to one topic and admits its publishers in the order in which they came. `Entrances`
+knows the topics whose first publisher waits for memory that all topics share. They take turns, one publisher
+each.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from enum import Enum
+from typing import assert_never
+
+import trio
+
+
+class Answer(Enum):
+    """What a topic says to a publisher that wants room for its octets."""
+
+    TAKEN = "the octets are counted"
+    TOPIC_FULL = "the topic holds enough; it looks again when it holds less, or when a worker has room"
+    MEMORY_FULL = "the memory that all topics share is spent"
+    ALL_FULL = "a worker is idle, but even the memory that such topics may use beyond their share is spent"
+
+
+class Closed(Exception):
+    """The topic was deleted."""
+
+
+class Entrant:
+    """One publisher that waits."""
+
+    __slots__ = ("event", "is_admitted", "octets")
+
+    def __init__(self, octets: int) -> None:
+        self.octets = octets
+        self.event = trio.Event()
+        self.is_admitted = False
+
+
+class Entrances:
+    """The topics whose first publisher waits for shared memory."""
+
+    def __init__(self) -> None:
+        self._wanted: OrderedDict[Entrance, None] = OrderedDict()
+        self._others: OrderedDict[Entrance, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted or self._others)
+
+    def is_empty(self) -> bool:
+        """Whether nobody waits for shared memory."""
+        return not self
+
+    def wait(self, entrance: "Entrance", answer: Answer) -> None:
+        """Put a topic into the line that its answer asks for; it keeps the place that it has there."""
+        line, other = self._others, self._wanted
+        if answer is Answer.ALL_FULL:
+            line, other = other, line
+        other.pop(entrance, None)
+        line.setdefault(entrance)
+
+    def join(self, entrance: "Entrance") -> None:
+        """This topic may have room for its first publisher now: it is to be asked in its turn."""
+        if entrance not in self._wanted:
+            self._others.setdefault(entrance)
+
+    def leave(self, entrance: "Entrance") -> None:
+        """This topic waits for shared memory no more."""
+        self._wanted.pop(entrance, None)
+        self._others.pop(entrance, None)
+
+    def look(self) -> None:
+        """Some memory is free: admit the first publishers, as far as it goes.
+
+        Topics with an idle worker come first: they may use memory that the others may not.
+        """
+        for line in (self._wanted, self._others):
+            while line:
+                entrance = next(iter(line))
+                if not entrance.admit_first(in_turn=True):
+                    if next(iter(line), None) is entrance:
+                        break  # the memory does not suffice for it, and it keeps its place before the others
+                elif entrance in line:
+                    line.move_to_end(entrance)
+
+
+class Entrance:
+    """The publishers of one topic that wait."""
+
+    def __init__(
+        self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
+    ) -> None:
+        """`take` counts so many octets if there is room; its second argument tells whether it is this topic's
+        turn to get shared memory. `give` takes back octets of a publisher that was cancelled.
+        """
+        self._take = take
+        self._give = give
+        self._entrances = entrances
+        self._entrants: OrderedDict[Entrant, None] = OrderedDict()
+        self._closed = False
+        self.admitted = 0
+        """How many publishers were admitted and have not gone on yet."""
+
+    async def enter(self, octets: int) -> None:
+        """Wait until there is room for so many octets. Raises Closed when the topic is deleted."""
+        if self._closed:
+            raise Closed
+        entrant = Entrant(octets)
+        self._entrants[entrant] = None
+        if len(self._entrants) == 1:
+            self.admit_first(in_turn=False)
+        if not entrant.is_admitted:
+            try:
+                await entrant.event.wait()
+            except trio.Cancelled:
+                self._leave(entrant)
+                raise
+        if not entrant.is_admitted:
+            raise Closed
+        self.admitted -= 1
+
+    def _leave(self, entrant: Entrant) -> None:
+        """A publisher was cancelled, perhaps in the same moment in which it was admitted: those that waited
+        behind it may fit.
+        """
+        if entrant.is_admitted:
+            self.admitted -= 1
+            self._give(entrant.octets)
+            return
+        self._entrants.pop(entrant, None)
+        if not self._entrants:
+            self._entrances.leave(self)
+        self.look()
+        self._entrances.look()
+
+    def look(self) -> None:
+        """Admit the first publishers, as far as there is room."""
+        while self.admit_first(in_turn=False):
+            pass
+
+    def admit_first(self, *, in_turn: bool) -> bool:
+        """Admit the first publisher if there is room for it; whether there was."""
+        if not self._entrants:
+            self._entrances.leave(self)
+            return False
+        entrant = next(iter(self._entrants))
+        answer = self._take(entrant.octets, in_turn)
+        match answer:
+            case Answer.TAKEN:
+                del self._entrants[entrant]
+                entrant.is_admitted = True
+                self.admitted += 1
+                entrant.event.set()
+                if not self._entrants:
+                    self._entrances.leave(self)
+                return True
+            case Answer.TOPIC_FULL:
+                self._entrances.leave(self)
+            case Answer.MEMORY_FULL | Answer.ALL_FULL:
+                self._entrances.wait(self, answer)
+            case _:
+                assert_never(answer)
+        return False
+
+    def freed(self) -> None:
+        """This topic holds less: admit publishers of all topics as long as they fit, its own in turn."""
+        if self._entrants:
+            self._entrances.join(self)
+        self._entrances.look()
+        self.look()
+
+    def close(self) -> None:
+        """The topic is deleted: nobody is admitted any more."""
+        self._closed = True
+        self._entrances.leave(self)
+        entrants, self._entrants = self._entrants, OrderedDict()
+        for entrant in entrants:
+            entrant.event.set()
