@@ -111,7 +111,7 @@ class Catalogue:
                 case _:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
-        await trio.to_thread.run_sync(self._store.catalogue.resume, burnt)
+        await trio.to_thread.run_sync(self._store.catalogue.settle, burnt)
         next_id = await trio.to_thread.run_sync(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():

@@ -8,13 +8,25 @@ from pathlib import Path
 
 import lmdb
 
+from omq_storage.catalogue import Catalogue
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreInUse
 from omq_storage.files import make_directory, sync_directory
+from omq_storage.identity import Expected, Lineage
 from omq_storage.levels import Level
 from omq_storage.soundness import DATA, require_sound
-from omq_storage.store import CATALOGUE, State, lock_store, read_format, write_format
+from omq_storage.store import (
+    CATALOGUE,
+    CATALOGUE_MAP_SIZE,
+    Format,
+    State,
+    lineage_of,
+    lock_store,
+    read_format,
+    require_ours,
+    write_format,
+)
 
 _PART = ".part"
 _MAP_SIZE = 1 << 40
@@ -30,7 +42,8 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
 
     Raises StoreError and OSError; then nothing is there but perhaps a directory that ends in ``.part``.
     """
-    if read_format(path) is None:
+    form = read_format(path)
+    if form is None:
         raise StoreError(f"There is no store in {path}.")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise StoreError(f"{to} exists and is not an empty directory.")
@@ -44,14 +57,12 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
             except StoreInUse:
                 pass  # the server that has it verified it when it started
             else:
-                _see_that_it_is_sound(path, boot_id)
+                _see_that_it_is_sound(path, form, boot_id)
             # The catalogue last: so there is no message in the copy of a topic or with an id unknown to it.
             for name in (*(level.value for level in Level), CATALOGUE):
                 said(name)
                 _copy(path / name, part / name)
-        for level in Level:
-            if level is not Level.STRONG:
-                Environment(part / level.value, level, map_size=_MAP_SIZE, boot_id=boot_id).close()
+        _make_a_store_of_its_own(part, boot_id)
         write_format(part, State.BACKUP)
         size = sum(file.stat().st_size for file in part.rglob(DATA))
         if to.exists():
@@ -64,12 +75,36 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
     return size
 
 
-def _see_that_it_is_sound(path: Path, boot_id: str) -> None:
-    for level in Level:
-        if level is not Level.STRONG:
-            recover(path / level.value, boot_id)
-        require_sound(path / level.value)
+def _see_that_it_is_sound(path: Path, form: Format, boot_id: str) -> None:
     require_sound(path / CATALOGUE)
+    catalogue = Catalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
+    try:
+        lineage = lineage_of(catalogue, path, form)
+    finally:
+        catalogue.close()
+    for level in Level:
+        expected = None if lineage is None else Expected(level, lineage)
+        if level is not Level.STRONG:
+            recover(path / level.value, boot_id, expected)
+        require_sound(path / level.value)
+        if expected is not None:
+            require_ours(path / level.value, expected)
+
+
+def _make_a_store_of_its_own(path: Path, boot_id: str) -> None:
+    """Gives the copies a name of their own: a single file of a backup is none that a store can go on with."""
+    lineage = Lineage.new()
+    for level in Level:
+        environment = Environment(path / level.value, level, map_size=_MAP_SIZE, boot_id=boot_id)
+        try:
+            environment.identify(lineage.identity(level))
+        finally:
+            environment.close()
+    catalogue = Catalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
+    try:
+        catalogue.set_lineage(lineage)
+    finally:
+        catalogue.close()
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -10,13 +10,14 @@ import msgspec
 
 from omq_storage.database import Database, Reading, Writing
 from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
+from omq_storage.identity import LINEAGE_KEY, Lineage, pack_lineage, unpack_lineage
 from omq_storage.records import key_topic, topic_key
 from omq_storage.sealed import seal, unseal
 
 TOPICS = b"topics"
 COUNTER = b"counter"
 TABLES = (TOPICS, COUNTER)
-_NEXT = b"next"
+NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
 
@@ -52,27 +53,53 @@ class Catalogue:
         with self._database.reading() as transaction:
             records = topic_records(transaction)
             next_id = _next_id(transaction)
+            lineage = transaction.get(COUNTER, LINEAGE_KEY)
+            self._lineage = None if lineage is None else unpack_lineage(LINEAGE_KEY, lineage)
             if any(record.id >= next_id for record in records):
                 raise DamagedRecord("The next topic id was used before.")
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
 
     @staticmethod
-    def make(path: Path, records: Iterable[TopicRecord], next_id: int, *, map_size: int) -> None:
+    def make(
+        path: Path,
+        records: Iterable[TopicRecord],
+        next_id: int,
+        lineage: Lineage | None,
+        *,
+        map_size: int,
+    ) -> None:
         """Makes a catalogue with these topics in an existing, empty directory, durably.
 
-        ``next_id``: the id that the next new topic gets, above those of all that there ever were.  Raises
-        StoreFull and StoreError.
+        ``next_id``: the id that the next new topic gets, above those of all that there ever were.
+        ``lineage``: None for a store of format 1.  Raises StoreFull and StoreError.
         """
         database = Database(path, TABLES, map_size=map_size, sync=True)
         try:
             database.make_tables()
             with database.writing() as transaction:
                 _put_next_id(transaction, next_id)
+                if lineage is not None:
+                    _put_lineage(transaction, lineage)
                 for record in records:
                     _put(transaction, record)
         finally:
             database.close()
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """What is known of the store; None where only an earlier version had it open."""
+        with self._lock:
+            return self._lineage
+
+    def set_lineage(self, lineage: Lineage) -> None:
+        """Keeps what is known of the store.  Raises StoreFull."""
+        with self._lock:
+            # One record is written again as it is. Its old page becomes a free one, with the names of the
+            # topics around it, from which a repair can take them; this commit may need the last such page.
+            topics = sorted(self._records)
+            again = [self._records[topics[lineage.generation % len(topics)]]] if topics else []
+            self._write(again, lineage)
 
     def topics(self) -> list[TopicRecord]:
         """All topics, by ascending id."""
@@ -145,6 +172,18 @@ class Catalogue:
         with self._lock:
             self._write([replace(self._known(topic), resume=message) for topic, message in ids.items()])
 
+    def settle(self, ids: Mapping[int, int]) -> None:
+        """Does what ``resume`` does, and forgets in the same commit which levels had lost something.
+
+        To be called when every id of those levels that may have been seen lies below these, or below what is
+        stored.  Raises UnknownTopic and StoreFull.
+        """
+        with self._lock:
+            lineage = self._lineage
+            settled = None if lineage is None or not lineage.lost else replace(lineage, lost=())
+            records = [replace(self._known(topic), resume=message) for topic, message in ids.items()]
+            self._write(records, settled)
+
     def release(self, unused: Mapping[int, int]) -> None:
         """Lowers ``reserved`` of these topic ids in one commit: the ids from there on were never handed out.
 
@@ -201,13 +240,16 @@ class Catalogue:
             raise UnknownTopic(f"There is no topic with id {topic}.")
         return record
 
-    def _write(self, records: list[TopicRecord]) -> None:
-        if not records:
+    def _write(self, records: list[TopicRecord], lineage: Lineage | None = None) -> None:
+        if not records and lineage is None:
             return
         self._reopen_after_panic()
         with self._database.writing() as transaction:
             for record in records:
                 _put(transaction, record)
+            if lineage is not None:
+                _put_lineage(transaction, lineage)
+        self._lineage = lineage or self._lineage
         for record in records:
             self._keep(record)
 
@@ -230,12 +272,16 @@ def topic_records(transaction: Reading) -> list[TopicRecord]:
 
 
 def _next_id(transaction: Reading) -> int:
-    sealed = transaction.get(COUNTER, _NEXT)
-    return 0 if sealed is None else decode_next_id(_NEXT, sealed)
+    sealed = transaction.get(COUNTER, NEXT)
+    return 0 if sealed is None else decode_next_id(NEXT, sealed)
 
 
 def _put_next_id(transaction: Writing, topic: int) -> None:
-    transaction.put(COUNTER, _NEXT, seal(COUNTER, _NEXT, _NUMBER.pack(topic)))
+    transaction.put(COUNTER, NEXT, seal(COUNTER, NEXT, _NUMBER.pack(topic)))
+
+
+def _put_lineage(transaction: Writing, lineage: Lineage) -> None:
+    transaction.put(COUNTER, LINEAGE_KEY, pack_lineage(lineage))
 
 
 def decode_next_id(key: bytes, sealed: bytes) -> int:

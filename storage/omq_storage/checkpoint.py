@@ -14,8 +14,12 @@ are
 3. Then the state of the checkpoint before is let go.
 
 When the environment is opened under another boot id and was not closed cleanly, the saved pages are put back,
-and the environment is exactly what it was at that checkpoint.  Under the same boot id only the process died:
-the kernel still has everything that was written, and nothing needs to be done.
+and the environment is exactly what it was at that checkpoint.  The same where the file system was mounted
+again meanwhile, see ``omq_storage.mounts``.  Else only the process died: the kernel still has everything that
+was written, and nothing needs to be done.
+
+A checkpoint says which store and level it is of, see ``omq_storage.identity``: the saved pages, written into
+another file, would destroy it.
 
 The file has two slots, written in turn, each with a checksum: a write that a power failure cut short leaves
 the other one.  A slot, numbers big-endian::
@@ -38,9 +42,12 @@ from threading import Lock
 from crc32c import crc32c
 
 from omq_storage.database import Database, Snapshot
-from omq_storage.errors import StoreError, StoreFailed
+from omq_storage.errors import DamagedFile, StoreError, StoreFailed
 from omq_storage.files import write_durably
-from omq_storage.soundness import DATA
+from omq_storage.identity import Expected, Identity, read_identity
+from omq_storage.levels import Level
+from omq_storage.mounts import UNKNOWN, is_same, mounting
+from omq_storage.soundness import ADVICE, DATA
 
 _MAGIC = b"omqcheck"
 _START = Struct(">8sI")
@@ -67,12 +74,19 @@ class _Slot:
     transaction: int
     clean: bool
     pages: bytes
+    mount: str = UNKNOWN
+    identity: Identity | None = None
+    """What the saved state says of itself; None where an earlier version has saved it."""
 
 
-def recover(path: Path, boot_id: str) -> Recovered:
+def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recovered:
     """Puts the environment in this directory back to its last checkpoint if need be; before it is opened.
 
-    Can be interrupted at any moment and done again.  OSError when the disk fails.
+    Can be interrupted at any moment and done again.  ``expected``: what it has to say of itself, None where
+    that cannot be known.
+
+    Raises DamagedFile when the checkpoint or the data file belongs elsewhere; then nothing was changed.
+    OSError when the disk fails.
     """
     data = path / DATA
     newest = _read(path)
@@ -85,12 +99,26 @@ def recover(path: Path, boot_id: str) -> Recovered:
             "missing.",
             rolled_back=True,
         )
+    if expected is not None:
+        objection = expected.objection(newest.identity)
+        if objection is not None:
+            raise DamagedFile(f"The file {path / CHECKPOINT} is not the right one: {objection}; {ADVICE}.")
     if newest.clean:
         return Recovered("It was closed cleanly.", rolled_back=False)
-    if newest.boot_id == boot_id:
+    if newest.boot_id != boot_id:
+        happened = "The machine ended without closing it"
+    elif not is_same(newest.mount, mounting(path)):
+        happened = "Its file system was mounted again, and it had not been closed"
+    else:
         return Recovered(
             "The process ended, the machine did not; everything written is there.", rolled_back=False
         )
+    if expected is not None:
+        # The generation is not looked at: the file may hold pages of any time.
+        own = read_identity(path)
+        if own is not None and expected.is_foreign(own):
+            objection = expected.objection(own)
+            raise DamagedFile(f"The file {data} is not the right one: {objection}; {ADVICE}.")
     descriptor = os.open(data, os.O_WRONLY)
     try:
         os.pwrite(descriptor, newest.pages, 0)
@@ -98,8 +126,7 @@ def recover(path: Path, boot_id: str) -> Recovered:
     finally:
         os.close(descriptor)
     return Recovered(
-        f"The machine ended without closing it; it is back at its last checkpoint, of transaction "
-        f"{newest.transaction}.",
+        f"{happened}; it is back at its last checkpoint, of transaction {newest.transaction}.",
         rolled_back=True,
     )
 
@@ -110,16 +137,33 @@ def needs_recovery(path: Path, boot_id: str) -> bool:
     OSError when the checkpoint file cannot be read.
     """
     newest = _read(path)
-    return newest is None or (not newest.clean and newest.boot_id != boot_id)
+    if newest is None:
+        return True
+    same = newest.boot_id == boot_id and is_same(newest.mount, mounting(path))
+    return not newest.clean and not same
+
+
+def saved_identity(path: Path) -> Identity | None:
+    """What the newest checkpoint in this directory says of itself, None when there is none that does.
+
+    OSError when the checkpoint file cannot be read.
+    """
+    newest = _read(path)
+    return None if newest is None else newest.identity
 
 
 class Checkpoints:
     """Takes the checkpoints of one open environment.  The first is taken at once, before any write."""
 
-    def __init__(self, database: Database, boot_id: str) -> None:
-        """Raises StoreError, and OSError when the checkpoint file cannot be read."""
+    def __init__(self, database: Database, boot_id: str, identity: Identity | None) -> None:
+        """``identity``: what the environment says of itself.
+
+        Raises StoreError, and OSError when the checkpoint file cannot be read.
+        """
         self._database = database
         self._boot_id = boot_id
+        self._mount = mounting(database.path)
+        self._identity = identity
         self._taking = Lock()
         self._held: list[Snapshot] = []
         self._refusal: str | None = None
@@ -150,6 +194,17 @@ class Checkpoints:
             if clean or self._database.room().transaction != self.durable:
                 self._take(clean)
 
+    def identify(self, identity: Identity) -> None:
+        """Takes a checkpoint of an environment that says this of itself now.  Raises as ``take`` does.
+
+        It goes into both slots, so that no start goes back to one that says something else.
+        """
+        with self._taking:
+            if self._refusal is not None:
+                raise StoreFailed(self._refusal)
+            self._identity = identity
+            self._take(clean=False, both=True)
+
     def renew(self, growth: int = 0) -> None:
         """Opens the environment anew; nothing may be written meanwhile.  See Database.reopen."""
         with self._taking:
@@ -163,7 +218,7 @@ class Checkpoints:
             self._held.clear()
             os.close(self._file)
 
-    def _take(self, clean: bool) -> None:
+    def _take(self, clean: bool, both: bool = False) -> None:
         snapshot = self._database.hold()
         # Only when the new state is safe may an older one be let go.  Until a checkpoint file was written
         # without error it is unknown which one a start would find there, so every one held so far is kept.
@@ -173,8 +228,18 @@ class Checkpoints:
         except StoreError as error:
             self._give_up(error)
         # At the end it goes into both slots: damage to one would else take back the last interval.
-        for _ in range(2 if clean else 1):
-            self._write(_Slot(self._sequence + 1, self._boot_id, snapshot.number, clean, snapshot.head))
+        for _ in range(2 if clean or both else 1):
+            self._write(
+                _Slot(
+                    self._sequence + 1,
+                    self._boot_id,
+                    snapshot.number,
+                    clean,
+                    snapshot.head,
+                    self._mount,
+                    self._identity,
+                )
+            )
         for old in self._held[:-1]:
             old.release()
         del self._held[:-1]
@@ -228,9 +293,17 @@ def _read(path: Path) -> _Slot | None:
 
 
 def _encode(slot: _Slot) -> bytes:
-    description = json.dumps(
-        {"boot_id": slot.boot_id, "transaction": slot.transaction, "clean": slot.clean}
-    ).encode()
+    described: dict[str, object] = {
+        "boot_id": slot.boot_id,
+        "transaction": slot.transaction,
+        "clean": slot.clean,
+        "mount": slot.mount,
+    }
+    if slot.identity is not None:
+        described["store"] = slot.identity.store
+        described["level"] = slot.identity.level.value
+        described["generation"] = slot.identity.generation
+    description = json.dumps(described).encode()
     rest = _REST.pack(len(description), len(slot.pages), slot.sequence) + description + slot.pages
     return _START.pack(_MAGIC, crc32c(rest)) + rest
 
@@ -252,4 +325,8 @@ def _decode(octets: bytes) -> _Slot | None:
         transaction=description["transaction"],
         clean=description["clean"],
         pages=octets[end - paged : end],
+        mount=description.get("mount", UNKNOWN),
+        identity=Identity(description["store"], Level(description["level"]), description["generation"])
+        if "store" in description
+        else None,
     )

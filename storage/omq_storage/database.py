@@ -45,6 +45,10 @@ class Reading:
         self._transaction = transaction
         self._tables = tables
 
+    def has(self, table: bytes) -> bool:
+        """Whether there is such a table."""
+        return table in self._tables
+
     def get(self, table: bytes, key: bytes) -> bytes | None:
         """The value of a key, None when there is none."""
         return self._transaction.get(key, db=self._tables[table])
@@ -103,13 +107,23 @@ class Snapshot:
 class Database:
     """An open LMDB environment with some named tables."""
 
-    def __init__(self, path: Path, tables: tuple[bytes, ...], *, map_size: int, sync: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tables: tuple[bytes, ...],
+        *,
+        map_size: int,
+        sync: bool,
+        added: tuple[bytes, ...] = (),
+    ) -> None:
         """Opens the environment in an existing directory; makes its files, but not its tables, when missing.
 
-        ``sync``: whether commits are durable.  Raises StoreError.
+        ``sync``: whether commits are durable.  ``added``: tables that one of an earlier version does not
+        have.  Raises StoreError.
         """
         self.path = path
-        self._names = tables
+        self._needed = tables
+        self._names = (*tables, *added)
         self._map_size = map_size
         self._sync = sync
         self._gate = Gate()
@@ -123,10 +137,13 @@ class Database:
         # Kept open, so that a checkpoint needs no descriptor when clients have taken all there are.
         self._data = os.open(path / DATA, os.O_RDONLY)
 
-    def make_tables(self) -> None:
-        """Makes the tables that are missing: the first write to a new environment, none to another."""
+    def make_tables(self, added: bool = False) -> None:
+        """Makes the tables that are missing, ``added`` ones only when asked for.
+
+        It is the first write to a new environment, and none to one that has them.
+        """
         with self._turn, self._gate.inside(), self._in_our_words():
-            for name in self._names:
+            for name in self._names if added else self._needed:
                 if name not in self._tables:
                     self._tables[name] = self._environment.open_db(name)
 
@@ -251,7 +268,7 @@ class Database:
     def _require_our_tables(self) -> None:
         """Raises DamagedRecord unless all tables are there as they were made, or none at all."""
         with self._environment.begin() as transaction:
-            missing = [name for name in self._names if name not in self._tables]
+            missing = [name for name in self._needed if name not in self._tables]
             if missing and transaction.stat()["entries"]:
                 raise DamagedRecord(f"There is no table {missing[0].decode()!r}.")
             for name, table in self._tables.items():

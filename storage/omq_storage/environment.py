@@ -2,9 +2,9 @@
 
 Its tables: ``blocks`` holds one value a block; ``index`` a short record under the same key, so that looking
 for a message, listing, deleting and merging need not touch the messages; ``extents`` and ``positions`` one
-record a topic; those of ``omq_storage.producers`` the last sequence of each idempotent producer.  All change
-in one transaction, so that after a power failure they agree: neither a position nor a sequence ever points
-past what survived.
+record a topic; those of ``omq_storage.producers`` the last sequence of each idempotent producer; ``identity``
+one record, which says what environment it is.  All change in one transaction, so that after a power failure
+they agree: neither a position nor a sequence ever points past what survived.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from omq_storage.blocks import Block, merge, pack
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.database import Database, Writing
 from omq_storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
+from omq_storage.identity import IDENTITY, IDENTITY_KEY, Identity, pack_identity, unpack_identity
 from omq_storage.levels import Level
 from omq_storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
 from omq_storage.merging import plan
@@ -46,7 +47,8 @@ from omq_storage.records import (
 
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
-TABLES = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
+TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
+TABLES = (*TABLES_OF_FORMAT_1, IDENTITY)
 _DELETED_AT_ONCE = 256
 _FORGOTTEN_AT_ONCE = 4096
 _SCANNED_AT_ONCE = 4096
@@ -73,16 +75,31 @@ class Environment:
         self._one_writer = RLock()
         self._closed = False
         self._checkpoints: Checkpoints | None = None
-        match level:
-            case Level.STRONG:
-                self._database = Database(path, TABLES, map_size=map_size, sync=True)
-            case Level.WEAK | Level.ASYNC:
-                prepare(path)
-                self._database = Database(path, TABLES, map_size=map_size, sync=False)
-                self._checkpoints = Checkpoints(self._database, boot_id)
-            case _:
-                assert_never(level)
+        durable = level is Level.STRONG
+        if not durable:
+            prepare(path)
+        self._database = Database(
+            path, TABLES_OF_FORMAT_1, map_size=map_size, sync=durable, added=(IDENTITY,)
+        )
+        with self._database.reading() as transaction:
+            known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
+            self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
+        if not durable:
+            self._checkpoints = Checkpoints(self._database, boot_id, self._identity)
         self._database.make_tables()
+
+    def identify(self, identity: Identity) -> None:
+        """Lets the environment say this of itself; durable on return, for every level.
+
+        Raises StoreFull, StoreFailed and StoreError.
+        """
+        if identity != self._identity:
+            self._database.make_tables(added=True)
+            with self._writing() as transaction:
+                transaction.put(IDENTITY, IDENTITY_KEY, pack_identity(identity))
+            self._identity = identity
+        if self._checkpoints is not None:
+            self._checkpoints.identify(identity)
 
     def append(
         self, blocks: Sequence[Block], sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES

@@ -77,6 +77,11 @@ class Pages:
         self._file.close()
 
     @property
+    def newest(self) -> Meta:
+        """What the newest of the first two pages says.  IndexError when none can be read."""
+        return self.metas[0]
+
+    @property
     def count(self) -> int:
         """How many pages the file has."""
         return self._size // self.page_size

@@ -151,7 +151,8 @@ _readers: dict[tuple[int, int, int], StoreReader] = {}
 
 def _require_store(path: Path) -> None:
     """Raises StoreError unless there is a store of the format known here, and OSError."""
-    if read_format(path) in (None, State.BEGUN):
+    form = read_format(path)
+    if form is None or form.state is State.BEGUN:
         raise StoreError(f"There is no store in {path}.")
 
 

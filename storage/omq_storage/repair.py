@@ -14,6 +14,7 @@ from omq_storage.environment import Environment
 from omq_storage.files import sync_directory
 from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, shown
 from omq_storage.levels import Level
+from omq_storage.places import finish_moves, put_in_place
 from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, State, write_format
 
 _GROUP = 8 << 20
@@ -32,10 +33,17 @@ def repair(
     called again.
     """
     _finish_swaps(path)
+    told = finish_moves(path)
     found = inspect(path, boot_id, said)
+    if found.lineage is not None:
+        wrong = found.problems
+        moved = put_in_place(path, found.lineage.store)
+        if moved:
+            told += [*wrong, *moved]
+            found = inspect(path, boot_id, said)
     if not found.problems:
-        return []
-    told = list(found.problems)
+        return told
+    told += found.problems
     broken = [level for level in found.levels.values() if level.damaged]
     if found.catalogue_damaged:
         said(f"{CATALOGUE}: making it anew")
@@ -45,7 +53,9 @@ def repair(
     for level in broken:
         said(f"{level.level.value}: making it anew")
         told += _renew_level(found, words, level, map_size, boot_id)
-    write_format(path, State.WHOLE)
+    if found.format and found.becomes.state is State.BACKUP:
+        told.append(f"Its next start skips {MESSAGES_LEAPT} message ids of each topic: it may be a copy.")
+    write_format(path, found.becomes.state, found.becomes.number)
     return told
 
 
@@ -120,7 +130,9 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
     next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPICS_LEAPT
     fresh = found.path / (CATALOGUE + _FRESH)
     fresh.mkdir()
-    Catalogue.make(fresh, records.values(), next_id, map_size=CATALOGUE_MAP_SIZE)
+    # What may have been lost does not matter any more: every topic goes on far behind it.
+    lineage = None if found.lineage is None else replace(found.lineage, lost=())
+    Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE)
     told.append(_swap(found.path, CATALOGUE))
     return told
 
@@ -139,6 +151,8 @@ def _renew_level(
     old = level.found
     environment = Environment(fresh, level.level, map_size=map_size, boot_id=boot_id)
     try:
+        if found.lineage is not None:
+            environment.identify(found.lineage.identity(level.level))
         for topic in sorted(old.known):
             _copy(found.path / name, level, topic, environment)
         environment.set_positions(old.positions)
@@ -147,7 +161,7 @@ def _renew_level(
         raise
     environment.close()
     told = [_swap(found.path, name)]
-    if not old.problems:
+    if not old.problems and not level.foreign:
         return told
     for record in found.catalogue.topics.values():
         if words.level_of(record) is not level.level:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from omq_storage.blocks import MAGIC, Block, unpack
-from omq_storage.catalogue import TopicRecord, decode_next_id, decode_topic
+from omq_storage.catalogue import NEXT, TopicRecord, decode_next_id, decode_topic
 from omq_storage.errors import DamagedBlock, DamagedRecord
+from omq_storage.identity import IDENTITY, Identity, Lineage, unpack_identity, unpack_lineage
 from omq_storage.pages import Entry, Pages
 from omq_storage.producers import check_use, decode_sequence
 from omq_storage.records import (
@@ -49,6 +50,10 @@ class Salvage:
     older_topics: dict[int, TopicRecord] = field(default_factory=dict)
     """What was found of topics on pages that are not used any more; some of them may have been deleted."""
     next_topic: int | None = None
+    identity: Identity | None = None
+    """What a level says of itself."""
+    lineage: Lineage | None = None
+    """What a catalogue knows of its store."""
 
     @property
     def known(self) -> set[int]:
@@ -148,7 +153,8 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
                 if entry.tree is not None
             ]
             # Their names and orders have no checksum. A start may be cut short before the first is made.
-            if not found.problems and trees and {tree.key for tree in trees} != {*tables}:
+            names = {tree.key for tree in trees} | {IDENTITY} & {*tables}  # it is not there in format 1
+            if not found.problems and trees and names != {*tables}:
                 found.problems = ["its tables do not have the names that they were given"]
             if not found.problems and any(tree.order for tree in trees):
                 found.problems = ["a table has another order"]
@@ -247,7 +253,24 @@ def _take_older_topic(found: Salvage, entry: Entry) -> None:
 
 
 def _take_next_topic(found: Salvage, entry: Entry, page: int) -> bool:
+    if entry.key != NEXT:
+        return False
     found.next_topic = max(found.next_topic or 0, decode_next_id(entry.key, entry.value))
+    return True
+
+
+def _take_identity(found: Salvage, entry: Entry, page: int) -> bool:
+    identity = unpack_identity(entry.key, entry.value)
+    if found.identity is None or identity.generation > found.identity.generation:
+        found.identity = identity
+    return True
+
+
+def _take_lineage(found: Salvage, entry: Entry, page: int) -> bool:
+    lineage = unpack_lineage(entry.key, entry.value)
+    known = found.lineage
+    if known is None or (lineage.generation, lineage.since) > (known.generation, known.since):
+        found.lineage = lineage
     return True
 
 
@@ -260,4 +283,6 @@ _TAKERS = (
     _take_use,
     _take_topic,
     _take_next_topic,
+    _take_identity,
+    _take_lineage,
 )

@@ -2,10 +2,13 @@
 
 The directory::
 
-    format       {"format": 1}; a higher number is refused.  Besides it "begun", true until everything
+    format       {"format": 2}; a higher number is refused.  Besides it "begun", true until everything
                  was made for the first time, or "backup", true until a backup is opened for the first time
     lock         held by the one process that has the store open
     catalogue/   strong/   weak/   async/       LMDB environments
+
+In format 1 the environments did not say which store they belong to, see ``omq_storage.identity``.  Opening
+such a store lets them say it.
 """
 
 import fcntl
@@ -22,17 +25,20 @@ from typing import Self, assert_never
 from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue
 from omq_storage.checkpoint import Recovered, recover
 from omq_storage.environment import Environment
-from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreInUse
+from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, StoreInUse
 from omq_storage.files import make_directory, write_durably
+from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.levels import Level
-from omq_storage.soundness import ADVICE, require_sound
+from omq_storage.soundness import ADVICE, DATA, require_sound
 
 CATALOGUE = "catalogue"
 FORMAT_FILE = "format"
 
-_FORMAT = 1
+FORMAT = 2
+_OLDEST_FORMAT = 1
 _LOCK_FILE = "lock"
 CATALOGUE_MAP_SIZE = 1 << 34
+_NOT_SETTLED = "A start before this one put it back to a checkpoint, and was cut short."
 _RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -86,36 +92,57 @@ class Store:
                 make_directory(path)
                 _refuse_others(path)
                 lock = opened.enter_context(lock_store(path))
-                state = read_format(path)
-                match state:
+                form = read_format(path)
+                match None if form is None else form.state:
                     case None | State.BEGUN:
+                        is_new = True
                         _begin(path)
                     case State.WHOLE | State.BACKUP:
+                        is_new = False
                         require_sound(path / CATALOGUE)
-                    case _:
+                    case state:
                         assert_never(state)
+                is_backup = form is not None and form.state is State.BACKUP
                 catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
                 if boot_id is None:
                     boot_id = current_boot()
-                environments = {}
+                # First everything that could keep the store from opening is looked at.
+                known = None if is_new or form is None else lineage_of(catalogue, path, form)
                 recoveries = []
                 for level in Level:
-                    recoveries.append(_recover(path / level.value, level, boot_id))
-                    if state is State.BACKUP:
-                        recoveries[-1] = Recovery(level, _RESTORED, rolled_back=True)
-                    if state not in (None, State.BEGUN):
+                    expected = None if known is None else Expected(level, known)
+                    recoveries.append(_recover(path / level.value, level, boot_id, expected))
+                    if not is_new:
                         require_sound(path / level.value)
+                    if expected is not None:
+                        require_ours(path / level.value, expected)
+                lineage = catalogue.lineage or Lineage.new()
+                # The first checkpoint of a level forgets that it was put back. So before any is taken the
+                # catalogue remembers it, until all ids that may have been seen are skipped.
+                lost = [recovery.level for recovery in recoveries if recovery.rolled_back]
+                opening = lineage.opening(() if is_backup else lost)
+                is_noted = _note(catalogue, opening, required=opening.lost != lineage.lost)
+                environments = {}
+                for level in Level:
                     environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
                     opened.callback(environment.close, clean=False)
                     environments[level] = environment
                     # What cannot be read is told now, and not when somebody needs it.
                     environment.extents()
                     environment.positions()
-                if state is State.BACKUP:
+                is_identified = is_noted and _identify(catalogue, environments, opening)
+                if is_backup:
                     catalogue.leap()
-                if state is not State.WHOLE:
-                    write_format(path, State.WHOLE)
+                number = form.number if form is not None and not is_new else _OLDEST_FORMAT
+                if is_identified:
+                    number = FORMAT
+                if form != Format(number, State.WHOLE):
+                    write_format(path, State.WHOLE, number)
+                if is_backup:
+                    recoveries = [Recovery(level, _RESTORED, rolled_back=True) for level in Level]
+                else:
+                    recoveries = [_with_earlier(recovery, opening.lost) for recovery in recoveries]
                 opened.pop_all()
                 return cls(path, catalogue, environments, tuple(recoveries), lock)
         except NotADirectoryError as error:
@@ -193,7 +220,15 @@ class State(Enum):
     """It is a copy, and was not opened yet; what it was a copy of may have gone on."""
 
 
-def read_format(path: Path) -> State | None:
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What the format file says."""
+
+    number: int
+    state: State
+
+
+def read_format(path: Path) -> Format | None:
     """What the format file says, None when there is none.  Raises NewerFormat and DamagedFile."""
     file = path / FORMAT_FILE
     damaged = DamagedFile(f"The file {file} is damaged; {ADVICE}.")
@@ -204,23 +239,23 @@ def read_format(path: Path) -> State | None:
     except ValueError as error:
         raise damaged from error
     number = content.pop("format", None) if isinstance(content, dict) else None
-    if type(number) is not int or number < _FORMAT:
+    if type(number) is not int or number < _OLDEST_FORMAT:
         raise damaged
-    if number > _FORMAT:
+    if number > FORMAT:
         raise NewerFormat(
-            f"The store {path} has format {number}, made by a later version; this one knows {_FORMAT}."
+            f"The store {path} has format {number}, made by a later version; this one knows {FORMAT}."
         )
     if not content:
-        return State.WHOLE
+        return Format(number, State.WHOLE)
     for state in (State.BEGUN, State.BACKUP):
         if content == {state.value: True}:
-            return state
+            return Format(number, state)
     raise damaged
 
 
-def write_format(path: Path, state: State) -> None:
+def write_format(path: Path, state: State, number: int = FORMAT) -> None:
     """Writes the format file.  OSError when that fails."""
-    content: dict[str, int | bool] = {"format": _FORMAT}
+    content: dict[str, int | bool] = {"format": number}
     if state is not State.WHOLE:
         content[state.value] = True
     write_durably(path / FORMAT_FILE, json.dumps(content).encode())
@@ -235,12 +270,68 @@ def _begin(path: Path) -> None:
         make_directory(path / name)
 
 
-def _recover(path: Path, level: Level, boot_id: str) -> Recovery:
+def lineage_of(catalogue: Catalogue, path: Path, form: Format) -> Lineage | None:
+    """What the catalogue of a store knows of it; None for format 1, of which nothing can be expected.
+
+    Raises DamagedFile where it does not know it any more.
+    """
+    if form.number == _OLDEST_FORMAT:
+        return None
+    if catalogue.lineage is None:
+        raise DamagedFile(
+            f"The file {path / CATALOGUE / DATA} is damaged: it has lost which store it belongs to; {ADVICE}."
+        )
+    return catalogue.lineage
+
+
+def require_ours(path: Path, expected: Expected) -> None:
+    """Raises DamagedFile unless the data file in this directory is the one that belongs there."""
+    objection = expected.objection(read_identity(path))
+    if objection is not None:
+        raise DamagedFile(f"The file {path / DATA} is not the right one: {objection}; {ADVICE}.")
+
+
+def _note(catalogue: Catalogue, lineage: Lineage, required: bool) -> bool:
+    """Lets the catalogue know this of the store; whether it does.
+
+    Raises StoreFull only when it is ``required``: for want of room alone a store must not stay closed.
+    """
+    try:
+        catalogue.set_lineage(lineage)
+    except StoreFull:
+        if required:
+            raise
+        return False
+    return True
+
+
+def _identify(catalogue: Catalogue, environments: dict[Level, Environment], opening: Lineage) -> bool:
+    """Lets every level say what it is, and the catalogue accept nothing else; whether there was room.
+
+    Where there was none the catalogue goes on accepting what the levels said before.
+    """
+    try:
+        for level, environment in environments.items():
+            environment.identify(opening.identity(level))
+        catalogue.set_lineage(opening.opened)
+    except StoreFull:
+        return False
+    return True
+
+
+def _with_earlier(recovery: Recovery, lost: tuple[Level, ...]) -> Recovery:
+    """What was found of a level, when an earlier start may have lost something of it."""
+    if recovery.rolled_back or recovery.level not in lost:
+        return recovery
+    return Recovery(recovery.level, f"{_NOT_SETTLED}  {recovery.what}", rolled_back=True)
+
+
+def _recover(path: Path, level: Level, boot_id: str, expected: Expected | None) -> Recovery:
     match level:
         case Level.STRONG:
             recovered = Recovered("Every commit is durable; nothing needed to be done.", rolled_back=False)
         case Level.WEAK | Level.ASYNC:
-            recovered = recover(path, boot_id)
+            recovered = recover(path, boot_id, expected)
         case _:
             assert_never(level)
     return Recovery(level, recovered.what, recovered.rolled_back)

@@ -31,7 +31,7 @@ def test_a_store_is_made_and_found_again(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     with open_small(path) as store:
         assert {p.name for p in path.iterdir()} == {"format", "lock", "catalogue", "strong", "weak", "async"}
-        assert json.loads((path / "format").read_bytes()) == {"format": 1}
+        assert json.loads((path / "format").read_bytes()) == {"format": 2}
         assert [recovery.level for recovery in store.recoveries] == list(Level)
         assert not any(recovery.rolled_back for recovery in store.recoveries)
         topic = store.catalogue.create(b"prices", "broadcast", "weak", True).id
@@ -109,8 +109,8 @@ def test_a_damaged_format_file(tmp_path: Path, content: str) -> None:
 
 def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "format").write_text('{"format": 2}')
-    with pytest.raises(NewerFormat, match="format 2"):
+    (tmp_path / "store" / "format").write_text('{"format": 3}')
+    with pytest.raises(NewerFormat, match="format 3"):
         open_small(tmp_path / "store")
     assert {p.name for p in (tmp_path / "store").iterdir()} == {"format", "lock"}
 
@@ -133,7 +133,7 @@ def test_a_first_start_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
     with open_small(path, boot_id="second") as store:
         assert store.catalogue.topics() == []
         assert not any(recovery.rolled_back for recovery in store.recoveries)
-        assert json.loads((path / "format").read_bytes()) == {"format": 1}
+        assert json.loads((path / "format").read_bytes()) == {"format": 2}
 
 
 @pytest.mark.parametrize("level", ["catalogue", "strong", "weak", "async"])
