@@ -6,13 +6,12 @@ Each purpose has a share of its own, so that none can starve another: what waits
 not keep what is being written from being finished.
 """
 
-import trio
-
 from omq.drivers.budget import Budget
 from omq.drivers.entrance import Entrances
 from omq.drivers.sequences import RecentSequences
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
+from omq.drivers.unfinished import Unfinished
 
 SEQUENCES_KEPT = 1 << 15
 """Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
@@ -42,10 +41,7 @@ class Memory:
         """What was read from a store for Fetch commands, and is not sent yet."""
         self.stalled = Stalled(limit // 16)
         """What is held for clients that stopped reading in the middle of a message."""
-        self.lines = Budget(limit // 8)
-        """Long lines that are not complete yet."""
-        self.one_line = trio.Lock()
-        """Whoever has it may hold a whole line beyond that share: so one line at a time can always be
-        completed, however many others hold a part of theirs and wait."""
+        self.unfinished = Unfinished(limit // 8)
+        """Long lines and envelopes that are not complete yet."""
         self.sequences = RecentSequences(SEQUENCES_KEPT)
         """What idempotent producers of transient topics have sent; not a share, its number is bounded."""

@@ -473,6 +473,48 @@ async def test_long_lines_that_never_end_do_not_keep_others_from_publishing(
         await large.confirm()
 
 
+async def test_long_lines_that_do_not_go_on_give_way(store: Path, clock: MockClock) -> None:
+    """They hold all the memory for incomplete lines, and others have theirs through at once all the same."""
+    async with undisturbed(store) as host:
+        stopped = [await host.connect() for _ in range(80)]
+        for client in stopped:
+            await client.send(b"(Publish t " + b"x" * 100_000)
+        unfinished = host.server.memory.unfinished
+        await eventually(lambda: unfinished.waiting > 0)
+        clock.jump(3)  # longer than they may send nothing while others wait
+        await eventually(lambda: unfinished.waiting == 0)
+        clock.jump(3)
+        before = trio.current_time()
+        large = await host.connect()
+        for _ in range(3):
+            await large.say(b"(Publish large %s)" % (b"x" * 600_000))
+        await large.confirm(3)
+        assert trio.current_time() - before < 2  # none of the 80 had to be waited for
+        told = [b"Line: it took too long to complete while others wait for its memory"]
+        ended = 0
+        for client in stopped:
+            client.stream.socket.shutdown(trio.socket.SHUT_WR)
+            errors = [frame.text for frame in await client.rest() if isinstance(frame, Error)]
+            ended += errors == told
+        assert 15 <= ended <= 40  # as many as was needed, and no more
+
+
+async def test_a_lone_slow_line_may_take_as_long_as_it_likes(store: Path, clock: MockClock) -> None:
+    """It holds a share of the memory for incomplete lines, but nobody waits for it."""
+    async with undisturbed(store, max_line_bytes=MIB) as host:
+        client = await host.connect()
+        line = b"(Publish slow " + b"x" * 200_000 + b")\n"
+        await client.send(line[:100_000])
+        await eventually(lambda: host.server.memory.unfinished.used > 0)
+        for second in range(0, 30, 3):
+            clock.jump(3)
+            await client.send(line[100_000 + second : 100_003 + second])
+            assert b"others" in await host.topics()
+        await client.send(line[100_030:])
+        await client.confirm()
+        assert (await host.topics())[b"slow"].messages == 1
+
+
 async def test_a_thousand_connections_that_say_nothing(store: Path, clock: MockClock) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)

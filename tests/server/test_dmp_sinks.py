@@ -1,5 +1,6 @@
 """Sinks: envelopes in, as safe as their topic promises once the server says so (6-DMP)."""
 
+import contextlib
 import math
 import random
 from pathlib import Path
@@ -210,25 +211,77 @@ async def test_large_messages_at_once(store: Path) -> None:
             for connection in sinks:
                 nursery.start_soon(send_rest, connection)
         assert counts == [1] * 12
-        assert host.memory_used == host.server.memory.lines.used == 0
+        assert host.memory_used == host.server.memory.unfinished.used == 0
 
 
-async def test_whoever_keeps_memory_from_others_for_long_is_ended(store: Path, clock: MockClock) -> None:
+GAVE_WAY = b"530 NOT-ALLOWED 0 messages stored; an envelope took too long to complete while others wait"
+
+
+async def test_sinks_that_do_not_go_on_give_way(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
         octets = envelopes([b"x" * 2 * MIB])
+        unfinished = host.server.memory.unfinished
         slow, other, waiting = [await sink(host, client) for _ in range(3)]
-        memory = host.server.memory
-        await slow.send(octets[:100_000])
-        await eventually(lambda: memory.lines.used > 0)
-        await other.send(octets[:100_000])
-        await eventually(memory.one_line.locked)
+        for holders, connection in enumerate((slow, other), 1):
+            await connection.send(octets[:100_000])
+            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
+            clock.jump(20)  # nobody else needs its memory
         await waiting.send(octets[:100_000])
-        await eventually(lambda: memory.one_line.statistics().tasks_waiting > 0)
-        clock.jump(11)
-        answer = b"530 NOT-ALLOWED 0 messages stored; an envelope took too long to complete while others wait"
-        for hinders in (slow, other):
-            assert (await said(hinders))[0].startswith(answer)
+        # The slowest gives way at once, and only that one.
+        assert (await said(slow))[0].startswith(GAVE_WAY)
+        for connection in (waiting, other):
+            await connection.send(octets[100_000:])
+            assert await stored(connection) == 1
+        await eventually(lambda: unfinished.used == 0)
+
+
+async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClock) -> None:
+    """Of two that take the memory from a third, the one that sends nothing more gives way."""
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
+        client = await host.connect()
+        octets = envelopes([b"x" * 2 * MIB])
+        unfinished = host.server.memory.unfinished
+        quick, slow, waiting = [await sink(host, client) for _ in range(3)]
+        await quick.send(octets[:100_000])
+        await eventually(lambda: unfinished.used > 0)
+        await slow.send(octets[:100_000])
+        # The memory is spent, and `slow` may exceed it: so the third one has to wait.
+        await eventually(lambda: unfinished.holders == 2)
+        await waiting.send(octets[:100_000])
+        await eventually(lambda: unfinished.waiting == 1)
+        for sent in range(100_000, 200_000, 20_000):
+            await quick.send(octets[sent : sent + 20_000])
+            await client.settle()  # meanwhile the server has read it
+            clock.jump(1)
+        assert (await said(slow))[0].startswith(GAVE_WAY)
+        await waiting.send(octets[100_000:])
+        assert await stored(waiting) == 1
+        await quick.send(octets[200_000:])
+        assert await stored(quick) == 1
+
+
+async def test_whoever_takes_long_gives_way_however_much_it_sends(store: Path, clock: MockClock) -> None:
+    async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
+        client = await host.connect()
+        octets = envelopes([b"x" * 2 * MIB])
+        unfinished = host.server.memory.unfinished
+        first, second, waiting = [await sink(host, client) for _ in range(3)]
+        for connection, holders in ((first, 1), (second, 2)):
+            await connection.send(octets[:100_000])
+            await eventually(lambda holders=holders: unfinished.holders == holders)  # type: ignore[misc]
+        await waiting.send(octets[:100_000])
+        await eventually(lambda: unfinished.waiting == 1)
+        sent = 100_000
+        while unfinished.waiting:
+            assert sent < 600_000
+            for connection in (first, second):
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await connection.stream.send_all(octets[sent : sent + 20_000])
+            sent += 20_000
+            await client.settle()  # meanwhile the server has read them
+            clock.jump(1)
+        assert sent > 240_000
         await waiting.send(octets[100_000:])
         assert await stored(waiting) == 1
 

@@ -58,6 +58,10 @@ class EnvelopeReader:
         """Octets that the unfinished envelope will have, as far as it has told; 0 when there is none."""
         return max(self._needed, len(self._unfinished)) if self._unfinished else 0
 
+    def drop(self) -> None:
+        """Forget the unfinished envelope. The reader must not be fed after that."""
+        self._unfinished = bytearray()
+
     def feed(self, data: bytes) -> EnvelopeRun:
         """Every envelope that `data` completes, as one run, perhaps empty.
 

@@ -98,6 +98,11 @@ class LineReader:
         """How many octets of an incomplete line are held."""
         return len(self._held)
 
+    def drop(self) -> None:
+        """Forget the incomplete line. The reader must not be fed after that."""
+        self._held = bytearray()
+        self._closed = True
+
     def feed(self, data: bytes) -> list[Event]:
         """The events of the lines that `data` completes, in the order of the lines.
 

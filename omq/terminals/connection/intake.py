@@ -4,33 +4,26 @@ Every connection may read a little at any time. More at once, and more of someth
 needs a share of what the server has for that; so no number of connections can fill the memory.
 """
 
-import trio
+from collections.abc import Callable
 
 from omq.drivers.memory import Memory
+from omq.drivers.unfinished import Holding
 from omq.terminals.connection.transport import FIRST_OCTETS, Transport
 
 FREE_OCTETS = 64 << 10
 """How much of something unfinished a connection may hold before it needs a share of the memory budget."""
 
-LASTING_SECONDS = 10.0
-"""How long something large may stay unfinished when other connections wait for memory for theirs."""
-
-
-RETRY_SECONDS = 0.5
-"""How often one that waits for its turn looks whether there is memory for it again."""
-
 
 class Intake:
     """The reading side of one connection. `close` it at the end, whatever the reason."""
 
-    def __init__(self, transport: Transport, memory: Memory) -> None:
+    def __init__(self, transport: Transport, memory: Memory, give_way: Callable[[], None]) -> None:
+        """`give_way` ends the connection: others wait for memory that it holds, and it does not go on."""
         self._transport = transport
         self._memory = memory
         self._reading = 0
         self._is_streaming = False
-        self._held = 0
-        self._has_one = False
-        self._since: float | None = None
+        self._holding = Holding(give_way)
 
     async def receive(self, most: int | None = None) -> bytes:
         """Read the socket: as much as there is, as far as the memory for it goes, else a little; or at `most`
@@ -38,6 +31,17 @@ class Intake:
 
         Nothing when the other side has finished sending. Raises trio.BrokenResourceError when it broke.
         """
+        if self._holding.is_empty:
+            return await self._receive(most)
+        received = b""
+        self._holding.begin_wait()
+        try:
+            received = await self._receive(most)
+        finally:
+            self._holding.end_wait(len(received))
+        return received
+
+    async def _receive(self, most: int | None) -> bytes:
         if most is not None:
             return await self._transport.receive(most)
         if self._is_streaming:
@@ -69,12 +73,7 @@ class Intake:
 
     def finished(self) -> None:
         """Something is complete: its share goes back."""
-        self._memory.lines.give(self._held)
-        self._held = 0
-        self._since = None
-        if self._has_one:
-            self._has_one = False
-            self._memory.one_line.release()
+        self._memory.unfinished.release(self._holding)
 
     async def hold(self, octets: int) -> None:
         """So many octets belong to something unfinished: hold their share, or wait for a turn without one.
@@ -84,26 +83,7 @@ class Intake:
         if octets <= FREE_OCTETS:
             self.finished()
             return
-        if self._since is None:
-            self._since = trio.current_time()
-        more = -(-octets // FREE_OCTETS) * FREE_OCTETS - self._held
-        if more <= 0 or self._has_one:
-            return
-        while not self._memory.lines.try_take(more):
-            self._since = None  # waiting is not the client's slowness
-            with trio.move_on_after(RETRY_SECONDS):
-                await self._memory.one_line.acquire()
-                self._has_one = True
-            if self._has_one:
-                self._since = trio.current_time()
-                return
-        self._held += more
-        self._since = trio.current_time() if self._since is None else self._since
-
-    def hinders(self, now: float) -> bool:
-        """Whether it has held a share for long, and others wait for one."""
-        lasting = self._since is not None and now - self._since > LASTING_SECONDS
-        return lasting and self._memory.one_line.statistics().tasks_waiting > 0
+        await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
 
     def close(self) -> None:
         """Give everything back."""

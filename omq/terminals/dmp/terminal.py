@@ -79,7 +79,7 @@ class DmpTerminal:
         self._shared = shared
         self._received = DMP_HEADER + received
         self._dialogue = ServerDialogue()
-        self._intake = Intake(transport, shared.memory)
+        self._intake = Intake(transport, shared.memory, self._give_way)
         self._service: SinkService | FeedService | None = None
         self._waiting = trio.CancelScope()
         self._stopping = False
@@ -98,8 +98,13 @@ class DmpTerminal:
 
     def sweep(self, now: float) -> None:
         """Called about every second."""
-        if self._service is not None:
+        if isinstance(self._service, FeedService):
             self._service.sweep(now)
+
+    def _give_way(self) -> None:
+        """A sink is in the middle of a long envelope and does not go on."""
+        if isinstance(self._service, SinkService):
+            self._service.give_way()
 
     def shut_down(self) -> None:
         """End the connection, with an answer where one is possible."""

@@ -71,7 +71,7 @@ class OmqTerminal:
         self._client = NOBODY
         self._principal = Principal(transport.host(), self._report)
         self._config = config
-        self._intake = Intake(transport, memory)
+        self._intake = Intake(transport, memory, self._give_way)
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
         self._signal = Signal()
@@ -137,9 +137,6 @@ class OmqTerminal:
             if self._liveness.is_stuck(now, self._transport.sent, waiting=waiting):
                 self._scope.cancel()
             return
-        if self._intake.hinders(now):
-            self.fail(b"Line: it took too long to complete while others wait for its memory")
-            return
         if self._fetches.hinders(now):
             self.fail(self._fetches.complaint())
             return
@@ -161,6 +158,9 @@ class OmqTerminal:
         """End the connection with an Error, after the answers that are ready."""
         self._replies.add(types.Error(text))
         self.shut_down()
+
+    def _give_way(self) -> None:
+        self.fail(b"Line: it took too long to complete while others wait for its memory")
 
     def shut_down(self) -> None:
         """End the connection: no more commands, and no more messages, but the answers that are due."""
@@ -262,6 +262,9 @@ class OmqTerminal:
         except trio.BrokenResourceError:
             self._ended_by_peer = True
             self._scope.cancel()
+        # Others may wait for the memory of a line that nobody completes: it is free before the last answers.
+        self._lines.drop()
+        self._intake.close()
         self._finish()
 
     async def _receive(self) -> bytes:
