@@ -17,6 +17,7 @@ FLOORS = {
         "omq",
         "omq.replay",
         "omq.client",
+        "omq.printable",
         "omq.server",
         "omq.access",
         "omq.drivers",
@@ -65,6 +66,7 @@ FLOORS = {
     "omq.replay": {
         "omq.spark",
         "omq.blocking",
+        "omq.printable",
         "omq.protocol",
         "omq.protocol.omq",
         "omq.protocol.dmp",
@@ -83,6 +85,7 @@ FLOORS = {
     "omq.protocol.omq": {"omq.protocol", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp": set(),
+    "omq.printable": set(),
     "omq.model": set(),
     "omq_storage": set(),
 }

@@ -14,7 +14,12 @@ class Names:
     @classmethod
     def of(cls, patterns: Iterable[str]) -> "Names":
         """`prices` is one topic, `prices.*` is all whose names begin with `prices.`, and `*` is all."""
-        octets = [pattern.encode() for pattern in patterns]
+        return cls.of_octets(pattern.encode() for pattern in patterns)
+
+    @classmethod
+    def of_octets(cls, patterns: Iterable[bytes]) -> "Names":
+        """The same for patterns of any octets."""
+        octets = list(patterns)
         return cls(
             frozenset(pattern for pattern in octets if not pattern.endswith(b"*")),
             tuple(pattern[:-1] for pattern in octets if pattern.endswith(b"*")),

@@ -5,12 +5,12 @@ it did not (the server refused, there was no connection), 2 when the command lin
 """
 
 import argparse
+import logging
 import os
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import BinaryIO, NoReturn
 
 import trio
@@ -18,27 +18,25 @@ from tqdm import tqdm
 
 from omq.cli import command_line
 from omq.cli.output import (
-    formatted,
-    joined,
-    json_envelope,
+    LogLines,
+    for_terminal,
     json_topics,
+    say,
     table,
-    watch_output,
     write_all,
 )
+from omq.cli.subscribing import sub
 from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import (
     Client,
     Connecting,
-    Feed,
-    MessageRun,
     OmqError,
     Sink,
-    Subscription,
     connect,
 )
 from omq.client.address import parse_url
 from omq.client.lines import publish_start
+from omq.model import check_topic
 
 READ_OCTETS = 64 << 10
 
@@ -60,11 +58,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if options.id_file is not None:
             options.id_file = options.id_file.path  # it is read where a connection is made
         sys.exit(run(options, parser.error))
-    if options.action is _sub and options.dmp and options.credit is not None:
+    if options.action is sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
-    if options.action in (_sub, _topics, _ping) and sys.stdout is None:
-        _say("standard output is closed")
+    if options.action is sub and options.exact:
+        for problem in filter(None, map(check_topic, options.topics)):
+            parser.error(problem)
+    if options.action is sub and options.dmp and options.reconnect:
+        parser.error("--reconnect does not go with --dmp: a feed has no ids by which it could go on")
+    if options.action in (sub, _topics, _ping) and sys.stdout is None:
+        say("standard output is closed")
         sys.exit(1)
+    logging.getLogger("omq").addHandler(LogLines())
     code = 0
     try:
         trio.run(_run, options)
@@ -72,21 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         pass  # whoever read our output has had enough of it
     except* KeyboardInterrupt:
         # Ctrl-C is how one ends a subscription that has no other end; anything else was cut short.
-        code = 0 if options.action is _sub and options.count is None else 1
+        code = 0 if options.action is sub and options.count is None else 1
     except* (OmqError, OSError) as group:
         for line in _sentences(group):
-            _say(line)
+            say(line)
         code = 1
     sys.exit(code)
 
 
 class InputError(OmqError):
     """What was given to the command cannot be used."""
-
-
-def _say(line: str) -> None:
-    if sys.stderr is not None:  # it is None when we were started with it closed
-        print(f"omq: {line}", file=sys.stderr)
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -104,7 +103,14 @@ def _connecting(options: argparse.Namespace, id: bytes) -> Connecting:
     if ca is None and parse_url(options.server).tls:
         ca = os.environ.get("OMQ_CA") or None
     try:
-        return connect(options.server, id=id, ca=ca, certificate=options.cert, key=options.key)
+        return connect(
+            options.server,
+            id=id,
+            ca=ca,
+            certificate=options.cert,
+            key=options.key,
+            reconnect=options.action is sub and options.reconnect,
+        )
     except ValueError as error:
         raise InputError(str(error)) from error
 
@@ -198,53 +204,6 @@ async def _publish_file(
         await lines(b"".join(held))
 
 
-async def _sub(client: Client, options: argparse.Namespace) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch_output, nursery.cancel_scope)
-        if options.dmp:
-            async with client.feed(options.topic, options.replay) as feed:
-                if options.count != 0:
-                    await _print_envelopes(feed, options)
-        else:
-            async with client.subscribe(options.topic, options.replay, credit=options.credit) as subscription:
-                if options.count != 0:
-                    await _print_messages(subscription, options)
-        nursery.cancel_scope.cancel()
-
-
-async def _print_messages(subscription: Subscription, options: argparse.Namespace) -> None:
-    wanted: int | None = options.count
-    async for run in subscription.runs():
-        ids, bodies = run.ids, run.bodies
-        if wanted is not None:
-            ids, bodies = ids[:wanted], bodies[:wanted]
-            wanted -= len(ids)
-        text = formatted(options.format, options.topic, MessageRun(run.topic, ids, bodies))
-        # Straight to the descriptor: nothing stays behind in a buffer when the input runs dry, and a run of
-        # messages is one write.
-        await trio.to_thread.run_sync(write_all, text, abandon_on_cancel=True)
-        if wanted == 0:
-            for id in ids if options.credit is not None else ():
-                await subscription.received(id)
-            return
-
-
-async def _print_envelopes(feed: Feed, options: argparse.Namespace) -> None:
-    wanted: int | None = options.count
-    async for run in feed.runs():
-        bodies = run.bodies if wanted is None else run.bodies[:wanted]
-        if options.format == "json":
-            lines = islice(run.envelopes(), len(bodies))
-            text = b"".join([json_envelope(options.topic, envelope) for envelope in lines])
-        else:
-            text = joined(options.format, bodies)
-        await trio.to_thread.run_sync(write_all, text, abandon_on_cancel=True)
-        if wanted is not None:
-            wanted -= len(bodies)
-            if wanted == 0:
-                return
-
-
 async def _declare(client: Client, options: argparse.Namespace) -> None:
     await client.declare(options.topic, DELIVERIES[options.delivery], PERSISTENCES[options.persistence])
 
@@ -256,7 +215,8 @@ async def _delete(client: Client, options: argparse.Namespace) -> None:
 async def _topics(client: Client, options: argparse.Namespace) -> None:
     infos = sorted(await client.topics(), key=lambda info: info.topic)
     text = json_topics(infos) if options.format == "json" else table(infos)
-    await trio.to_thread.run_sync(write_all, text.encode(), abandon_on_cancel=True)
+    octets = for_terminal(options.format, text.encode()) if os.isatty(1) else text.encode()
+    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
 
 
 async def _ping(client: Client, options: argparse.Namespace) -> None:
@@ -266,7 +226,7 @@ async def _ping(client: Client, options: argparse.Namespace) -> None:
 
 ACTIONS: Mapping[str, command_line.Action] = {
     "pub": _pub,
-    "sub": _sub,
+    "sub": sub,
     "declare": _declare,
     "topics": _topics,
     "delete": _delete,

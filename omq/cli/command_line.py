@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from omq.cli.output import FORMATS
+from omq.cli.subscribing import Since, Start
 from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
-from omq.model import Replay, check_topic
+from omq.model import check_topic
 from omq.protocol.credentials import read_id
 from omq.replay import arguments as replay_arguments
 
@@ -55,31 +57,7 @@ def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse
         ),
     )
     top.add_argument("--version", action="version", version=f"omq {_version()}")
-    top.add_argument(
-        "--server",
-        type=_server,
-        metavar="omq://HOST:PORT",
-        default=os.environ.get("OMQ_SERVER", DEFAULT_SERVER),
-        help="where the server is; with TLS: omqs://HOST:PORT "
-        f"(default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
-    )
-    top.add_argument(
-        "--id-file",
-        type=_id_file,
-        metavar="FILE",
-        help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
-        "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
-    )
-    top.add_argument(
-        "--ca",
-        metavar="FILE",
-        help="for omqs://: the certificates of the authorities that may vouch for the server "
-        "(default: $OMQ_CA, or else those that the system trusts)",
-    )
-    top.add_argument(
-        "--cert", metavar="FILE", help="for omqs://: our certificate, where the server wants one"
-    )
-    top.add_argument("--key", metavar="FILE", help="its private key (default: in the same file)")
+    _add_connection(top, given_before=True)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
@@ -91,6 +69,7 @@ def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.set_defaults(action=actions.get(name))
+        _add_connection(sub, given_before=False)
         return sub
 
     pub = command(
@@ -124,24 +103,54 @@ Undeclared topics are declared by the server, as it is configured.""",
 
     sub = command(
         "sub",
-        "print the messages of a topic as they come",
+        "print the messages of topics as they come",
         """examples:
-  omq sub prices
+  omq sub prices news
+  omq sub 'prices.*' --reconnect
+  omq sub prices --from 2024-05-01T12:00 --timeout 2
   omq sub prices --from beginning --format json | jq .body
   omq sub jobs --credit 1 | while read -r job; do ...; done
 
-Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""",
+A TOPIC that ends with * is a pattern, as in the server's configuration: 'prices.*' means all topics whose
+names begin with "prices.", and '*' means all. A topic that appears later is found within about a second, and
+printed from its beginning; a transient or round-robin one, which cannot be replayed, from then on.
+
+Ends when COUNT messages have come, when no message came for SECONDS, when all topics are deleted (never with
+a pattern), or with Ctrl-C.
+
+On a terminal, control characters of messages and octets that are not UTF-8 are printed as \\x1b; a file or
+a pipe gets the octets as they are.""",
     )
-    _add_topic(sub)
+    sub.add_argument(
+        "topics",
+        nargs="+",
+        type=_pattern,
+        metavar="TOPIC",
+        help="names of topics, 1 to 255 octets each, or beginnings of names with a * behind them",
+    )
+    sub.add_argument("--exact", action="store_true", help="a * at the end of a TOPIC is part of its name")
     sub.add_argument(
         "--from",
         dest="replay",
         type=_replay,
         default=FromCurrent(),
-        metavar="beginning|current|ID",
-        help="where to begin: the oldest message kept, the next one (default), or the one with this id",
+        metavar="beginning|current|ID|TIME",
+        help="where to begin: the oldest message kept, the next one (default), the one with this id, or the "
+        "first one since a time such as 2024-05-01T12:00 (add Z for UTC)",
     )
     sub.add_argument("--count", type=_natural, metavar="N", help="end after so many messages")
+    sub.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end when no message came for so long: exit 1 with --count, since there were fewer, and else 0",
+    )
+    sub.add_argument(
+        "--reconnect",
+        action="store_true",
+        help="connect again when the connection is lost, as often as it takes, and go on behind the last "
+        "message that came; not with --dmp",
+    )
     sub.add_argument(
         "--format",
         choices=FORMATS,
@@ -202,6 +211,50 @@ Ends when COUNT messages have come, when the topic is deleted, or with Ctrl-C.""
     return top
 
 
+def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> None:
+    """Which server, and what it is shown. These options may stand before the command and behind it; those
+    behind it count.
+    """
+
+    def default(value: str | None) -> str | None:
+        # What is not given behind the command must not hide what is given before it.
+        return value if given_before else argparse.SUPPRESS
+
+    group = parser.add_argument_group("the server, before or behind the command")
+    group.add_argument(
+        "--server",
+        type=_server,
+        metavar="omq://HOST:PORT",
+        default=default(os.environ.get("OMQ_SERVER", DEFAULT_SERVER)),
+        help="where the server is; with TLS: omqs://HOST:PORT "
+        f"(default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
+    )
+    group.add_argument(
+        "--id-file",
+        type=_id_file,
+        metavar="FILE",
+        default=default(None),
+        help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
+        "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
+    )
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        default=default(None),
+        help="for omqs://: the certificates of the authorities that may vouch for the server "
+        "(default: $OMQ_CA, or else those that the system trusts)",
+    )
+    group.add_argument(
+        "--cert",
+        metavar="FILE",
+        default=default(None),
+        help="for omqs://: our certificate, where the server wants one",
+    )
+    group.add_argument(
+        "--key", metavar="FILE", default=default(None), help="its private key (default: in the same file)"
+    )
+
+
 def _add_topic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", type=_topic, metavar="TOPIC", help="the topic's name, 1 to 255 octets")
 
@@ -244,18 +297,43 @@ def _file(text: str) -> Path:
     return Path(text)
 
 
-def _replay(text: str) -> Replay:
+def _pattern(text: str) -> bytes:
+    """The name of a topic, or how names begin and a `*`."""
+    beginning = text.removesuffix("*")
+    return _topic(beginning) + b"*" if beginning not in (text, "") else _topic(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
+
+
+def _replay(text: str) -> Start:
     match text:
         case "beginning":
             return FromBeginning()
         case "current":
             return FromCurrent()
         case _:
+            parse = _message if text.isdigit() else _since
             try:
-                return FromMessage(_positive(text))
+                return parse(text)
             except argparse.ArgumentTypeError as error:
-                message = f"{text!r} is neither beginning nor current nor a message id"
+                message = f"{text!r} is neither beginning nor current nor a message id nor a time"
                 raise argparse.ArgumentTypeError(message) from error
+
+
+def _message(text: str) -> FromMessage:
+    return FromMessage(_positive(text))
+
+
+def _since(text: str) -> Since:
+    return Since(replay_arguments.parse_time(text))
 
 
 def _natural(text: str) -> int:

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import logging
 import os
+import re
 import select
 import stat
 import sys
@@ -12,6 +14,7 @@ import trio
 
 from omq.cli.words import DELIVERIES, PERSISTENCES, word
 from omq.client import Envelope, MessageRun, TopicInfo
+from omq.printable import printable
 
 FORMATS = ("lines", "raw", "json")
 
@@ -68,7 +71,7 @@ def table(infos: list[TopicInfo]) -> str:
     head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS")
     rows = [head] + [
         (
-            _shown(info.topic),
+            shown(info.topic),
             str(info.id),
             word(DELIVERIES, info.delivery),
             word(PERSISTENCES, info.persistence),
@@ -106,10 +109,41 @@ def json_topics(infos: list[TopicInfo]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _shown(name: bytes) -> str:
-    """A topic's name in a table: one line, and nothing that moves the cursor."""
-    text = name.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+def shown(name: bytes) -> str:
+    """A topic's name in a table or a sentence: one line, and nothing that moves the cursor."""
+    return printable(name.decode("utf-8", "backslashreplace"))
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""The control characters, C0 and C1, but line feed and tab."""
+
+
+def for_terminal(form: str, octets: bytes) -> bytes:
+    """What `formatted` made, with control characters and octets that are not UTF-8 written as `\\x1b`.
+
+    A terminal takes them for commands: a message could move the cursor and overwrite what was printed before
+    it, set the clipboard, or have the terminal type. In JSON they are escaped as JSON has it.
+    """
+    escape = "\\u00%02x" if form == "json" else "\\x%02x"
+    text = octets.decode("utf-8", "backslashreplace")
+    clean = _CONTROLS.sub(lambda found: escape % ord(found[0]), text)
+    return clean.encode(sys.stdout.encoding, "backslashreplace")
+
+
+def say(line: str) -> None:
+    """Tell the user something that is no data."""
+    if sys.stderr is not None:  # it is None when we were started with it closed
+        print(f"omq: {printable(line)}", file=sys.stderr)
+
+
+class LogLines(logging.Handler):
+    """Has what the client library logs said as everything else is."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 def write_all(octets: bytes) -> None:

@@ -76,6 +76,11 @@ class Client:
         self._starts: dict[Name, bytes] = {}
         self._longest = connections.settings.max_line_bytes
 
+    @property
+    def ended(self) -> bool:
+        """Whether there is no connection, and there will be none any more."""
+        return self._connections.ended
+
     # -- topics --------------------------------------------------------------------------------------------
 
     async def declare(

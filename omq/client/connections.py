@@ -82,6 +82,11 @@ class Connections:
             await self._changed.park()
         return connection
 
+    @property
+    def ended(self) -> bool:
+        """Whether the last connection is gone."""
+        return self._failure is not None
+
     def live_now(self) -> Connection | None:
         """The connection there is; None while there is none."""
         return None if self.current is None or self.current.failed else self.current

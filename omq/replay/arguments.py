@@ -72,9 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=_id, metavar="ID", help="the first message of each topic")
     parser.add_argument("--last", type=_id, metavar="ID", help="the last message of each topic")
     parser.add_argument(
-        "--since", type=_time, metavar="TIME", help="only messages since 2024-05-01T12:00 (add Z for UTC)"
+        "--since",
+        type=parse_time,
+        metavar="TIME",
+        help="only messages since 2024-05-01T12:00 (add Z for UTC)",
     )
-    parser.add_argument("--until", type=_time, metavar="TIME", help="only messages before this time")
+    parser.add_argument("--until", type=parse_time, metavar="TIME", help="only messages before this time")
     parser.add_argument(
         "--where",
         metavar="CONDITION",
@@ -112,7 +115,7 @@ def _id(text: str) -> int:
     return int(text)
 
 
-def _time(text: str) -> int:
+def parse_time(text: str) -> int:
     """Microseconds since the epoch."""
     try:
         # A time without a zone is of this machine's.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from omq.blocking.errors import BadOptions, OmqError
 from omq.blocking.places import Place, ServerPlace
+from omq.printable import printable, printable_lines
 from omq.replay import servers
 from omq.replay.plan import Plan, describe, make_plan
 from omq.replay.request import (
@@ -152,12 +153,12 @@ def _run(request: Request, dry: bool) -> int:
     with request.source.open() as access:
         plan = make_plan(access, request)
         if dry:
-            print(describe(plan))
+            print(printable_lines(describe(plan)))
             return 0
     if not request.needs_spark:
         _say("the messages go over as they are: stored blocks are copied, without Spark")
         return _copy(plan)
-    print(_spark(plan).summary())
+    print(printable_lines(_spark(plan).summary()))
     return 0
 
 
@@ -172,7 +173,7 @@ def _copy(plan: Plan) -> int:
     with Meter(plan.messages) as meter, stop_on_interrupt() as stop:
         do = copy if plan.request.speed is None else pace
         do(plan, destination, meter, stop)
-    print(meter.summary())
+    print(printable_lines(meter.summary()))
     return 1 if stop.is_set() else 0
 
 
@@ -199,4 +200,4 @@ def _spark(plan: Plan) -> "Meter":
 
 def _say(line: str) -> None:
     if sys.stderr is not None:
-        print(f"omq: {line}", file=sys.stderr)
+        print(f"omq: {printable(line)}", file=sys.stderr)

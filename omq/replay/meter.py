@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from tqdm import tqdm
 
+from omq.printable import printable
 from omq.replay.plan import octets
 
 
@@ -39,7 +40,7 @@ class Meter(AbstractContextManager["Meter"]):
 
     def say(self, line: str) -> None:
         """A line that does not disturb the bar."""
-        tqdm.write(f"omq: {line}", file=sys.stderr)
+        tqdm.write(f"omq: {printable(line)}", file=sys.stderr)
 
     def summary(self) -> str:
         """Messages and octets by topic, and how long it took."""

@@ -61,9 +61,9 @@ class Shell:
 
 
 @contextmanager
-def running_server(directory: Path, *arguments: str) -> Iterator[Shell]:
+def running_server(directory: Path, *arguments: str, port: int = 0) -> Iterator[Shell]:
     command: Sequence[str] = [
-        *OMQ_SERVER, "--listen", "127.0.0.1:0", "--store", str(directory / "store"), *arguments
+        *OMQ_SERVER, "--listen", f"127.0.0.1:{port}", "--store", str(directory / "store"), *arguments
     ]  # fmt: skip
     log = (directory / "server.log").open("wb")
     with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process:

@@ -1,0 +1,225 @@
+"""`omq sub`: the messages of some topics, printed as they come."""
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import assert_never
+
+import trio
+
+from omq.access.rights import Names
+from omq.cli.output import (
+    for_terminal,
+    formatted,
+    joined,
+    json_envelope,
+    say,
+    shown,
+    watch_output,
+    write_all,
+)
+from omq.cli.since import replay_since
+from omq.client import Client, ConnectionLost, EnvelopeRun, FeedFailed, MessageRun, OmqError, ServerError
+from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay, TopicInfo, Transient
+
+LOOK_SECONDS = 1.0
+LOOK_SHARE = 50
+"""The server is asked for its topics every second, or after so many times what its answer took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """From the first message at or after a time, in microseconds since the epoch."""
+
+    time: int
+
+
+Start = Replay | Since
+
+
+class NothingCame(OmqError):
+    """There were fewer messages than were asked for."""
+
+
+async def sub(client: Client, options: argparse.Namespace) -> None:
+    """Print messages until there are enough, nothing comes for too long, or all topics are deleted."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_output, nursery.cancel_scope)
+        printer = _Printer(options.format, options.count, options.timeout, nursery.cancel_scope)
+        with printer.patience:
+            await _Subscriber(client, options, printer).run()
+        nursery.cancel_scope.cancel()
+    if printer.patience.cancelled_caught and printer.left is not None:
+        raise NothingCame(
+            f"no message came for {options.timeout:g} s, and {options.count - printer.left} of "
+            f"{options.count} are printed"
+        )
+
+
+class _Printer:
+    """Standard output, which the tasks of all topics share."""
+
+    def __init__(self, form: str, count: int | None, timeout: float | None, end: trio.CancelScope) -> None:
+        self.left = count
+        """How many messages are still to be printed; None where there is no end."""
+        self.patience = trio.CancelScope()
+        """Cancelled when no message came for as long as the timeout says."""
+        self.form = form
+        self._timeout = math.inf if timeout is None else timeout
+        self._end = end
+        self._lock = trio.Lock()
+        self._is_terminal = os.isatty(1)
+        self._wait()
+
+    def _wait(self) -> None:
+        self.patience.deadline = trio.current_time() + self._timeout
+
+    async def print(self, count: int, text: Callable[[int], bytes]) -> int:
+        """Print the first of `count` messages, as many as are still wanted; how many. `text` makes their
+        text.
+        """
+        async with self._lock:
+            wanted = count if self.left is None else min(count, self.left)
+            if wanted:
+                octets = text(wanted)
+                if self._is_terminal:
+                    octets = for_terminal(self.form, octets)
+                # A reader of our output that is slow is no silence of the server.
+                self.patience.deadline = math.inf
+                # Straight to the descriptor: nothing stays behind in a buffer when the input runs dry, and a
+                # run of messages is one write.
+                await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+                self._wait()
+                if self.left is not None:
+                    self.left -= wanted
+            return wanted
+
+    def end(self) -> None:
+        """The last message is printed, and all that is to be done behind it."""
+        self._end.cancel()
+
+
+class _Subscriber:
+    """The topics that are printed: those that are named, and those that patterns find."""
+
+    def __init__(self, client: Client, options: argparse.Namespace, printer: _Printer) -> None:
+        self._client = client
+        self._options = options
+        self._printer = printer
+        self._named: list[bytes] = []
+        self._patterns: list[bytes] = []
+        for topic in dict.fromkeys(options.topics):
+            is_pattern = topic.endswith(b"*") and not options.exact
+            (self._patterns if is_pattern else self._named).append(topic)
+
+    async def run(self) -> None:
+        """Until all topics that are named are deleted; for ever where there is a pattern."""
+        async with trio.open_nursery() as nursery:
+            for name in self._named:
+                nursery.start_soon(self._print, name, self._options.replay, None)
+            if self._patterns:
+                nursery.start_soon(self._look, nursery)
+
+    async def _look(self, nursery: trio.Nursery) -> None:
+        """Find topics, also those that appear later, and print them."""
+        matching = Names.of_octets(self._patterns)
+        ids: set[int] = set()
+        start: Start | None = self._options.replay
+        while self._printer.left != 0:
+            before = trio.current_time()
+            try:
+                infos = await self._client.topics()
+            except ConnectionLost:
+                if not self._options.reconnect or self._client.ended:
+                    raise
+                continue
+            for info in infos:
+                if info.topic in matching and info.topic not in self._named and info.id not in ids:
+                    nursery.start_soon(self._print_found, info, start)
+            # A topic that is deleted and made again has another id.
+            ids = {info.id for info in infos}
+            start = None
+            await trio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (trio.current_time() - before)))
+
+    async def _print_found(self, info: TopicInfo, start: Start | None) -> None:
+        """Print a topic that a pattern has found. `start` is None for one that appeared later: of that
+        everything is wanted. One that cannot be had is told of, and the others go on.
+        """
+        replayable = info.delivery is Delivery.BROADCAST and not isinstance(info.persistence, Transient)
+        if not replayable:
+            if start is not None and not isinstance(start, FromCurrent):
+                say(f"{shown(info.topic)} cannot be replayed: it is printed from the next message on")
+            start = FromCurrent()
+        try:
+            await self._print(info.topic, FromBeginning() if start is None else start, info)
+        except (ServerError, FeedFailed) as error:
+            say(str(error))
+
+    async def _print(self, name: bytes, start: Start, info: TopicInfo | None) -> None:
+        """Print one topic until it is deleted."""
+        while True:
+            try:
+                replay = await self._replay(name, start, info)
+                if self._options.dmp:
+                    await self._print_envelopes(name, replay)
+                else:
+                    await self._print_messages(name, replay)
+            except ConnectionLost:
+                # Messages that have come are not asked for again: iterating fails only when all has ended.
+                if not self._options.reconnect or self._client.ended:
+                    raise
+            else:
+                return
+
+    async def _replay(self, name: bytes, start: Start, info: TopicInfo | None) -> Replay:
+        match start:
+            case Since(time):
+                if info is None:
+                    info = next((info for info in await self._client.topics() if info.topic == name), None)
+                return await replay_since(self._client, name, info, time)
+            case FromBeginning() | FromCurrent() | FromMessage():
+                return start
+            case _:
+                assert_never(start)
+
+    async def _print_messages(self, name: bytes, replay: Replay) -> None:
+        credit = self._options.credit
+        printer = self._printer
+        async with self._client.subscribe(name, replay, credit=credit) as subscription:
+            if printer.left == 0:
+                return
+            async for run in subscription.runs():
+
+                def text(count: int, run: MessageRun = run) -> bytes:
+                    first = MessageRun(run.topic, run.ids[:count], run.bodies[:count])
+                    return formatted(printer.form, name, first)
+
+                printed = await printer.print(len(run.ids), text)
+                if printed and printer.left == 0:
+                    for id in run.ids[:printed] if credit is not None else ():
+                        await subscription.received(id)
+                    printer.end()
+                if printed < len(run.ids):
+                    await trio.sleep_forever()  # until whoever printed the last message has ended it
+
+    async def _print_envelopes(self, name: bytes, replay: Replay) -> None:
+        printer = self._printer
+        async with self._client.feed(name, replay) as feed:
+            if printer.left == 0:
+                return
+            async for run in feed.runs():
+
+                def text(count: int, run: EnvelopeRun = run) -> bytes:
+                    if printer.form == "json":
+                        lines = islice(run.envelopes(), count)
+                        return b"".join([json_envelope(name, envelope) for envelope in lines])
+                    return joined(printer.form, run.bodies[:count])
+
+                printed = await printer.print(len(run.bodies), text)
+                if printed and printer.left == 0:
+                    printer.end()
+                if printed < len(run.bodies):
+                    await trio.sleep_forever()

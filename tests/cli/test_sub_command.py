@@ -1,0 +1,331 @@
+"""`omq sub`: which topics, from where on, until when, and what a terminal is given."""
+
+import datetime
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from cli_helpers import OMQ, SECONDS, Shell, running_server
+
+from omq.cli.since import replay_since
+from omq.client import connect
+from omq.model import FromMessage
+
+
+@contextmanager
+def subscribed(shell: Shell, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    with shell.start("sub", *arguments) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+# -- which topics ----------------------------------------------------------------------------------------
+
+
+def test_several_topics_and_one_count(shell: Shell) -> None:
+    for topic in ("a1", "a2", "a3"):
+        shell.ok("pub", topic, "-", "--confirm", input=b"%s 1\n%s 2\n" % (topic.encode(), topic.encode()))
+    read = shell.ok("sub", "a1", "a2", "a2", "--from", "beginning", "--count", "4")
+    assert sorted(read.splitlines()) == [b"a1 1", b"a1 2", b"a2 1", b"a2 2"]
+    assert len(shell.ok("sub", "a1", "a2", "a3", "--from", "beginning", "--count", "5").splitlines()) == 5
+
+
+@pytest.mark.parametrize("extra", [(), ("--dmp",)])
+def test_a_pattern_means_the_topics_that_begin_so(shell: Shell, extra: tuple[str, ...]) -> None:
+    start = "dmp" if extra else "omq"
+    for topic in (f"{start}.prices.eur", f"{start}.prices.usd", f"{start}.prices", f"{start}.news"):
+        shell.ok("pub", topic, topic, "--confirm")
+    arguments = ("sub", f"{start}.prices.*", f"{start}.news", "--from", "beginning")
+    read = shell.ok(*arguments, "--count", "3", *extra)
+    assert sorted(read.decode().split()) == [
+        f"{start}.news", f"{start}.prices.eur", f"{start}.prices.usd"
+    ]  # fmt: skip
+    assert f"{start}.prices.*".encode() not in shell.ok("topics")
+
+
+def test_topics_that_appear_later_are_printed_from_their_beginning(shell: Shell) -> None:
+    shell.ok("pub", "later.1", "before", "--confirm")
+    with subscribed(shell, "later.*", "--format", "json") as process:
+        shell.wait_for_subscriber("later.1")
+        shell.ok("pub", "later.2", "-", "--confirm", input=b"".join(b"%d\n" % n for n in range(100)))
+        for number in range(100):
+            assert json.loads(line_of(process)) == {"id": number + 1, "topic": "later.2", "body": str(number)}
+        # Deleted and made again, it is another topic.
+        shell.ok("delete", "later.2")
+        shell.ok("pub", "later.2", "again", "--confirm")
+        assert json.loads(line_of(process)) == {"id": 1, "topic": "later.2", "body": "again"}
+        shell.ok("pub", "later.1", "after", "--confirm")
+        assert json.loads(line_of(process)) == {"id": 2, "topic": "later.1", "body": "after"}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+
+
+def test_a_name_that_ends_with_a_star(shell: Shell) -> None:
+    for topic in ("star", "star*", "star2"):
+        shell.ok("pub", topic, topic, "--confirm")
+    assert shell.ok("sub", "star*", "--exact", "--from", "beginning", "--count", "1") == b"star*\n"
+    shell.ok("delete", "star*")
+    done = shell.omq("sub", "star*", "--from", "beginning", "--count", "3", "--timeout", "0.5")
+    assert (done.returncode, sorted(done.stdout.split())) == (1, [b"star", b"star2"])
+
+
+def test_what_a_pattern_finds_and_cannot_be_had_is_told_and_the_rest_goes_on(shell: Shell) -> None:
+    shell.ok("declare", "some.transient", "--persistence", "transient")
+    shell.ok("pub", "some.short", "1", "--confirm")
+    shell.ok("pub", "some.long", "-", "--confirm", input=b"1\n2\n3\n")
+    done = shell.omq("sub", "some.*", "--from", "3", "--count", "1")
+    assert (done.returncode, done.stdout) == (0, b"3\n")
+    assert sorted(done.stderr.splitlines()) == [
+        b"omq: Subscribe some.short: there is no message 3 yet, the next one is 2",
+        b"omq: some.transient cannot be replayed: it is printed from the next message on",
+    ]
+
+
+def test_it_ends_when_all_its_topics_are_deleted(shell: Shell) -> None:
+    with subscribed(shell, "gone1", "gone2") as process:
+        shell.wait_for_subscriber("gone1")
+        shell.wait_for_subscriber("gone2")
+        shell.ok("delete", "gone1")
+        shell.ok("pub", "gone2", "still here")
+        assert line_of(process) == b"still here\n"
+        shell.ok("delete", "gone2")
+        assert process.wait(SECONDS) == 0
+
+
+# -- from where, until when, over which connections ------------------------------------------------------
+
+
+def test_from_a_time(shell: Shell) -> None:
+    times = []
+    for number in range(5):
+        times.append(datetime.datetime.now(datetime.UTC))
+        shell.ok("pub", "timed", str(number), "--confirm")
+    for number, time in enumerate(times):
+        shown = time.isoformat().replace("+00:00", "Z")
+        expected = b"".join(b"%d\n" % n for n in range(number, 5))
+        for extra in ((), ("--dmp",)):
+            count = str(5 - number)
+            assert shell.ok("sub", "timed", "--from", shown, "--count", count, *extra) == expected
+    # One without a zone is of this machine's.
+    local = times[0].astimezone().replace(tzinfo=None).isoformat()
+    assert shell.ok("sub", "timed", "--from", local, "--count", "1") == b"0\n"
+    with subscribed(shell, "timed", "--from", "2100-01-01") as process:
+        shell.wait_for_subscriber("timed")
+        shell.ok("pub", "timed", "now")
+        assert line_of(process) == b"now\n"
+
+
+def test_a_time_before_there_was_the_topic(shell: Shell) -> None:
+    with subscribed(shell, "unborn", "--from", "2024-05-01T12:00") as process:
+        shell.wait_for_subscriber("unborn")
+        shell.ok("pub", "unborn", "first")
+        assert line_of(process) == b"first\n"
+
+
+def test_each_message_is_found_by_its_time(shell: Shell) -> None:
+    async def compare() -> None:
+        async with connect(shell.url) as client:
+            for _ in range(40):
+                await client.publish_confirmed("found", b"x")
+            with trio.fail_after(SECONDS):
+                # Some are merged then, so that there are messages in the middle of a block.
+                while (await client.blocks("found", 1, 1))[0].count < 5:
+                    await client.publish_confirmed("found", b"x")
+            (info,) = [info for info in await client.topics() if info.topic == b"found"]
+            times: dict[int, int] = {}
+            async with client.fetch("found") as blocks:
+                async for block in blocks:
+                    times |= {id: block.message_time(id) for id in range(block.first, block.next)}
+            moments = {time + delta for time in times.values() for delta in (-1, 0, 1)}
+            for moment in moments:
+                expected = min((id for id, time in times.items() if time >= moment), default=info.last + 1)
+                assert await replay_since(client, b"found", info, moment) == FromMessage(expected)
+
+    trio.run(compare)
+
+
+def test_what_is_transient_has_no_times(shell: Shell) -> None:
+    shell.ok("declare", "fleeting", "--persistence", "transient")
+    done = shell.omq("sub", "fleeting", "--from", "2024-05-01")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"omq: Blocks fleeting: a transient topic cannot be replayed\n"
+
+
+@pytest.mark.parametrize("extra", [(), ("--dmp",)])
+def test_a_timeout_ends_it_when_nothing_comes(shell: Shell, extra: tuple[str, ...]) -> None:
+    topic = f"drained{len(extra)}"
+    shell.ok("pub", topic, "-", "--confirm", input=b"1\n2\n")
+    arguments = (topic, "--from", "beginning", "--timeout", "0.5", *extra)
+    assert shell.ok("sub", *arguments) == b"1\n2\n"
+    done = shell.omq("sub", *arguments, "--count", "3")
+    assert (done.returncode, done.stdout) == (1, b"1\n2\n")
+    assert done.stderr == b"omq: no message came for 0.5 s, and 2 of 3 are printed\n"
+    assert shell.ok("sub", *arguments, "--count", "2") == b"1\n2\n"
+
+
+def test_messages_put_the_timeout_off(shell: Shell) -> None:
+    with subscribed(shell, "alive", "--timeout", "3") as process:
+        shell.wait_for_subscriber("alive")
+        for number in range(8):
+            shell.ok("pub", "alive", str(number), "--confirm")
+            assert line_of(process) == b"%d\n" % number
+            trio.run(trio.sleep, 0.5)
+        assert process.wait(SECONDS) == 0
+
+
+def test_with_reconnect_it_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        with running_server(tmp_path) as shell:
+            port = int(shell.url.rpartition(":")[2])
+            shell.ok("pub", "t.1", "1", "--confirm")
+            arguments = ("t.1", "t.*", "--from", "beginning", "--reconnect")
+            process = stack.enter_context(subscribed(shell, *arguments))
+            assert line_of(process) == b"1\n"
+        with running_server(tmp_path, port=port) as shell:
+            shell.ok("pub", "t.1", "2", "--confirm")
+            assert line_of(process) == b"2\n"
+            shell.ok("pub", "t.2", "3", "--confirm")
+            assert line_of(process) == b"3\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        for line in process.stderr.read().splitlines():
+            assert line.startswith(b"omq: ")
+
+
+def test_without_reconnect_it_ends_with_the_server(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        with running_server(tmp_path) as shell:
+            process = stack.enter_context(subscribed(shell, "t"))
+            shell.wait_for_subscriber("t")
+        assert process.wait(SECONDS) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == b"omq: the server closed the connection\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["t", "--dmp", "--reconnect"], b"--reconnect does not go with --dmp"),
+        (["t", "--timeout", "0"], b"'0' is no number of seconds above 0"),
+        (["t", "--timeout", "nan"], b"'nan' is no number of seconds above 0"),
+        (
+            ["t", "--from", "2024-13-01"],
+            b"'2024-13-01' is neither beginning nor current nor a message id nor",
+        ),
+        (["x" * 255 + "*", "--exact"], b"the topic's name has 256 octets, more than 255"),
+        (["x" * 256 + "*"], b"the topic's name has 256 octets, more than 255"),
+        ([], b"TOPIC"),
+    ],
+)
+def test_bad_usage(shell: Shell, arguments: list[str], said: bytes) -> None:
+    done = shell.omq("sub", *arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr
+
+
+# -- where the server is ---------------------------------------------------------------------------------
+
+
+def test_the_server_stands_before_or_behind_the_command(shell: Shell, tmp_path: Path) -> None:
+    nowhere = "omq://127.0.0.1:1"
+    id_file = tmp_path / "id"
+    id_file.write_text("me:secret\n")
+    for arguments in (
+        ("--server", shell.url, "ping"),
+        ("ping", "--server", shell.url),
+        ("--server", nowhere, "ping", "--server", shell.url),
+        ("ping", "--server", shell.url, "--id-file", str(id_file)),
+    ):
+        done = shell.omq(*arguments, OMQ_SERVER=nowhere)
+        assert (done.returncode, done.stderr) == (0, b""), arguments
+    for command in (("pub", "t", "x"), ("sub", "t"), ("declare", "t"), ("topics",), ("delete", "t")):
+        done = shell.omq(*command, "--server", nowhere)
+        assert done.stderr == b"omq: cannot connect to 127.0.0.1:1: Connection refused\n"
+        assert b"--server" in shell.ok(command[0], "--help")
+
+
+# -- what a terminal is given ----------------------------------------------------------------------------
+
+
+def on_a_terminal(shell: Shell, *arguments: str) -> bytes:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*OMQ, *arguments], stdout=theirs, env=shell.environment) as process:
+        os.close(theirs)
+        written = b""
+        try:
+            while octets := os.read(ours, 4096):
+                written += octets
+        except OSError:
+            pass  # the terminal is gone with its last user
+        assert process.wait(SECONDS) == 0
+    os.close(ours)
+    return written.replace(b"\r\n", b"\n")  # which a terminal makes of a line feed
+
+
+HOSTILE = b'\x1b]0;title\x07\x1b[2J\rB\x08\xc2\x9b1mC\x9bD\x7f\t"\xc3\xa9"\n'
+
+
+def test_a_terminal_gets_no_control_characters(shell: Shell) -> None:
+    async def publish() -> None:
+        async with connect(shell.url) as client:
+            await client.publish_confirmed("hostile", HOSTILE)
+
+    trio.run(publish)
+    read = ("sub", "hostile", "--from", "beginning", "--count", "1")
+    clean = '\\x1b]0;title\\x07\\x1b[2J\\x0dB\\x08\\x9b1mC\\x9bD\\x7f\t"é"\n'.encode()
+    for extra in ((), ("--dmp",)):
+        assert on_a_terminal(shell, *read, "--format", "raw", *extra) == clean
+        assert on_a_terminal(shell, *read, *extra) == clean + b"\n"
+        # What is no terminal gets what was published.
+        assert shell.ok(*read, "--format", "raw", *extra) == HOSTILE
+        assert shell.ok(*read, *extra) == HOSTILE + b"\n"
+
+
+def test_json_on_a_terminal_says_the_same(shell: Shell) -> None:
+    text = "\x1b[2J\x9b1m\x7f\n\té"
+    shell.ok("pub", "hostile-json", text.replace("\n", ""), "--confirm")
+    written = on_a_terminal(
+        shell, "sub", "hostile-json", "--from", "beginning", "--count", "1", "--format", "json"
+    )
+    assert json.loads(written)["body"] == text.replace("\n", "")
+    assert not set(written.decode()) & set("\x1b\x9b\x7f")
+    shell.ok("declare", "name\x1b\x9b\x7f")
+    for form in ("json", "table"):
+        written = on_a_terminal(shell, "topics", "--format", form)
+        assert b"name" in written
+        assert not set(written.decode()) & set("\x1b\x9b\x7f")
+
+
+def test_what_is_said_has_no_control_characters(shell: Shell) -> None:
+    done = shell.omq("pub", "t", "--lines", "no\x1b[2Jfile")
+    assert done.stderr == b"omq: no\\x1b[2Jfile: No such file or directory\n"
+
+
+def test_a_replay_says_nothing_that_a_terminal_acts_upon(shell: Shell) -> None:
+    shell.ok("pub", "copied\x1b[2J", "x", "--confirm")
+    done = shell.omq(
+        "replay", "copied\x1b[2J", "--to", f"{shell.url}/copy", "--server", shell.url, "--dry-run"
+    )
+    assert done.returncode == 0
+    assert b"copied\\x1b[2J" in done.stdout
+    assert b"\x1b" not in done.stdout + done.stderr
+    done = shell.omq("replay", "copied\x1b[2J", "--to", f"{shell.url}/copy")
+    assert done.returncode == 0
+    assert b"copied\\x1b[2J" in done.stdout
+    assert b"\x1b" not in done.stdout + done.stderr
