@@ -31,7 +31,9 @@ _PERSISTENCES: dict[PersistenceName, Persistence] = {
 }
 
 SECRET_HASH = re.compile(
-    r"\$scrypt\$ln=([1-9]|1[0-9]|20),r=([1-9]|1[0-6]),p=([1-9]|1[0-6])\$([A-Za-z0-9+/]{22})\$([A-Za-z0-9+/]{43})"
+    # scrypt is not defined for 2^16 rows and more of the smallest blocks
+    r"\$scrypt\$(?!ln=(?:1[6-9]|20),r=1,)ln=([1-9]|1[0-9]|20),r=([1-9]|1[0-6]),p=([1-9]|1[0-6])"
+    r"\$([A-Za-z0-9+/]{22})\$([A-Za-z0-9+/]{43})"
 )
 """A hash of a secret: the costs of scrypt, the salt, and the key; see omq.access.hashes."""
 

@@ -54,7 +54,8 @@ def read_hash(text: str) -> SecretHash:
 
 
 def _derive(secret: bytes, log_n: int, r: int, p: int, salt: bytes) -> bytes:
-    most = 256 * r * (1 << log_n)  # OpenSSL wants a bound: twice of what scrypt takes
+    # OpenSSL wants a bound: twice of what scrypt takes for its table, its blocks and what it mixes them in.
+    most = 256 * r * ((1 << log_n) + p + 2)
     return hashlib.scrypt(secret, salt=salt, n=1 << log_n, r=r, p=p, maxmem=most, dklen=KEY_OCTETS)
 
 

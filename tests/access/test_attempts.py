@@ -1,0 +1,60 @@
+"""Attempts to connect queue up by network, also while the server tidies up, and leave nothing behind."""
+
+import gc
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.access.clients import Clients
+from omq.access.hashes import SecretHash
+from omq.config import ClientConfig
+
+CHEAP = SecretHash(1, 1, 1, bytes(16), bytes(32))
+"""No secret fits it, and that is known at once."""
+
+
+async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: MockClock) -> None:
+    clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
+    refused: list[int] = []
+
+    async def guess(number: int) -> None:
+        assert await clients.identify(b"alice:guess", "192.0.2.1", "peer") is None
+        refused.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(guess, number)
+            await wait_all_tasks_blocked()
+        for second in range(4):
+            # Each second one more is refused, and the newcomer of each second is behind all of them.
+            while len(refused) <= second:
+                await wait_all_tasks_blocked()
+            mock_clock.jump(0.999)
+            await wait_all_tasks_blocked()
+            assert refused == list(range(second + 1))
+            mock_clock.jump(0.001)
+            clients.look()
+            nursery.start_soon(guess, 4 + second)
+        for _ in range(4):
+            await wait_all_tasks_blocked(0.02)
+            mock_clock.jump(1)
+    assert refused == list(range(8))
+
+
+async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> None:
+    clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
+
+    async def guess(networks: range) -> int:
+        """How many objects there are after a guess from each of these networks, and a second."""
+        for network in networks:
+            assert (
+                await clients.identify(b"alice:guess", f"10.0.{network // 256}.{network % 256}", "peer")
+                is None
+            )
+        mock_clock.jump(1)
+        clients.look()
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = await guess(range(300))
+    assert await guess(range(300, 600)) < before + 100

@@ -1,0 +1,67 @@
+"""Places, of which there are so many, and octets a second."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.access.limits import MOMENT_SECONDS, Pace, Places
+
+
+def test_there_are_so_many_places() -> None:
+    places = Places(2)
+    assert [places.take() for _ in range(4)] == [True, True, False, False]
+    assert places.used == 2
+    places.give()
+    assert [places.take() for _ in range(2)] == [True, False]
+
+
+def test_without_a_limit_there_is_always_a_place() -> None:
+    places = Places(None)
+    assert all(places.take() for _ in range(1000))
+    assert places.used == 1000
+
+
+async def test_who_waits_for_a_place_takes_the_first_that_is_given_back(mock_clock: MockClock) -> None:
+    places = Places(1)
+    assert await places.take_soon()
+    taken: list[bool] = []
+
+    async def take() -> None:
+        taken.append(await places.take_soon())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MOMENT_SECONDS - 0.01)
+        await wait_all_tasks_blocked()
+        assert taken == []
+        places.give()
+        await wait_all_tasks_blocked()
+        assert taken == [True]
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MOMENT_SECONDS)
+    assert taken == [True, False]
+    assert places.used == 1
+
+
+@pytest.mark.parametrize("idle", [0, 1, 3600, 1_000_000])
+async def test_octets_take_their_time_after_any_idleness(idle: float, mock_clock: MockClock) -> None:
+    pace = Pace(1000)
+    mock_clock.jump(idle)
+    assert pace.is_open()
+    for _ in range(5):
+        assert pace.is_open()
+        pace.spend(1000)
+        assert pace.until == trio.current_time()  # the octets of a second may come together
+        mock_clock.jump(1)
+    pace.spend(3000)
+    assert not pace.is_open()
+    mock_clock.jump(1.99)
+    assert not pace.is_open()
+    mock_clock.jump(0.01)
+    assert pace.is_open()
+
+
+def test_reads_of_a_limited_client_are_neither_long_nor_empty() -> None:
+    assert [Pace(rate).piece for rate in (1, 100, 1 << 14, 1 << 30)] == [1, 100, 1 << 14, 1 << 14]

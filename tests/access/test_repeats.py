@@ -1,0 +1,88 @@
+"""Log lines that strangers can cause: so many in ten seconds, and the number of the others."""
+
+import logging
+
+import pytest
+from trio.testing import MockClock
+
+from omq.access.repeats import LINES, SECONDS, Repeats
+
+log = logging.getLogger("tests.repeats")
+
+
+class Flood:
+    """Lines that are added, and what of them the log has got."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, log.name)
+        self._caplog = caplog
+        self._added = 0
+        self.repeats = Repeats(log, logging.INFO, "lines that were added")
+
+    def add(self, count: int) -> list[str]:
+        """What is written when so many lines come at once: their numbers, and what else is said."""
+        for _ in range(count):
+            self._added += 1
+            self.repeats.add(str(self._added))
+        return self.said()
+
+    def look(self) -> list[str]:
+        self.repeats.look()
+        return self.said()
+
+    def said(self) -> list[str]:
+        messages = [record.getMessage() for record in self._caplog.records if record.name == log.name]
+        self._caplog.clear()
+        return messages
+
+
+@pytest.fixture
+def flood(caplog: pytest.LogCaptureFixture) -> Flood:
+    return Flood(caplog)
+
+
+async def test_the_first_lines_are_written_and_others_counted(flood: Flood, mock_clock: MockClock) -> None:
+    assert flood.add(LINES + 3) == ["1", "2", "3", "4", "5"]
+    mock_clock.jump(SECONDS - 0.1)
+    assert flood.add(1) == []
+    assert flood.look() == []
+    mock_clock.jump(0.1)
+    assert flood.look() == ["4 more lines that were added"]
+    assert flood.look() == []
+
+
+async def test_while_it_goes_on_one_line_is_written(flood: Flood, mock_clock: MockClock) -> None:
+    flood.add(LINES + 1)
+    for time in range(3):
+        mock_clock.jump(SECONDS)
+        assert flood.add(4) == [f"{1 if time == 0 else 3} more lines that were added", str(7 + 4 * time)]
+
+
+async def test_after_a_while_without_a_flood_several_are_written_again(
+    flood: Flood, mock_clock: MockClock
+) -> None:
+    flood.add(LINES + 1)
+    mock_clock.jump(2 * SECONDS)
+    assert flood.look() == ["1 more lines that were added"]
+    assert flood.add(LINES + 1) == ["7", "8", "9", "10", "11"]
+
+
+async def test_a_flood_that_has_just_ended_goes_on_with_the_next_line(
+    flood: Flood, mock_clock: MockClock
+) -> None:
+    flood.add(LINES + 1)
+    mock_clock.jump(2 * SECONDS - 0.1)
+    assert flood.add(2) == ["1 more lines that were added", "7"]
+
+
+async def test_as_many_as_may_be_written_are_no_flood(flood: Flood, mock_clock: MockClock) -> None:
+    for first in range(1, 4 * LINES, LINES):
+        assert flood.add(LINES) == [str(number) for number in range(first, first + LINES)]
+        mock_clock.jump(SECONDS)
+        assert flood.look() == []
+
+
+async def test_lines_that_come_seldom_are_all_written(flood: Flood, mock_clock: MockClock) -> None:
+    for number in range(1, 4 * LINES):
+        assert flood.add(1) == [str(number)]
+        mock_clock.jump(SECONDS / 4)
