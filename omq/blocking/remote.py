@@ -14,22 +14,29 @@ from omq.blocking.credentials import NO_CREDENTIALS, Credentials
 from omq.blocking.errors import DataLoss, OmqError, Refused, Unreachable
 from omq.blocking.network import Address, ConnectionLost, Security, in_our_words, open_wire
 from omq.model import BlockInfo, TopicInfo, Transient
-from omq.protocol import handshake
 from omq.protocol.handshake import VERSION_ONE
-from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.client import (
+    Answer,
+    Answered,
+    AnsweredCommand,
+    BlockFetched,
+    ClientSession,
+    Declined,
+    Event,
+    Greeting,
+    MessagesGone,
+    Told,
+    Unasked,
+)
+from omq.protocol.omq.client import Refused as VersionRefused
 from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
-from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sentences import UNKNOWN_CLIENT
 from omq.protocol.omq.types import (
-    Ack,
     BlockList,
     Blocks,
-    Command,
-    Connect,
-    Error,
     Fetch,
     Frame,
     Leased,
-    Ping,
     Put,
     StoredBlock,
     TopicList,
@@ -47,9 +54,6 @@ IDLE_SECONDS = 30.0
 
 _HEADER = Struct(">IB")
 _LONGEST = 1 << 31
-_GONE = re.compile(rb"messages ([0-9]+) to ([0-9]+) are gone: (.*)", re.DOTALL)
-
-_UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
 _PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
 """How Errors begin that another connection, or a later one, may not get."""
 
@@ -219,29 +223,32 @@ class Connection:
         self._broke = f"The connection to {address} broke"
         self.security = Security(credentials.context(), address.host) if address.tls else None
         """With which its sinks connect too."""
-        id = credentials.read_id()
+        self._session: ClientSession[None] = ClientSession(credentials.read_id())
         with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
             self._wire = open_wire(address.host, address.port, self.security)
         try:
             self._greet()
             self._wire.be_patient()
-            self._say(Connect(VERSION_ONE, id))
+            self._flush()
         except BaseException:  # Ctrl-C, too
             self.close()
             raise
 
     def _greet(self) -> None:
-        self._send(handshake.hello())
+        greeting = Greeting()
+        self._send(greeting.octets)
         try:
-            answer = bytes(self._receive(handshake.LENGTH))
+            answer = bytes(self._receive(greeting.missing))
         except ConnectionLost as lost:
             if self.address.tls:
                 raise
             raise ConnectionLost(f"{lost} at once; if it wants TLS, it is omqs://{self.address}") from lost
-        if answer != handshake.ACCEPTED:
+        try:
+            greeting.feed(answer)
+        except VersionRefused:
             raise Refused(
                 f"{self.address} is no omq server of version {VERSION_ONE}: it answered {answer!r}."
-            )
+            ) from None
 
     def close(self) -> None:
         self._wire.close()
@@ -251,27 +258,20 @@ class Connection:
         return self._wire.peer()
 
     def topics(self) -> tuple[TopicInfo, ...]:
-        self._say(Topics())
-        answer = self._answer()
+        answer = self._ask(Topics())
         if not isinstance(answer, TopicList):
             raise self._unexpected(answer)
         return answer.topics
 
     def blocks(self, topic: str, first: int, count: int) -> tuple[BlockInfo, ...]:
-        self._say(Blocks(topic.encode(), first, count))
-        answer = self._answer()
+        answer = self._ask(Blocks(topic.encode(), first, count))
         if not isinstance(answer, BlockList):
             raise self._unexpected(answer)
         return answer.blocks
 
     def put(self, topic: bytes) -> bytes:
         """A lease for a sink."""
-        self._say(Put(topic))
-        while isinstance(answer := self._frame(), Error):
-            # News of an earlier sink, which was told itself, may stand before it.
-            if not answer.text.startswith(b"Sink "):
-                raise self._refusal(answer)
-            log.warning("%s said: %s", self.address, answer.text.decode("utf-8", "backslashreplace"))
+        answer = self._ask(Put(topic))
         if not isinstance(answer, Leased):
             raise self._unexpected(answer)
         return answer.lease
@@ -280,26 +280,29 @@ class Connection:
         """All messages from `start` to before `end`, in blocks and gaps: the first of the blocks may begin
         before, and the last may end behind. Give the iterator up only together with the connection.
         """
-        name = topic.name.encode()
-        self._say(Fetch(name, start, end - start))
+        self._session.ask(Fetch(topic.name.encode(), start, end - start), None)
+        self._flush()
         position = start
         while True:
-            answer = self._frame()
-            if isinstance(answer, Error):
-                gap = _gap(name, answer.text)
-                if gap is None:
-                    if answer.text.endswith(_NO_TOPIC):
+            match self._event():
+                case BlockFetched(_, value):
+                    pass
+                case MessagesGone(_, _, first, last, reason):
+                    if first != position:
+                        raise ConnectionLost(f"{self.address} told of a gap at {first} instead of {position}")
+                    yield Gap(first, last, reason)
+                    position = last + 1
+                    continue
+                case Declined(_, _, text):
+                    if text.endswith(_NO_TOPIC):
                         raise DataLoss(f"The topic {topic.name!r} was deleted.")
-                    raise self._refusal(answer)
-                if gap.first != position:
-                    raise ConnectionLost(f"{self.address} told of a gap at {gap.first} instead of {position}")
-                yield gap
-                position = gap.last + 1
-                continue
-            if not isinstance(answer, StoredBlock):
-                raise self._unexpected(answer)
+                    raise self._refusal(text)
+                case Told(text):
+                    raise self._refusal(text)
+                case other:
+                    raise self._unexpected(other)
             try:
-                block = unpack_sent(answer.value)
+                block = unpack_sent(value)
             except DamagedBlock as damaged:
                 raise ConnectionLost(
                     f"{self.address} sent a block that arrived damaged: {damaged}"
@@ -307,6 +310,7 @@ class Connection:
             if block.topic != topic.id:
                 raise DataLoss(f"The topic {topic.name!r} was deleted, and is another one now.")
             if not block.count:
+                self._session.end_fetch()
                 break
             if not block.first <= position < block.next:
                 raise ConnectionLost(f"{self.address} sent message {block.first} instead of {position}")
@@ -317,35 +321,53 @@ class Connection:
 
     # -- octets --------------------------------------------------------------------------------------------
 
-    def _say(self, command: Command) -> None:
-        self._send(sexp_of_command(command) + b"\n")
+    def _flush(self) -> None:
+        """Send what the session has to send."""
+        if octets := self._session.take_output():
+            self._send(octets)
 
-    def _answer(self) -> Frame:
-        answer = self._frame()
-        if isinstance(answer, Error):
-            raise self._refusal(answer)
-        return answer
+    def _ask(self, command: AnsweredCommand) -> Answer:
+        """The answer to a command."""
+        self._session.ask(command, None)
+        self._flush()
+        while True:
+            match self._event():
+                case Answered(_, _, frame):
+                    return frame
+                case Told(text, said) if said is not None and said.constructor == "Sink":
+                    # News of an earlier sink, which was told itself.
+                    log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
+                case Declined(_, _, text) | Told(text):
+                    raise self._refusal(text)
+                case other:
+                    raise self._unexpected(other)
 
-    def _frame(self) -> Frame:
-        """The next frame that is no ping."""
+    def _event(self) -> Event[None]:
+        """The event in the next frame that is no Ping."""
         while True:
             header = self._receive(_HEADER.size)
             length, kind = _HEADER.unpack(header)
             if not 1 <= length < _LONGEST:
                 raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
             payload = self._receive(length - 1)
+            frame: StoredBlock | Frame | MessageRun
             if kind == FrameType.BLOCK:
-                return StoredBlock(memoryview(payload).toreadonly())
-            try:
-                (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
-            except FrameError as error:
-                raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
-            if isinstance(frame, Ping):
-                self._say(Ack(time.time_ns() // 1000))
-                continue
+                # Large, and not copied: the block stays where it was received.
+                frame = StoredBlock(memoryview(payload).toreadonly())
+            else:
+                try:
+                    (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
+                except FrameError as error:
+                    raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
             if isinstance(frame, MessageRun):
                 raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
-            return frame
+            try:
+                event = self._session.take(frame)
+            except Unasked as unasked:
+                raise ConnectionLost(f"{self.address}: {unasked}") from None
+            self._flush()
+            if event is not None:
+                return event
 
     def _send(self, octets: bytes) -> None:
         with in_our_words(self._broke):
@@ -366,17 +388,15 @@ class Connection:
                 at += read
         return received
 
-    def _unexpected(self, answer: Frame) -> ConnectionLost:
-        return ConnectionLost(
-            f"{self.address} answered with a {type(answer).__name__} that was not asked for"
-        )
+    def _unexpected(self, answer: Answer | Event[None]) -> ConnectionLost:
+        return ConnectionLost(f"{self.address} sent a {type(answer).__name__} that was not asked for")
 
-    def _refusal(self, error: Error) -> OmqError:
-        text = error.text.decode("utf-8", "backslashreplace")
+    def _refusal(self, octets: bytes) -> OmqError:
+        text = octets.decode("utf-8", "backslashreplace")
         # What a connection is closed with is told to nobody in particular, and another one may do better.
         if text.startswith(_PASSING) or text.endswith("while others wait for its memory"):
             return ConnectionLost(f"The server {self.address} said: {text}")
-        if error.text == _UNKNOWN_CLIENT:
+        if octets == UNKNOWN_CLIENT:
             id = self._credentials.id
             if id is None:
                 return Refused(
@@ -384,11 +404,3 @@ class Connection:
                 )
             return Refused(f"The server {self.address} has no client with the name and secret in {id}.")
         return Refused(f"The server {self.address} said: {text}")
-
-
-def _gap(name: bytes, text: bytes) -> Gap | None:
-    start = sentence("Fetch", name, "")
-    match = _GONE.fullmatch(text, len(start)) if text.startswith(start) else None
-    if match is None:
-        return None
-    return Gap(int(match[1]), int(match[2]), match[3].decode("utf-8", "backslashreplace"))

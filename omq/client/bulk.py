@@ -1,6 +1,5 @@
 """Stored blocks in bulk: Fetch, on a connection of its own, so that nothing else waits for them."""
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,15 +10,20 @@ import trio
 from omq.client.errors import ConnectionLost, Gap, OmqError, ProtocolError, ServerError
 from omq.client.network import Security, Stream
 from omq.client.reasons import reason
-from omq.client.replies import gap_in
 from omq.client.silence import receive
 from omq.client.stream import open_greeted
-from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.blocks import Block, DamagedBlock, unpack_sent
-from omq.protocol.omq.commands import sexp_of_command
-from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.omq.sentences import sentence
-from omq.protocol.omq.types import Ack, Connect, Error, Fetch, Frame, Ping, StoredBlock
+from omq.protocol.omq.client import (
+    BlockFetched,
+    ClientSession,
+    Declined,
+    Event,
+    MessagesGone,
+    Told,
+    Unasked,
+)
+from omq.protocol.omq.frames import FrameError
+from omq.protocol.omq.types import Fetch
 
 READ_OCTETS = 256 << 10
 LONGEST_FRAME = 1 << 31
@@ -32,40 +36,39 @@ class Blocks:
     ServerError when the server ends the Fetch, and ConnectionLost.
     """
 
-    def __init__(self, stream: Stream, topic: bytes, on_gap: Callable[[Gap], None]) -> None:
+    def __init__(self, stream: Stream, id: bytes, command: Fetch, on_gap: Callable[[Gap], None]) -> None:
         self.next: int | None = None
         """The id to go on at, once everything was received."""
         self._stream = stream
-        self._topic = topic
+        self._topic = command.topic
         self._on_gap = on_gap
-        self._decoder = FrameDecoder(LONGEST_FRAME)
-        self._frames: deque[Frame | MessageRun] = deque()
+        self._session: ClientSession[None] = ClientSession(id, LONGEST_FRAME)
+        self._session.ask(command, None)
+        self._events: deque[Event[None]] = deque()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Block:
         while self.next is None:
-            match await self._frame():
-                case StoredBlock(value):
+            match await self._event():
+                case BlockFetched(_, value):
                     block = self._unpacked(value)
                     if block.count:
                         return block
+                    self._session.end_fetch()
                     self.next = block.first
-                case Ping():
-                    await self._send(sexp_of_command(Ack(time.time_ns() // 1000)) + b"\n")
-                case Error(text):
-                    gap = gap_in("Fetch", self._topic, text)
-                    if gap is None:
-                        raise self._refusal(text)
-                    self._on_gap(gap)
+                case MessagesGone(_, _, first, last, why):
+                    self._on_gap(Gap(self._topic, first, last, why))
+                case Declined(_, _, text) | Told(text) as error:
+                    raise self._refusal(text, answers=isinstance(error, Declined))
                 case other:
                     raise ProtocolError(f"the server answered what was not asked: {other!r:.200}")
         raise StopAsyncIteration
 
-    def _refusal(self, text: bytes) -> OmqError:
+    def _refusal(self, text: bytes, *, answers: bool) -> OmqError:
         shown = text.decode("utf-8", "backslashreplace")
-        if text.startswith(sentence("Fetch", self._topic, "")):
+        if answers:
             return ServerError(shown, "Fetch", self._topic)
         return ConnectionLost("the server closed the connection", shown)
 
@@ -76,29 +79,30 @@ class Blocks:
         except DamagedBlock as error:
             raise ProtocolError(f"the server sent what is no block: {error}") from error
 
-    async def _frame(self) -> Frame | MessageRun:
-        while not self._frames:
+    async def _event(self) -> Event[None]:
+        while not self._events:
             try:
                 data = await receive(self._stream, READ_OCTETS)
-                self._frames += self._decoder.feed(bytes(data))
+                self._events += self._session.feed(bytes(data))
             except FrameError as error:
                 raise ProtocolError(f"the server sent what is no frame: {error}") from error
+            except Unasked as error:
+                raise ProtocolError(str(error)) from error
             except trio.BrokenResourceError as error:
                 raise ConnectionLost(f"the connection broke: {reason(error)}") from error
             if not data:
                 raise ConnectionLost("the server closed the connection")
-        return self._frames.popleft()
+            await self.flush()
+        return self._events.popleft()
 
-    async def _send(self, octets: bytes) -> None:
+    async def flush(self) -> None:
+        """Send what the session has to send: at first who we are and what we ask. Raises ConnectionLost."""
+        if not (octets := self._session.take_output()):
+            return
         try:
             await self._stream.send_all(octets)
         except trio.BrokenResourceError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}") from error
-
-    async def start(self, id: bytes, command: Fetch) -> None:
-        """Introduce ourselves and ask. Raises ConnectionLost."""
-        hello = sexp_of_command(Connect(VERSION_ONE, id)) + b"\n"
-        await self._send(hello + sexp_of_command(command) + b"\n")
 
 
 @asynccontextmanager
@@ -114,8 +118,8 @@ async def fetching(
     """A Fetch on a connection that ends with the block. Raises ConnectionFailed and HandshakeRefused."""
     stream = await open_greeted(host, port, seconds, security)
     try:
-        blocks = Blocks(stream, command.topic, on_gap)
-        await blocks.start(id, command)
+        blocks = Blocks(stream, id, command, on_gap)
+        await blocks.flush()
         yield blocks
     finally:
         # Closed at once: the rest of what was asked for is not wanted.

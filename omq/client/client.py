@@ -22,7 +22,7 @@ from omq.client.lines import (
     publish_lines,
     publish_start,
 )
-from omq.client.replies import Answer, AnsweredCommand, unexpected
+from omq.client.replies import unexpected
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
@@ -38,6 +38,7 @@ from omq.model import (
     TopicInfo,
     check_topic,
 )
+from omq.protocol.omq.client import Answer, AnsweredCommand
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,

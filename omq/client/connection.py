@@ -1,13 +1,11 @@
 """One connection to a server, from its handshake to its end: octets out, frames in, replies in order.
 
 Two tasks run it. The writer sends what has gathered since its last send, so publishes that come close
-together share a system call. The reader decodes what the socket has, gives messages to their subscriptions
-and answers to those who wait for them, and answers pings.
+together share a system call. The reader feeds what the socket has to a `ClientSession`, and gives messages to
+their subscriptions and answers to those who wait for them.
 """
 
 import logging
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol, Self, assert_never
 
@@ -26,35 +24,29 @@ from omq.client.ledger import Ledger
 from omq.client.network import Security, Stream
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
-from omq.client.replies import Answer, AnsweredCommand, Pending, answers, gap_in
+from omq.client.replies import Pending
 from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
 from omq.model import FromCurrent, Replay, Topic
-from omq.protocol.handshake import VERSION_ONE
-from omq.protocol.omq.commands import sexp_of_command
-from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.omq.sentences import sentence
-from omq.protocol.omq.types import (
-    Ack,
-    BlockList,
-    Confirm,
-    Confirmed,
-    Connect,
-    Declared,
-    Deleted,
-    Error,
-    Frame,
-    Leased,
-    Message,
-    Ping,
-    Request,
-    StoredBlock,
-    Subscribe,
-    Subscribed,
-    TopicList,
-    Unsubscribe,
-    Unsubscribed,
+from omq.protocol.omq.client import (
+    Answer,
+    Answered,
+    AnsweredCommand,
+    BlockFetched,
+    ClientSession,
+    Declined,
+    Ended,
+    Event,
+    MessagesGone,
+    Told,
+    Unasked,
+    argument,
+    constructor,
 )
+from omq.protocol.omq.commands import sexp_of_command
+from omq.protocol.omq.frames import FrameError, MessageRun
+from omq.protocol.omq.sentences import shortened
+from omq.protocol.omq.types import Confirm, Request, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 
 log = logging.getLogger("omq.client")
 
@@ -97,16 +89,15 @@ class Sink(Protocol):
 class Connection:
     """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
 
-    def __init__(self, stream: Stream, ledger: Ledger, news: Callable[[bytes], None]) -> None:
+    def __init__(self, stream: Stream, id: bytes, ledger: Ledger, news: Callable[[bytes], None]) -> None:
         """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
         self._stream = stream
         self._ledger = ledger
         self._news = news
-        self._decoder = FrameDecoder()
+        self._session: ClientSession[Pending] = ClientSession(id)
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._server_error: str | None = None
         self._outlet = Outlet(stream, self._refuse, self._wake_reader)
-        self._pending: deque[Pending] = deque()
         self._routes: dict[int, Sink] = {}
         self._taken = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
@@ -134,8 +125,8 @@ class Connection:
         Raises ConnectionFailed and HandshakeRefused.
         """
         stream = await open_greeted(host, port, seconds, security)
-        connection = cls(stream, ledger, news)
-        connection._outlet.post(sexp_of_command(Connect(VERSION_ONE, id)) + b"\n")
+        connection = cls(stream, id, ledger, news)
+        connection._flush()
         return connection
 
     async def run(self) -> None:
@@ -184,10 +175,10 @@ class Connection:
             return
         self._failure = (kind, text)
         self._settle_all()
-        for pending in self._pending:
+        for pending in self._session.waiting:
             pending.answer = self.failure()
             pending.answered.set()
-        self._pending.clear()
+        self._session.abandon()
         self._outlet.close()
 
     def _settle_all(self) -> None:
@@ -200,7 +191,7 @@ class Connection:
                 self._ledger.refused(end, first, "Publish", b"", others, private=False)
             self._ledger.settle(self._ledger.published)
             return
-        confirms = [pending for pending in self._pending if isinstance(pending.command, Confirm)]
+        confirms = [pending for pending in self._session.waiting if isinstance(pending.command, Confirm)]
         private = any(confirm.awaited and confirm.own for confirm in confirms)
         what = f"messages that were not confirmed may be lost: {self.failure()}"
         self._ledger.lost(what, private=private)
@@ -290,9 +281,14 @@ class Connection:
         self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool, own: bool = False
     ) -> Pending:
         pending = Pending(command, sink, awaited, own, self._ledger.published)
-        self._pending.append(pending)
-        self._outlet.post(sexp_of_command(command) + b"\n")
+        self._session.ask(command, pending)
+        self._flush()
         return pending
+
+    def _flush(self) -> None:
+        """Queue what the session has to send."""
+        if octets := self._session.take_output():
+            self._outlet.post(octets)
 
     def taken(self) -> None:
         """A subscription has room again."""
@@ -305,100 +301,85 @@ class Connection:
             while True:
                 data = await receive(self._stream, READ_OCTETS)
                 if not data:
-                    cut = self._decoder.unfinished
-                    self._fail(ConnectionLost, _CUT if cut else _CLOSED)
+                    self._fail(ConnectionLost, _CUT if self._session.is_within_a_frame else _CLOSED)
                     return
-                for item in self._decoder.feed(data):
-                    await self._take(item)
+                self.heard_from = True
+                for event in self._session.feed(data):
+                    await self._take(event)
+                self._flush()
         except FrameError as error:
-            for item in error.before:
-                await self._take(item)
             self._fail(ProtocolError, f"the server sent what is no frame: {error}")
         except ServerSilent as error:
             self.silent = True
             self._fail(ConnectionLost, f"the connection is lost: {error}")
         except trio.BrokenResourceError as error:
             self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
-        except ProtocolError as error:
+        except Unasked as error:
             self._fail(ProtocolError, str(error))
 
-    async def _take(self, item: Frame | MessageRun) -> None:
-        self.heard_from = True
-        match item:
+    async def _take(self, event: Event[Pending]) -> None:
+        match event:
             case MessageRun(topic):
                 sink = self._routes.get(topic)
                 if sink is not None:
-                    sink.put(item)
+                    sink.put(event)
                     if sink.full:
+                        self._flush()  # an Ack that is due must not wait for room
                         await self._wait_for_room(sink)
-            case Message(id, topic, body):
-                await self._take(MessageRun(topic, [id], [body]))
-            case Ping():
-                self._sign_of_life()
-            case Error(text):
-                self._take_error(text)
-            case Unsubscribed(topic) if not answers(self._next(), item):
+            case Answered(_, pending, frame):
+                self._answered(pending, frame)
+            case Declined(_, pending, octets):
+                text = _shown(octets)
+                if isinstance(pending.command, Confirm):
+                    self._settle(pending, text)
+                named = argument(pending.command) or b""
+                pending.settle(ServerError(text, constructor(pending.command), named))
+            case MessagesGone(_, topic, first, last, why):
+                for sink in self._routes.values():
+                    if shortened(sink.name) == topic:
+                        sink.put_gap(Gap(sink.name, first, last, why))
+            case Ended(topic):
                 sink = self._routes.pop(topic.id, None)
                 if sink is not None:
                     sink.end()
-            case (
-                Subscribed()
-                | Unsubscribed()
-                | Declared()
-                | Confirmed()
-                | TopicList()
-                | Deleted()
-                | Leased()
-                | BlockList()
-            ):
-                self._take_answer(item)
-            case StoredBlock():
-                raise ProtocolError("the server sent a block that nobody fetched")
+            case Told():
+                self._told(event)
+            case BlockFetched():
+                raise AssertionError("nothing is fetched on this connection")
             case _:
-                assert_never(item)
-
-    def _sign_of_life(self) -> None:
-        self._outlet.post(sexp_of_command(Ack(time.time_ns() // 1000)) + b"\n")
+                assert_never(event)
 
     async def _wait_for_room(self, sink: Sink) -> None:
         """Read no further while a subscription is full, unless somebody waits for an answer behind it."""
         while sink.full and self._outlet.broken is None:
-            awaited = [pending for pending in self._pending if pending.awaited]
+            awaited = [pending for pending in self._session.waiting if pending.awaited]
             if awaited and sink.buffered <= OVERRUN_OCTETS:
                 return
             for pending in awaited:
                 pending.awaited = False
+                asked = constructor(pending.command)
                 pending.answer = ReplyBlocked(
-                    f"no answer to {pending.constructor}: {sink.buffered} octets of messages stand before it"
+                    f"no answer to {asked}: {sink.buffered} octets of messages stand before it"
                 )
                 pending.answered.set()
             with trio.move_on_after(SIGN_OF_LIFE_SECONDS) as limit:
                 await self._taken.park()
             if limit.cancelled_caught:
-                self._sign_of_life()
+                self._session.acknowledge()
+                self._flush()
 
-    def _next(self) -> AnsweredCommand | None:
-        """The command whose answer comes next."""
-        return self._pending[0].command if self._pending else None
-
-    def _take_answer(self, answer: Answer) -> None:
-        if not answers(self._next(), answer):
-            raise ProtocolError(f"the server answered what was not asked: {answer!r:.200}")
-        pending = self._pending.popleft()
+    def _answered(self, pending: Pending, answer: Answer) -> None:
         match answer:
             case Subscribed(topic) if pending.sink is not None:
                 self._routes[topic.id] = pending.sink
                 pending.sink.subscribed(self, topic)
             case Unsubscribed(topic):
                 self._routes.pop(topic.id, None)
-            case Confirmed():
+            case _ if isinstance(pending.command, Confirm):
                 self._settle(pending, None)
             case _:
                 pass
-        # After ReplyBlocked somebody was answered already.
-        if pending.answer is None:
-            pending.answer = answer
-        pending.answered.set()
+        pending.settle(answer)
 
     def _settle(self, confirm: Pending, refused: str | None) -> None:
         """A Confirm is answered. Whether somebody still waits for it or not, what it says is noted."""
@@ -407,47 +388,41 @@ class Connection:
             self._ledger.refused(
                 confirm.published,
                 refused or "messages were refused",
-                confirm.constructor,
-                confirm.argument or b"",
+                constructor(confirm.command),
+                argument(confirm.command) or b"",
                 refusals,
                 private=confirm.own and confirm.awaited,
             )
         self._ledger.settle(confirm.published)
 
-    def _take_error(self, octets: bytes) -> None:
-        """An Error answers the command whose turn it is, or one that has no answer, or tells of a gap."""
-        if octets.startswith((b"Sink ", b"Feed ")):
-            self._news(octets)
-            return
-        text = octets.decode("utf-8", "backslashreplace")
-        for sink in self._routes.values():
-            gone = gap_in("Subscribe", sink.name, octets)
-            if gone is not None:
-                sink.put_gap(gone)
+    def _told(self, told: Told) -> None:
+        """An Error that answers no command that waits."""
+        text = _shown(told.text)
+        match told.sentence.constructor if told.sentence is not None else None:
+            case "Sink" | "Feed":
+                self._news(told.text)
                 return
-        if self._pending and self._pending[0].refused_by(octets):
-            pending = self._pending.popleft()
-            if isinstance(pending.command, Confirm):
-                self._settle(pending, text)
-            if pending.answer is None:
-                pending.answer = ServerError(text, pending.constructor, pending.argument or b"")
-            pending.answered.set()
-            return
-        if octets.startswith(b"Publish"):
-            if len(self._refusals) < MOST_REFUSALS:
-                self._refusals.append(text)
-            return
-        waiting = [pending.sink for pending in self._pending if pending.sink is not None]
-        for sink in (*self._routes.values(), *waiting):
-            for constructor in ("Request", "Received"):
-                if octets.startswith(sentence(constructor, sink.name, "")):
-                    sink.fail(ServerError(text, constructor, sink.name))
-                    return
-        if octets.startswith(b"Unsubscribe "):
-            log.debug("left a topic that was deleted meanwhile: %s", text)
-            return
+            case "Publish":
+                if len(self._refusals) < MOST_REFUSALS:
+                    self._refusals.append(text)
+                return
+            case "Request" | "Received" as refused:
+                waiting = [pending.sink for pending in self._session.waiting if pending.sink is not None]
+                for sink in (*self._routes.values(), *waiting):
+                    if told.sentence is not None and told.sentence.argument == shortened(sink.name):
+                        sink.fail(ServerError(text, refused, sink.name))
+                        return
+            case "Unsubscribe":
+                log.debug("left a topic that was deleted meanwhile: %s", text)
+                return
+            case _:
+                pass
         self._server_error = text
         log.warning("the server said: %s", text)
+
+
+def _shown(octets: bytes) -> str:
+    return octets.decode("utf-8", "backslashreplace")
 
 
 _CLOSED = "the server closed the connection"

@@ -24,6 +24,7 @@ from omq.client.ledger import Ledger
 from omq.client.network import Security
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
+from omq.protocol.omq.sentences import UNKNOWN_CLIENT
 from omq.protocol.omq.types import Confirm, TopicList, Topics
 
 log = logging.getLogger("omq.client")
@@ -40,9 +41,6 @@ BREAK_OFF_SECONDS = 0.5
 
 NOT_LET_IN = "Connect: "
 """How an Error begins that says why the server does not let this client in: not now, or not at all."""
-
-UNKNOWN_CLIENT = "Connect: no client has this name and secret"
-"""Not at all: it would be the same the next time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class Connections:
             if connection.silent:
                 self.opened.server_silent(failure)
             said = failure.server_error or ""
-            final = isinstance(failure, ProtocolError) or said.startswith(UNKNOWN_CLIENT)
+            final = isinstance(failure, ProtocolError) or said == UNKNOWN_CLIENT.decode()
             if not self.settings.reconnect or self._leaving or final:
                 self._give_up(failure)
                 return

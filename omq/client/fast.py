@@ -12,13 +12,12 @@ from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
 from omq.client.errors import ConnectionLost, FeedFailed, Gap, OmqError, SinkFailed
 from omq.client.feed import Feed
 from omq.client.network import Security
-from omq.client.replies import gap_in
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.model import Replay
 from omq.protocol.dmp.client import Purpose
 from omq.protocol.dmp.responses import ResponseCode
-from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sentences import read_sentence, sentence
 from omq.protocol.omq.types import Get, Leased, Put, Topics
 
 log = logging.getLogger("omq.client")
@@ -41,18 +40,18 @@ class Opened:
 
     def news(self, octets: bytes) -> None:
         """The server says something about a sink or a feed; it names the topic alone."""
-        for topic in {feed.topic for feed in self.feeds}:
-            gap = gap_in("Feed", topic, octets)
-            if gap is not None:
-                self._on_gap(gap)
+        said = read_sentence(octets)
+        if said is not None and (gap := said.gone()) is not None:
+            for topic in {feed.topic for feed in self.feeds if said.answers("Feed", feed.topic)}:
+                self._on_gap(Gap(topic, *gap))
                 return
         text = octets.decode("utf-8", "backslashreplace")
         log.warning("the server said: %s", text)
         for sink in self.sinks:
-            if octets.startswith(sentence("Sink", sink.topic, "")):
+            if said is not None and said.answers("Sink", sink.topic):
                 sink.notices.append(text)
         for feed in self.feeds:
-            if octets.startswith(sentence("Feed", feed.topic, "")):
+            if said is not None and said.answers("Feed", feed.topic):
                 feed.notices = [text]
 
     def server_silent(self, failure: ConnectionLost) -> None:

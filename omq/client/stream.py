@@ -5,8 +5,7 @@ import trio
 from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
-from omq.protocol import handshake
-from omq.protocol.handshake import VERSION_ONE
+from omq.protocol.omq.client import Greeting, Refused
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
@@ -16,20 +15,19 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
         with trio.fail_after(seconds):
             stream = await open_stream(host, port, security)
             try:
-                await stream.send_all(handshake.hello())
-                answer = b""
-                while len(answer) < handshake.LENGTH:
-                    data = await stream.receive_some(handshake.LENGTH - len(answer))
+                greeting = Greeting()
+                await stream.send_all(greeting.octets)
+                greeted = False
+                while not greeted:
+                    data = await stream.receive_some(greeting.missing)
                     if not data:
                         raise ConnectionFailed(f"{where} closed the connection during the handshake")
-                    answer += data
-                if answer == handshake.REFUSED:
-                    raise HandshakeRefused(f"{where} does not speak version {VERSION_ONE} of omq")
-                if answer != handshake.ACCEPTED:
-                    raise HandshakeRefused(f"{where} is no omq server: it answered {answer!r}")
+                    greeted = greeting.feed(data)
             except BaseException:  # cancelled, too
                 stream.socket.close()
                 raise
+    except Refused as error:
+        raise HandshakeRefused(f"{where} {error}") from None
     except trio.TooSlowError as error:
         raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
     except UnicodeError as error:

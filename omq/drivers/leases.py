@@ -12,7 +12,7 @@ from enum import Enum
 import trio
 
 from omq.access.clients import NOBODY
-from omq.drivers.channel import Refused
+from omq.drivers.channel import Gone, Refused
 from omq.drivers.feed import Feed
 from omq.model import Topic
 
@@ -37,7 +37,7 @@ class DmpEnd(Enum):
     FEED = "Feed"
 
 
-Report = Callable[[DmpEnd, bytes, str], Awaitable[None]]
+Report = Callable[[DmpEnd, bytes, str | Gone], Awaitable[None]]
 """Takes which end it is, the topic, and what happened."""
 
 
@@ -56,7 +56,7 @@ class Principal:
         """Those not used yet: they are looked after by `Leases`."""
         self._report: Report | None = report
 
-    async def report(self, end: DmpEnd, topic: bytes, what: str) -> bool:
+    async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> bool:
         """Report what happened to a sink or a feed of this topic; False when the principal is gone."""
         if self._report is None:
             return False

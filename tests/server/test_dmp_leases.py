@@ -7,6 +7,7 @@ import trio
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
+from omq.drivers.channel import Gone
 from omq.drivers.leases import DmpEnd, Leases, Principal, Sink, Unusable
 from omq.model import Topic
 from omq.protocol.omq.types import Declared, Leased
@@ -336,7 +337,7 @@ async def test_news_of_a_closed_principal_go_nowhere(store: Path) -> None:
 
 
 async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
-    async def report(end: DmpEnd, topic: bytes, what: str) -> None:
+    async def report(end: DmpEnd, topic: bytes, what: str | Gone) -> None:
         raise AssertionError((end, topic, what))
 
     leases = Leases(60, 2, same_host=True)

@@ -7,7 +7,7 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 import trio
 
 from omq.access.repeats import Repeats
-from omq.drivers.channel import Channel
+from omq.drivers.channel import Channel, Gone
 from omq.drivers.feed import Feed
 from omq.drivers.leases import DmpEnd, Principal
 from omq.drivers.problems import for_clients
@@ -144,7 +144,7 @@ class FeedService:
             if self._pace is not None:
                 self._pace.spend(self._transport.sent - before)
         if gone is not None and not feed.has_ended:
-            await self._report(f"messages {gone.first} to {gone.last} are gone: {gone.reason}")
+            await self._report(gone)
         return True
 
     def _cut_off(self, why: str) -> None:
@@ -154,6 +154,7 @@ class FeedService:
     def _channels(self) -> list[Channel]:
         return [] if self._feed.has_ended else [self._feed.channel]
 
-    async def _report(self, what: str) -> None:
+    async def _report(self, what: str | Gone) -> None:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):
-            self._untold.add(f"{self._transport.peer()}: feed {self._feed.topic.topic!r}: {what}")
+            told = f"messages {what.first} to {what.last}: {what.reason}" if isinstance(what, Gone) else what
+            self._untold.add(f"{self._transport.peer()}: feed {self._feed.topic.topic!r}: {told}")

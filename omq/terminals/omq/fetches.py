@@ -20,7 +20,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.signal import Signal
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
-from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sentences import gone, sentence
 from omq_storage.blocks import Octets, end
 from omq_storage.errors import StoreError
 
@@ -143,7 +143,7 @@ class Fetches:
         if isinstance(found, Gone):
             self._hold(0)
             last = min(found.last, until - 1)
-            await self._send([_error(command, f"messages {position} to {last} are gone: {found.reason}")])
+            await self._send([_error(command, gone(position, last, found.reason))])
             return last + 1
         frames: list[tuple[Octets, ...]] = []
         for stored in found:

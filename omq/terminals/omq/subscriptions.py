@@ -9,6 +9,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.stalled import Stalled
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
+from omq.protocol.omq.sentences import gone as words_of_gone
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.transport import Transport
@@ -143,7 +144,7 @@ class Subscriptions:
                 channel.close()
                 subscription.channel = None
         if gone is not None and not subscription.is_closed():
-            what = f"messages {gone.first} to {gone.last} are gone: {gone.reason}"
+            what = words_of_gone(gone.first, gone.last, gone.reason)
             await self.forwarder.send(encode(types.Error(sentence("Subscribe", topic, what))))
         return not subscription.is_closed() and channel.ready()
 

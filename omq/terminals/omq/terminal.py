@@ -14,6 +14,7 @@ import trio
 from omq.access.clients import NOBODY, Clients
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Gone
 from omq.drivers.leases import DmpEnd, Leases, Principal
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -23,7 +24,7 @@ from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.omq.lines import Refused as BadLine
-from omq.protocol.omq.sentences import sentence
+from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.liveness import Liveness, Tick
 from omq.terminals.connection.transport import Transport
@@ -42,8 +43,6 @@ MOST_REPLY_OCTETS = 32 << 10
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the most octets of a line of somebody who is not known yet."""
-
-UNKNOWN_CLIENT = b"Connect: no client has this name and secret"
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
@@ -383,7 +382,8 @@ class OmqTerminal:
         ):
             await self._replied.park()
 
-    async def _report(self, end: DmpEnd, topic: bytes, what: str) -> None:
+    async def _report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
         """Report on a DMP connection whose lease was asked for here. It waits as the commands do."""
         await self._room_for_replies()
-        self._replies.add(types.Error(sentence(end.value, topic, what)))
+        words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
+        self._replies.add(types.Error(sentence(end.value, topic, words)))
