@@ -76,8 +76,10 @@ class Tail:
 
     def append(self, block: Block) -> None:
         """Add the newest block; what no longer fits goes, the oldest first."""
+        # A round-robin topic leaves out what does not fit, and what its store has lost it skips. After both,
+        # older blocks can be left here, and a position between them and this one would find the wrong block.
         if self._blocks and self._blocks[-1].next != block.first:
-            self.clear()  # ids were skipped: a cursor in the gap must not find the wrong block
+            self.clear()
         self._blocks.append(block)
         self._starts.append(block.first)
         octets = block.held

@@ -464,7 +464,11 @@ def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block 
 
 
 def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value: bytes) -> None:
-    """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile."""
+    """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile.
+
+    The parts were read before this transaction began.  A server lets no deletion of a level come between, but
+    threads that use an environment without a server may.
+    """
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
     if any(transaction.get(INDEX, key) != pack_info(key, info) for key, info in zip(keys, run, strict=True)):

@@ -10,8 +10,10 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.memory import Memory
+from omq.drivers.tail import Tail, TailMemory
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
+from omq_storage.blocks import Block, encode
 from omq_storage.store import Store
 
 MIB = 1 << 20
@@ -65,3 +67,19 @@ async def test_a_topic_with_stalled_subscribers_gives_before_others_do(catalogue
         assert isinstance(taken, Messages)
         reader.written(1)
         assert quick.resources.memory.tails.used <= MIB
+
+
+def block(first: int, count: int = 1) -> Block:
+    return encode(1, first, [b"%d" % message for message in range(first, first + count)], 0)
+
+
+def test_a_tail_with_a_gap_forgets_what_lies_before_it() -> None:
+    """Else it would cover the gap, and give the block after it for a message in it."""
+    memory = TailMemory(MIB)
+    tail = Tail(memory, MIB)
+    for first in (1, 3, 7):
+        tail.append(block(first, 2))
+    assert [tail.covers(message) for message in range(1, 10)] == 6 * [False] + 2 * [True] + [False]
+    assert [found.first for found in tail.from_position(8, MIB)] == [7]
+    assert (tail.first, tail.next, len(tail)) == (7, 9, 1)
+    assert memory.used == tail.octets == block(7, 2).held

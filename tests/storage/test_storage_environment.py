@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from storage_helpers import NOON, bodies_of, heads_of, numbered, open_level, read_all
 
-from omq_storage.blocks import Block, encode, packed_size
+import omq_storage.environment
+from omq_storage.blocks import Block, encode, pack, packed_size
 from omq_storage.environment import BlockInfo, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, StoreFull
 from omq_storage.levels import Level
@@ -279,6 +280,29 @@ def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
 
 def flipped(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1])
+
+
+@pytest.mark.parametrize("kept", [20, 1000])
+def test_what_is_deleted_while_it_is_merged_stays_deleted(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """A merge reads before it writes, so that others can write meanwhile; it must not undo what they did."""
+    environment.append([numbered(1, 5 * n, 5) for n in range(20)])
+
+    def delete_first(block: Block) -> bytes:
+        environment.trim(1, kept)
+        return pack(block)
+
+    monkeypatch.setattr(omq_storage.environment, "pack", delete_first)
+    environment.merge_small(1, 0)
+    monkeypatch.undo()
+    expected = [(message, body) for message, body in bodies_of([numbered(1, 0, 100)]) if message >= kept]
+    assert bodies_of(read_all(environment, 1)) == expected
+    assert sum(info.count for info in environment.blocks(1, 0)) == len(expected)
+    assert environment.extent(1).messages == len(expected)
+    assert environment.extent(1).bytes == sum(info.bytes for info in environment.blocks(1, 0))
+    merge_all(environment, 1)
+    assert bodies_of(read_all(environment, 1)) == expected
 
 
 @pytest.mark.parametrize("change", [flipped, lambda _: None, lambda v: v[:40]])
