@@ -20,8 +20,8 @@ import trio
 
 from omq import model
 from omq.config import Config
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties, shortstr
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp.envelopes import AFTER_HEAD, NULL_MESSAGE, NUMBER
 from omq.protocol.dmp.responses import ResponseCode
 from omq.protocol.handshake import DMP_HEADER, hello
@@ -350,12 +350,12 @@ def envelope_rows(envelope: bytes) -> list[str]:
     key_at = NUMBER.size + 1 + envelope[NUMBER.size]
     flags_at = key_at + 1 + envelope[key_at]
     values_at = flags_at + 2
-    options_at = dmp_head.skip(envelope, NUMBER.size, len(envelope) - AFTER_HEAD)
+    options_at = stored_head.skip(envelope, NUMBER.size, len(envelope) - AFTER_HEAD)
     body_at = options_at + AFTER_HEAD
     present = [
         name.replace("_", "-")
         for name in properties.Properties.__dataclass_fields__
-        if getattr(dmp_head.decode(envelope[NUMBER.size : options_at]).properties, name) is not None
+        if getattr(stored_head.decode(envelope[NUMBER.size : options_at]).properties, name) is not None
     ]
     exchange, key = envelope[NUMBER.size : key_at], envelope[key_at:flags_at]
     return [

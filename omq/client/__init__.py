@@ -34,9 +34,9 @@ from omq.model import (
     TopicInfo,
     Transient,
 )
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp.envelopes import Envelope, EnvelopeRun
-from omq.protocol.dmp.head import Head
 from omq.protocol.dmp.responses import Response
 from omq.protocol.omq.blocks import Block
 from omq.protocol.omq.frames import MessageRun

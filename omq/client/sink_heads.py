@@ -5,12 +5,12 @@ See docs/PROTOCOL.md, "Idempotent producers".
 
 from dataclasses import replace
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import Head
 
-_NUMBERED = dmp_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
+_NUMBERED = stored_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
 """The head of a message with these two properties alone, up to the first of them."""
 
 LARGEST_NUMBER = 2**64 - 1
@@ -38,7 +38,7 @@ class Heads:
         Raises ValueError for a head that cannot be written, and for one that has what the producer sets.
         """
         if self._producer is None:
-            return [] if head is None else [dmp_head.encode(head)] * count
+            return [] if head is None else [stored_head.encode(head)] * count
         numbers = range(self.next, self.next + count)
         if numbers.stop > LARGEST_NUMBER + 1:
             raise ValueError("the producer's numbers are used up")
@@ -58,7 +58,7 @@ class Heads:
         if head.properties.message_id is not None or head.properties.app_id is not None:
             raise ValueError("a sink with a producer sets message-id and app-id itself")
         return [
-            dmp_head.encode(replace(head, properties=replace(properties, message_id=b"%d" % number)))
+            stored_head.encode(replace(head, properties=replace(properties, message_id=b"%d" % number)))
             for number in numbers
         ]
 

@@ -8,10 +8,10 @@ their sequence is the id that they have in the topic they come from.
 
 from dataclasses import dataclass, replace
 
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp import producer as dmp_producer
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import producer as dmp_producer
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.dmp.head import PLAIN_HEAD
 from omq_storage.blocks import FRAME_HEADER, Block
 
 _ONLY_IDS = b"\x00\x00\x00\x88"
@@ -46,9 +46,9 @@ def renamed(head: bytes, message: int, producer: Producer) -> bytes:
     if head == PLAIN_HEAD or head.startswith(_ONLY_IDS):
         digits = b"%d" % message
         return b"%b%c%b%c%b" % (_ONLY_IDS, len(digits), digits, len(producer.name), producer.name)
-    taken = dmp_head.decode(head)
+    taken = stored_head.decode(head)
     own = replace(taken.properties, message_id=b"%d" % message, app_id=producer.name)
-    return dmp_head.encode(replace(taken, properties=own))
+    return stored_head.encode(replace(taken, properties=own))
 
 
 def bodies_size(block: Block, messages: range) -> int:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from omq.blocking.access import StoredTopic
 from omq.blocking.errors import BadOptions, OmqError
 from omq.blocking.places import ServerPlace, StorePlace
-from omq.protocol.dmp import head as dmp_head
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import ProducerNames, producers
 from omq.replay.envelopes import renamed
@@ -312,7 +312,7 @@ def _paced(frame: DataFrame, plan: Plan, destination: ToServer, speed: float, me
 
 def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
     headers = [Header(one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()]
-    head = dmp_head.encode(head_of(bytes(row.key or b""), headers))
+    head = stored_head.encode(head_of(bytes(row.key or b""), headers))
     body = bytes(row.value)
     made = dmp_writer.for_sink([body], [renamed(head, row.offset, names.of(topic))])
     return Due(row.time, row.topic, range(row.offset, row.offset + 1), len(body), made)

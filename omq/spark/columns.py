@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.dmp import head as dmp_head
 from omq.spark.headers import Header, headers_of
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.numbers import OFFSETS_LIMIT
@@ -125,7 +125,7 @@ def _named(head: bytes) -> list[dict[str, Any]] | None:
 
 def _all_headers(head: bytes) -> list[Header]:
     try:
-        return headers_of(dmp_head.decode(head)) if head else []
+        return headers_of(stored_head.decode(head)) if head else []
     except FieldError:
         return []  # a store of another program may have any octets there
 

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from omq.blocking.errors import BadRow
 from omq.model import check_topic
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.spark.headers import Header, head_of
 
@@ -106,7 +106,7 @@ class Rows:
             try:
                 head = head_of(key or b"", [_header(one) for one in named or ()])
                 own = replace(head.properties, app_id=self._producer.name, message_id=b"%d" % number)
-                found.append(dmp_head.encode(replace(head, properties=own)))
+                found.append(stored_head.encode(replace(head, properties=own)))
             except (ValueError, FieldError) as error:
                 raise BadRow(f"A row cannot be sent: {error}.") from error
         return found

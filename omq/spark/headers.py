@@ -21,8 +21,8 @@ from omq.protocol.amqp.fields import (
     Void,
     table_octets,
 )
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp.head import Head
 
 PREFIX = "dmp."
 EXCHANGE = PREFIX + "exchange"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose
 from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD, Head
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import LeaseShown, ServerDialogue, SinkReady
 
@@ -106,8 +106,8 @@ def test_feeds_say_the_same_in_envelopes_that_are_large_enough(sent: list[Envelo
     found = list(EnvelopeReader().feed(wire).envelopes())
     assert [envelope.body for envelope in found] == [envelope.body for envelope in sent]
     for ours, theirs in zip(found, sent, strict=True):
-        padded = len(dmp_head.encode(theirs.head)) + len(theirs.body) + 4 < 12
-        assert len(dmp_head.encode(ours.head)) + len(ours.body) + 4 >= 12
+        padded = len(stored_head.encode(theirs.head)) + len(theirs.body) + 4 < 12
+        assert len(stored_head.encode(ours.head)) + len(ours.body) + 4 >= 12
         if padded:
             assert ours.head == Head(
                 theirs.head.exchange, theirs.head.routing_key, Properties(headers=Table())
@@ -131,7 +131,7 @@ def test_the_smallest_messages_of_a_feed(length: int) -> None:
 
 def test_a_short_head_keeps_its_properties_when_it_grows() -> None:
     short = Head(properties=Properties(priority=3))
-    octets = dmp_writer.for_feed([b"", b"long enough"], [dmp_head.encode(short)] * 2)
+    octets = dmp_writer.for_feed([b"", b"long enough"], [stored_head.encode(short)] * 2)
     first, second = EnvelopeReader().feed(octets).envelopes()
     assert first == Envelope(b"", Head(properties=Properties(priority=3, headers=Table())))
     assert second == Envelope(b"long enough", short)
@@ -213,8 +213,8 @@ def test_a_size_above_the_limit_is_refused_before_its_octets_come() -> None:
 def head_of(length: int) -> bytes:
     """A head of so many octets: no names, and a table with one long string."""
     head = Head(properties=Properties(headers=Table(((b"", LongString(bytes(length - 14))),))))
-    assert len(dmp_head.encode(head)) == length
-    return dmp_head.encode(head)
+    assert len(stored_head.encode(head)) == length
+    return stored_head.encode(head)
 
 
 def test_a_head_may_be_as_long_as_the_limit_and_no_longer() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import (
     MAX_NESTING,
@@ -20,10 +21,9 @@ from omq.protocol.amqp.fields import (
     read_table,
     table_octets,
 )
+from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import PLAIN_HEAD, Head
 
 RANGES = {
     NumberType.INT8: (-(2**7), 2**7 - 1),
@@ -140,23 +140,23 @@ def test_any_table_comes_back(table: Table) -> None:
 
 @given(any_head)
 def test_any_head_comes_back(head: Head) -> None:
-    octets = dmp_head.encode(head)
-    assert dmp_head.decode(octets) == head
+    octets = stored_head.encode(head)
+    assert stored_head.decode(octets) == head
     around = b"??" + octets + b"rest"
-    assert dmp_head.skip(around, 2, len(around)) == 2 + len(octets)
-    assert dmp_head.skip(octets, 0, len(octets)) == len(octets)
+    assert stored_head.skip(around, 2, len(around)) == 2 + len(octets)
+    assert stored_head.skip(octets, 0, len(octets)) == len(octets)
 
 
 @given(any_head)
 def test_a_cut_head_is_an_error_wherever_it_is_cut(head: Head) -> None:
-    octets = dmp_head.encode(head)
+    octets = stored_head.encode(head)
     for cut in range(max(0, len(octets) - 400), len(octets)):
         with pytest.raises(FieldError):
-            dmp_head.skip(octets, 0, cut)
+            stored_head.skip(octets, 0, cut)
         with pytest.raises(FieldError):
-            dmp_head.decode(octets[:cut])
+            stored_head.decode(octets[:cut])
     with pytest.raises(FieldError):
-        dmp_head.decode(octets + b"\x00")
+        stored_head.decode(octets + b"\x00")
 
 
 @given(st.binary(max_size=40))
@@ -168,17 +168,17 @@ def test_skipping_and_decoding_agree_on_any_octets(octets: bytes) -> None:
         except FieldError as error:
             return str(error)
 
-    end = verdict(lambda: dmp_head.skip(octets, 0, len(octets)))
+    end = verdict(lambda: stored_head.skip(octets, 0, len(octets)))
     if isinstance(end, int):
-        head = dmp_head.decode(octets[:end])
-        assert dmp_head.skip(dmp_head.encode(head), 0, end) == end
+        head = stored_head.decode(octets[:end])
+        assert stored_head.skip(stored_head.encode(head), 0, end) == end
     else:
-        assert verdict(lambda: dmp_head.decode(octets)) == end
+        assert verdict(lambda: stored_head.decode(octets)) == end
 
 
 def test_the_plain_head() -> None:
-    assert dmp_head.encode(Head()) == PLAIN_HEAD == bytes(4)
-    assert dmp_head.decode(PLAIN_HEAD) == Head()
+    assert stored_head.encode(Head()) == PLAIN_HEAD == bytes(4)
+    assert stored_head.decode(PLAIN_HEAD) == Head()
 
 
 def test_each_property_has_its_flag() -> None:
@@ -315,5 +315,5 @@ def test_numbers_end_where_their_type_does(kind: NumberType) -> None:
 )
 def test_what_cannot_be_written_is_named(head: Head, text: str) -> None:
     with pytest.raises(FieldError) as caught:
-        dmp_head.encode(head)
+        stored_head.encode(head)
     assert str(caught.value) == text

@@ -7,9 +7,9 @@ import dmp_recordings as recorded
 import pytest
 
 from omq.protocol import handshake
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import LongString, Number, NumberType, Table, read_table, table_octets
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import ClientDialogue, ClientEvent, HeaderDeclined, Purpose, Received
@@ -74,8 +74,8 @@ def message_words(run: EnvelopeRun) -> list[str]:
     """A run in the words of the decoded recordings."""
     lines = []
     for index, envelope in enumerate(run.envelopes()):
-        octets = run.heads[index] if run.heads else dmp_head.PLAIN_HEAD
-        assert dmp_head.encode(envelope.head) == octets
+        octets = run.heads[index] if run.heads else stored_head.PLAIN_HEAD
+        assert stored_head.encode(envelope.head) == octets
         properties_octets = properties.encode(envelope.head.properties)
         present = {
             name: table_octets(value).hex() if isinstance(value, Table) else value

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated
 from test_frames import frames as any_frames
 
-from omq.protocol.dmp import head as dmp_head
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp.head import PLAIN_HEAD
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.omq import frames, lines
 from omq_storage import codec
@@ -110,7 +110,7 @@ def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
     st.lists(
         st.tuples(
             st.binary(max_size=20),
-            st.sampled_from([PLAIN_HEAD, PLAIN_HEAD, NAMED_OCTETS, dmp_head.encode(NUMBERED), b""]),
+            st.sampled_from([PLAIN_HEAD, PLAIN_HEAD, NAMED_OCTETS, stored_head.encode(NUMBERED), b""]),
         ),
         max_size=8,
     ),
@@ -128,7 +128,7 @@ def test_writing_envelopes(sent: list[tuple[bytes, bytes]], views: bool, plain: 
 @given(
     st.lists(st.binary(max_size=20), min_size=1, max_size=8),
     st.builds(range, st.integers(4, 15), st.integers(4, 15), st.sampled_from([1, 1, 2, 3, 1 << 70, -1])),
-    st.sampled_from([PLAIN_HEAD, NAMED_OCTETS, dmp_head.encode(NUMBERED), b""]),
+    st.sampled_from([PLAIN_HEAD, NAMED_OCTETS, stored_head.encode(NUMBERED), b""]),
 )
 def test_blocks_as_envelopes(bodies: list[bytes], messages: range, head: bytes) -> None:
     block = encode(3, 5, bodies, 0)

@@ -21,10 +21,10 @@ from serving_stores import Serving, serving
 
 from omq.blocking.errors import Unreachable
 from omq.blocking.remote import Patience
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import PLAIN_HEAD, Head
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.replay import copying
 from omq.replay.ahead import Ahead
@@ -35,10 +35,10 @@ from omq.replay.request import ToServer
 from omq.replay.stopping import cancel_on_interrupt, stop_on_interrupt
 from omq_storage.blocks import encode, merge
 
-KEYED = dmp_head.encode(Head(b"", b"a key", Properties(content_type=b"text/plain")))
-TABLED = dmp_head.encode(Head(b"ex", b"", Properties(headers=Table(((b"n", LongString(b"7")),)))))
-NUMBERED = dmp_head.encode(Head(b"", b"", Properties(app_id=b"meter", message_id=b"3")))
-KEYED_AND_NUMBERED = dmp_head.encode(Head(b"", b"k", Properties(app_id=b"meter", message_id=b"4")))
+KEYED = stored_head.encode(Head(b"", b"a key", Properties(content_type=b"text/plain")))
+TABLED = stored_head.encode(Head(b"ex", b"", Properties(headers=Table(((b"n", LongString(b"7")),)))))
+NUMBERED = stored_head.encode(Head(b"", b"", Properties(app_id=b"meter", message_id=b"3")))
+KEYED_AND_NUMBERED = stored_head.encode(Head(b"", b"k", Properties(app_id=b"meter", message_id=b"4")))
 
 TOPICS = {
     "plain": Topic((1, 1000, 1499)),
@@ -137,7 +137,7 @@ def test_messages_of_one_producer_in_two_topics_all_arrive(target: Serving, tmp_
         assert replay("--path", str(store), "one", "two", "--to", f"omq://{target.address}/both") == 0
     found = stored(target.address, "both")
     assert [body for body, _ in found] == [made_body(message) for message in range(1, 6)] * 4
-    copied = dmp_head.decode(found[3][1])
+    copied = stored_head.decode(found[3][1])
     assert (copied.routing_key, copied.properties.message_id) == (b"k", b"4")
     assert copied.properties.app_id != b"meter"
     assert found[0][1] == b""
@@ -150,7 +150,7 @@ def test_a_replay_with_a_producer_can_be_repeated(source: Serving, target: Servi
         assert replay(*words, "--to", f"omq://{target.address}/once") == 0
     found = stored(target.address, "once")
     assert [body for body, _ in found] == bodies(source.address, "headed")
-    heads = [dmp_head.decode(head) for _, head in found]
+    heads = [stored_head.decode(head) for _, head in found]
     assert [head.properties.message_id for head in heads] == [b"%d" % message for message in range(1, 16)]
     assert heads[1].routing_key == b"a key"
     assert heads[2].properties.headers == Table(((b"n", LongString(b"7")),))
@@ -179,8 +179,8 @@ def test_envelopes_say_what_the_block_says(
     found = batch.heads or [PLAIN_HEAD] * len(batch)
     assert batch.batch.bodies() == [body for body, _ in messages[begin - 100 : end - 100]]
     for message, head in zip(range(begin, end), found, strict=True):
-        was = dmp_head.decode(messages[message - 100][1] or PLAIN_HEAD)
-        now = dmp_head.decode(head)
+        was = stored_head.decode(messages[message - 100][1] or PLAIN_HEAD)
+        now = stored_head.decode(head)
         if producer is not None or was.properties.app_id is not None:
             assert now.properties.message_id == b"%d" % message
             assert now.properties.app_id == (producer or b"replay")

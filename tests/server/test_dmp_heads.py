@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.head import encode as head_octets
+from omq.protocol.amqp.producer import origin
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
-from omq.protocol.dmp.head import Head
-from omq.protocol.dmp.head import encode as head_octets
-from omq.protocol.dmp.producer import origin
 from omq.protocol.omq.types import Declared
 
 from .conversation import PERSISTENCES, serving

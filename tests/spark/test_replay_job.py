@@ -23,13 +23,13 @@ from replay_helpers import Counting, bodies, request, stored
 from serving_stores import Serving, serving
 
 from omq.blocking.errors import BadOptions
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import Head
 from omq.replay import job
 from omq.replay.plan import make_plan
 
-KEYED = dmp_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
+KEYED = stored_head.encode(Head(b"", b"\xffkey", Properties(content_type=b"text/plain")))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_filtered_into_a_topic(spark: SparkSession, source: Serving, tmp_path: P
         assert sorted(bodies(target.address, "numbers"), key=int) == [
             made_body(number) for number in range(2, 101, 2)
         ]
-        first = dmp_head.decode(stored(target.address, "headed")[0][1])
+        first = stored_head.decode(stored(target.address, "headed")[0][1])
         assert (first.routing_key, first.properties.content_type) == (b"\xffkey", b"text/plain")
 
 

@@ -20,10 +20,10 @@ from serving_stores import Serving, serving
 from spark_helpers import offsets, reading, rows
 from worker_functions import Light
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Number, NumberType, Table
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import Head
 from omq.spark.batch import BatchReader
 from omq.spark.options import read_options
 from omq.spark.reading import TopicPartition
@@ -32,7 +32,7 @@ from omq.spark.schema import usual_schema
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 
 HEADS = {
-    3: dmp_head.encode(
+    3: stored_head.encode(
         Head(
             b"stocks",
             b"ACME",
@@ -43,7 +43,7 @@ HEADS = {
             ),
         )
     ),
-    4: dmp_head.encode(Head(b"", b"", Properties(message_id=b"m-4"))),
+    4: stored_head.encode(Head(b"", b"", Properties(message_id=b"m-4"))),
 }
 
 TOPICS = {

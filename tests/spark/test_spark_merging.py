@@ -18,9 +18,9 @@ from spark_helpers import reading
 
 from omq.blocking.places import Place, ServerPlace, StorePlace
 from omq.blocking.remote import Patience, Server, parse_servers
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import Head
 from omq.spark.columns import Columns
 from omq.spark.options import read_options
 from omq.spark.schema import usual_schema
@@ -63,7 +63,7 @@ def test_nothing_comes_twice_when_blocks_are_merged_meanwhile(served: Serving, w
 
 
 def test_a_record_batch_keeps_nothing_of_its_block() -> None:
-    head = dmp_head.encode(Head(b"stocks", b"ACME", Properties(content_type=b"text/plain")))
+    head = stored_head.encode(Head(b"stocks", b"ACME", Properties(content_type=b"text/plain")))
     together = [encode(7, 1, [b"one", b"two"], 1000, [head, b""]), encode(7, 3, [b"three"], 2500, [head])]
     block = merge(together)
     assert block.deltas is not None

@@ -17,10 +17,10 @@ from omq import model
 from omq.config import Config
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.fields import Array, Boolean, Decimal, LongString, Number, NumberType, Table, Void
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope
-from omq.protocol.dmp.head import Head
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.handshake import DMP_HEADER, hello
 from omq.protocol.omq import types

@@ -11,10 +11,10 @@ from shark import Unit, failures, listed, needs_tshark, run, units, values
 
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.fields import Array, Table
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
-from omq.protocol.dmp.head import Head
 from omq.protocol.handshake import DMP_HEADER, REFUSED, hello
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode

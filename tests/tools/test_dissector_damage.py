@@ -10,10 +10,10 @@ from capture_file import Cut, Packet, Said, Side, every, packets, ragged, whole,
 from dissector_conversation import Conversation, recorded
 from shark import Unit, failures, needs_tshark, units
 
-from omq.protocol.dmp import head as dmp_head
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import Head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
-from omq.protocol.dmp.head import Head
 
 pytestmark = needs_tshark
 
@@ -147,7 +147,7 @@ def test_an_envelope_may_look_like_a_frame(tmp_path: Path) -> None:
     for first in range(3):
         octets = dmp_writer.for_feed(
             [envelope.body for envelope in envelopes[first:]],
-            [dmp_head.encode(envelope.head) for envelope in envelopes[first:]],
+            [stored_head.encode(envelope.head) for envelope in envelopes[first:]],
         )
         captured = packets([Said(0, Side.SERVER, octets)])[-1:]
         found = units(write(tmp_path / "omq.pcap", captured))

@@ -12,25 +12,25 @@ from struct import pack
 from threading import Thread
 from typing import Any
 
+from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.dmp.head import Head
 from omq.protocol.omq import frames, lines
 from omq.protocol.omq.frames import MessageRun
 from omq_storage import plain
 from omq_storage.batches import Bodies, joined
 
 HEADS = (
-    dmp_head.PLAIN_HEAD,
-    dmp_head.encode(Head(b"x", b"key")),
-    dmp_head.encode(
+    stored_head.PLAIN_HEAD,
+    stored_head.encode(Head(b"x", b"key")),
+    stored_head.encode(
         Head(b"x", b"key", Properties(message_id=b"7", app_id=b"me", timestamp=1 << 63, priority=3))
     ),
-    dmp_head.encode(Head(b"", b"", Properties(headers=Table(((b"a", LongString(b"b")),))))),
-    dmp_head.encode(Head(b"x" * 255, b"y" * 255)),
+    stored_head.encode(Head(b"", b"", Properties(headers=Table(((b"a", LongString(b"b")),))))),
+    stored_head.encode(Head(b"x" * 255, b"y" * 255)),
 )
 
 NUMBERS = (

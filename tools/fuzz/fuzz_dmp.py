@@ -4,6 +4,8 @@ from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
 
 from omq.protocol import handshake
 from omq.protocol.amqp import fields as amqp_fields
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import producer as dmp_producer
 from omq.protocol.amqp import properties
 from omq.protocol.amqp.fields import (
     Array,
@@ -16,15 +18,13 @@ from omq.protocol.amqp.fields import (
     Table,
     Void,
 )
+from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp import producer as dmp_producer
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose, Received
 from omq.protocol.dmp.envelopes import Envelope, EnvelopeBatch, EnvelopeError, EnvelopeRun
-from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD, Head
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import (
     Close,
@@ -123,7 +123,7 @@ def check_envelopes(data: bytes) -> None:
                 assert found == expected, (found, expected)
     bodies, heads, options, _ = expected
     for head in heads:
-        dmp_head.decode(head)
+        stored_head.decode(head)
         dmp_producer.origin(head)
     wire = dmp_writer.for_sink(bodies, heads, options)
     nulls = len(whole) - len(wire)
@@ -173,19 +173,19 @@ def check_tables(data: bytes) -> None:
     """Skipping and reading agree; what was read is written so that it is read as the same."""
     end = len(data)
     try:
-        head = dmp_head.decode(data)
+        head = stored_head.decode(data)
     except FieldError as error:
         check_sentence(str(error))
         try:
-            assert dmp_head.skip(data, 0, end) < end, "skipping accepts what decoding refuses"
+            assert stored_head.skip(data, 0, end) < end, "skipping accepts what decoding refuses"
         except FieldError as refusal:
             check_sentence(str(refusal))
     else:
-        assert dmp_head.skip(data, 0, end) == end
+        assert stored_head.skip(data, 0, end) == end
         dmp_producer.origin(data)
         # Not compared as values: a NaN is not equal to itself.
-        written = dmp_head.encode(head)
-        assert repr(dmp_head.decode(written)) == repr(head)
+        written = stored_head.encode(head)
+        assert repr(stored_head.decode(written)) == repr(head)
         assert len(written) == end
     for read in (amqp_fields.read_table, properties.read):
         try:
@@ -291,7 +291,7 @@ TARGETS = (
         "tables",
         "heads of envelopes: names, properties, tables",
         check_tables,
-        (*map(dmp_head.encode, _HEADS), _nested(20), amqp_fields.table_octets(_TABLE)),
+        (*map(stored_head.encode, _HEADS), _nested(20), amqp_fields.table_octets(_TABLE)),
         (
             b"\0\0\x20\0",
             b"\xff\xfc",

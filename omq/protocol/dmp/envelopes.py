@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
-from omq.protocol.dmp import head as dmp_head
-from omq.protocol.dmp.head import PLAIN_HEAD, Head
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq_storage.batches import Batch
 
 NULL_MESSAGE = b"\x00\x00\x00\x00"
@@ -67,7 +67,7 @@ class EnvelopeRun:
         for index, body in enumerate(self.bodies):
             if self.heads and self.heads[index] != octets:
                 octets = self.heads[index]
-                head = dmp_head.decode(octets)
+                head = stored_head.decode(octets)
             options = self.options[index] if self.options else 0
             yield Envelope(body, head, bool(options & MANDATORY), bool(options & IMMEDIATE))
 

@@ -7,8 +7,9 @@ forms, and `checked` here looks at each of the others.
 from typing import TYPE_CHECKING
 
 from omq.model import DEFAULT_MAX_BODY
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.dmp import head as dmp_head
 from omq.protocol.dmp.envelopes import (
     AFTER_HEAD,
     IMMEDIATE,
@@ -20,7 +21,6 @@ from omq.protocol.dmp.envelopes import (
     EnvelopeRun,
     beginning,
 )
-from omq.protocol.dmp.head import MAX_HEAD, PLAIN_HEAD
 from omq_storage import codec
 from omq_storage.batches import Bodies, batch
 
@@ -239,7 +239,7 @@ def checked(data: bytes, start: int, end: int, max_message: int) -> tuple[int, i
     Raises `FieldError` when anything about it is wrong.
     """
     check_size(end - start, max_message)
-    head_end = dmp_head.skip(data, start, end - AFTER_HEAD)
+    head_end = stored_head.skip(data, start, end - AFTER_HEAD)
     left = end - head_end - AFTER_HEAD
     (number,) = NUMBER.unpack_from(data, head_end)
     options = 0 if number == left <= max_message else _options(number, left, max_message)

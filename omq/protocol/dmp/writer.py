@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from itertools import repeat
 
-from omq.protocol.dmp import head as dmp_head
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.dmp.envelopes import (
     AFTER_HEAD,
     IMMEDIATE,
@@ -13,7 +14,6 @@ from omq.protocol.dmp.envelopes import (
     Envelope,
     beginning,
 )
-from omq.protocol.dmp.head import PLAIN_HEAD
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
 
@@ -31,14 +31,14 @@ def encode(envelope: Envelope) -> bytes:
     Raises `FieldError` for a head that cannot be written, `ValueError` for a body that is too long.
     """
     options = (MANDATORY if envelope.mandatory else 0) | (IMMEDIATE if envelope.immediate else 0)
-    return for_sink([envelope.body], [dmp_head.encode(envelope.head)], [options])
+    return for_sink([envelope.body], [stored_head.encode(envelope.head)], [options])
 
 
 def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
     """Envelopes for a receiver: options 0, and never a size below `SMALLEST_ON_FEEDS`.
 
-    `heads[i]` is that of `bodies[i]`, as a reader once gave it or `dmp_head.encode` makes it; no heads at all
-    means `PLAIN_HEAD` for each. A message that is too small gets an empty table of headers, which changes
+    `heads[i]` is that of `bodies[i]`, as a reader once gave it or `stored_head.encode` makes it; no heads at
+    all means `PLAIN_HEAD` for each. A message that is too small gets an empty table of headers, which changes
     nothing it says. Raises `ValueError` for lists that differ in length or a body that is too long.
     """
     return _run(bodies, heads, (), SMALLEST_ON_FEEDS)
@@ -122,7 +122,7 @@ def run_plain(
 def _begin(length: int, head: bytes, options: int, smallest: int) -> bytes:
     """An envelope up to its body of `length` octets."""
     if len(head) + AFTER_HEAD + length < smallest:
-        head = dmp_head.with_headers(head)
+        head = stored_head.with_headers(head)
     if options and length > LONGEST_6_DMP_BODY:
         raise ValueError(f"a body of {length} octets leaves no room for options")
     return b"".join((NUMBER.pack(len(head) + AFTER_HEAD + length), head, NUMBER.pack(options << 24 | length)))

@@ -14,9 +14,9 @@ from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
-from omq.protocol.dmp import head as dmp_head
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
-from omq.protocol.dmp.head import Head
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.forms import Envelopes
@@ -45,7 +45,7 @@ class FeedService:
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
-        form = Envelopes(dmp_head.encode(Head(routing_key=feed.topic.topic)))
+        form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
         self._ending = trio.CancelScope()
         self._forwarder = Forwarder(transport, form, stalled, self._channels, self._cut_off)
         self._signal = Signal()

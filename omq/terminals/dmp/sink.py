@@ -17,10 +17,10 @@ from omq.drivers.driver import Driver
 from omq.drivers.leases import DmpEnd, Principal, Sink
 from omq.drivers.sequences import Origin
 from omq.drivers.signal import Signal
+from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError
-from omq.protocol.dmp.head import PLAIN_HEAD
-from omq.protocol.dmp.producer import origin
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
 from omq.terminals.connection.intake import Intake

@@ -1,10 +1,14 @@
-"""The head of a DMP envelope: what stands between its size and its options.
+"""The stored head: the properties of a message, beside its body, in the form of an AMQP 0-9 content header.
 
     short string exchange | short string routing key | u16 property flags, properties
 
-Source: 6-DMP, "Message envelope and format". The head of one message is very often that of the next, and
-nothing in it routes (the leased sink does): so it travels and is stored as octets that were checked once, and
-is taken apart only for those who ask.
+It is the one form of properties between protocols: a DMP envelope carries these octets between its size and
+its options (6-DMP, "Message envelope and format"), blocks store them, and Spark and replays read them here. A
+message without properties has no head at all. The entry `amqp-1.0` of the headers table is reserved for the
+sections of an AMQP 1.0 message that have no equal among the properties.
+
+The head of one message is very often that of the next, and nothing in it routes. So it travels and is stored
+as octets that were checked once, and is taken apart only for those who ask.
 """
 
 from dataclasses import dataclass, replace
