@@ -21,6 +21,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Refused
 from omq.drivers.housekeeping import (
     keep_flushing,
+    keep_positions,
     keep_tidy,
     look_at_disk,
     save_positions,
@@ -28,6 +29,7 @@ from omq.drivers.housekeeping import (
 )
 from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
+from omq.drivers.rounds import repeat
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.terminals.connection.accepting import accept_all
@@ -37,6 +39,7 @@ from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal, Shared
 from omq.terminals.omq.terminal import OmqTerminal
+from omq.threads import in_thread
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.store import Store
@@ -49,6 +52,10 @@ log = logging.getLogger("omq.server")
 
 class ListenError(Exception):
     """An address cannot be listened on; the message is one line."""
+
+
+class NotClosed(Exception):
+    """The server stopped, but could not close its stores as it should; the message is one line."""
 
 
 class Terminal(Protocol):
@@ -212,18 +219,21 @@ class Server:
 
     async def sweep(self) -> None:
         """Look after the connections' pings, and the leases that nobody uses, until cancelled."""
-        while True:
-            await trio.sleep(look_seconds(self.config.ping_seconds))
-            now = trio.current_time()
-            for terminal in list(self._terminals):
-                terminal.sweep(now)
-            self._leases.expire()
-            self.clients.look()
-            self._turned_away.look()
-            self._strangers.look()
-            self._untold.look()
-            self.memory.stalled.look()
-            self._defects.look()
+        await repeat(
+            log, "looking after the connections", look_seconds(self.config.ping_seconds), self._sweep_once
+        )
+
+    async def _sweep_once(self) -> None:
+        now = trio.current_time()
+        for terminal in list(self._terminals):
+            terminal.sweep(now)
+        self._leases.expire()
+        self.clients.look()
+        self._turned_away.look()
+        self._strangers.look()
+        self._untold.look()
+        self.memory.stalled.look()
+        self._defects.look()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""
@@ -280,11 +290,13 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
 
     Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError,
     omq.config.ConfigError when a certificate cannot be used, and omq.drivers.channel.Refused when a
-    configured topic exists with other types.
+    configured topic exists with other types. Raises NotClosed at the end of the block when the stores could
+    not be closed as they should, after a disk refused to make them durable, say.
     """
     shown = certificates(config)
-    store = await trio.to_thread.run_sync(partial(Store.open, config.store, map_size=config.map_bytes))
+    store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
     problem: ListenError | Refused | StoreError | None = None
+    unclosed: StoreError | None = None
     try:
         for recovery in store.recoveries:
             level = logging.WARNING if recovery.rolled_back else logging.INFO
@@ -319,10 +331,24 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                     await _settle(catalogue, store)
                 background.cancel_scope.cancel()
     finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.close)
+        unclosed = await _close(store)
     if problem is not None:
         raise problem
+    if unclosed is not None:
+        raise NotClosed(str(unclosed)) from unclosed
+
+
+async def _close(store: Store) -> StoreError | None:
+    """Close the stores, whatever happens; the problem that there was, which the log has."""
+    try:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + SHUTDOWN_SECONDS) as limit:
+            await in_thread(store.close)
+        if limit.cancelled_caught:
+            store.close()  # no thread could be started, and nobody else is kept waiting any more
+    except StoreError as problem:
+        log.error("the stores could not be closed as they should: %s", problem)
+        return problem
+    return None
 
 
 def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalogue) -> None:
@@ -331,6 +357,7 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
     nursery.start_soon(watch_disk, catalogue, config)
     for level in Level:
         nursery.start_soon(keep_tidy, catalogue, level)
+        nursery.start_soon(keep_positions, catalogue, level)
 
 
 async def _accept(
@@ -352,10 +379,10 @@ async def _settle(catalogue: Catalogue, store: Store) -> None:
     for writer in catalogue.writers.values():
         await writer.drain()
         try:
-            await save_positions(writer, [driver for driver in catalogue if driver.writer is writer])
+            await save_positions(writer)
         except StoreError as problem:
             log.error("%s: positions are not saved: %s", writer.environment.level.value, problem)
     try:
-        await trio.to_thread.run_sync(store.catalogue.release, catalogue.release_ids())
+        await in_thread(partial(store.catalogue.release, catalogue.release_ids()))
     except StoreError as problem:
         log.error("reserved ids are not released: %s", problem)

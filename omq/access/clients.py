@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -20,6 +21,7 @@ from omq.access.limits import Pace, Places
 from omq.access.repeats import Repeats
 from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
 from omq.config import ClientConfig
+from omq.threads import in_thread
 
 PAUSE_SECONDS = 1.0
 """How long nobody else of the same network is checked after a wrong secret."""
@@ -145,8 +147,8 @@ class Clients:
                 await trio.sleep_until(line.paused_until)
                 if known is not None and self._was_shown(known, secret):
                     return True  # on another connection, while this one queued
-                fits = await trio.to_thread.run_sync(
-                    hash.fits, secret, limiter=self._thread, abandon_on_cancel=True
+                fits = await in_thread(
+                    partial(hash.fits, secret), limiter=self._thread, abandon_on_cancel=True
                 )
                 if known is None or not fits:
                     line.paused_until = trio.current_time() + PAUSE_SECONDS

@@ -13,9 +13,9 @@ little.
 import ctypes
 import logging
 import os
-from pathlib import Path
 
-import trio
+from omq.drivers.rounds import repeat
+from omq.threads import in_thread
 
 KEPT_OCTETS = 16 << 20
 """How much freed memory at the end of each arena stays with the process."""
@@ -70,6 +70,11 @@ class Glibc:
         self._mallinfo2, self._malloc_trim = library.mallinfo2, library.malloc_trim
         self._mallinfo2.restype = _Counts
         self._malloc_trim.argtypes = (ctypes.c_size_t,)
+        # Kept open, so that a look needs no descriptor when clients have taken all there are.
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
+
+    def close(self) -> None:
+        os.close(self._statm)
 
     def in_use(self) -> int:
         counts = self._mallinfo2()
@@ -77,7 +82,7 @@ class Glibc:
 
     def resident(self) -> int:
         # What is shared is not of interest: those are the pages of LMDB's files.
-        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        _, resident, shared, *_ = map(int, os.pread(self._statm, 256, 0).split())
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
     def trim(self) -> None:
@@ -109,11 +114,17 @@ class Returns:
 async def give_back_much() -> None:
     """Give freed memory back when much of it is kept, until cancelled."""
     try:
-        returns = Returns(Glibc())
+        library = Glibc()
     except (OSError, AttributeError):
         return
-    while True:
-        octets = await trio.to_thread.run_sync(returns.look)
-        if octets:
-            log.debug("%d MiB of freed memory were given back", octets >> 20)
-        await trio.sleep(LOOK_SECONDS)
+    try:
+        returns = Returns(library)
+
+        async def look() -> None:
+            octets = await in_thread(returns.look)
+            if octets:
+                log.debug("%d MiB of freed memory were given back", octets >> 20)
+
+        await repeat(log, "freed memory could not be given back", LOOK_SECONDS, look)
+    finally:
+        library.close()

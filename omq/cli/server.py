@@ -21,10 +21,12 @@ from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.channel import Refused
-from omq.server import ListenError, Server, open_server
+from omq.server import ListenError, NotClosed, Server, open_server
+from omq.threads import in_thread
 from omq_storage.codec import describe
 from omq_storage.errors import StoreError
 
+EXIT_FAILURE = 1
 EXIT_USAGE = 2
 
 log = logging.getLogger("omq.server")
@@ -141,6 +143,8 @@ def main() -> None:
         sys.exit(_refuse(str(problem)))
     except Refused as problem:
         sys.exit(_refuse(f"topics: {problem}"))
+    except NotClosed:
+        sys.exit(EXIT_FAILURE)  # the log has told it
 
 
 def _hash_secret() -> int:
@@ -205,7 +209,7 @@ async def _reload(server: Server) -> None:
     if server.certificates is None:
         return
     try:
-        await trio.to_thread.run_sync(server.certificates.reload)
+        await in_thread(server.certificates.reload)
     except ConfigError as problem:
         log.error("SIGHUP: the certificates stay as they were: %s", problem)
     else:

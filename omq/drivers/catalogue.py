@@ -20,6 +20,7 @@ from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, TopicInfo, Transient, check_topic
+from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
 from omq_storage.errors import StoreError
@@ -107,12 +108,15 @@ class Catalogue:
                         )
                         next_id = burnt[record.id] = record.reserved
                     newest = self._newest_time(level, record.id, extent)
-                    self._add(record, extent, positions[level].get(record.id), next_id, newest)
+                    position = positions[level].get(record.id)
+                    below = 0 if position is None else position.cursor
+                    dealt = self._stored_below(level, record.id, extent, below)
+                    self._add(record, extent, position, next_id, newest, dealt)
                 case _:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
-        await trio.to_thread.run_sync(self._store.catalogue.settle, burnt)
-        next_id = await trio.to_thread.run_sync(lambda: self._store.catalogue.next_id)
+        await in_thread(partial(self._store.catalogue.settle, burnt))
+        next_id = await in_thread(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
             for misplaced in (extents[level].keys() & every) - topics:
@@ -138,8 +142,28 @@ class Catalogue:
             return 0
         return newest[0].time + newest[0].span if newest else 0
 
+    def _stored_below(self, level: Level, topic: int, extent: Extent, bound: int) -> int:
+        """How many of the stored messages have ids below a bound."""
+        count, first = 0, extent.first
+        try:
+            while extent.messages and first < bound:
+                infos = self._store.level(level).blocks(topic, first)
+                if not infos:
+                    break
+                count += sum(min(info.next, bound) - info.first for info in infos if info.first < bound)
+                first = infos[-1].next
+        except StoreError as problem:
+            log.error("topic %d: how much of it is done cannot be told: %s", topic, problem)
+        return count
+
     def _add(
-        self, record: TopicRecord, extent: Extent, position: Position | None, next_id: int, time: int = 0
+        self,
+        record: TopicRecord,
+        extent: Extent,
+        position: Position | None,
+        next_id: int,
+        time: int = 0,
+        stored_before_cursor: int = 0,
     ) -> Driver:
         persistence = persistence_from_text(record.persistence)
         opening = Opening(
@@ -153,6 +177,7 @@ class Catalogue:
             position=position,
             retention=self._config.retention(record.name),
             time=time,
+            stored_before_cursor=stored_before_cursor,
         )
         driver: Driver
         match Delivery(record.delivery):
@@ -288,14 +313,14 @@ class Catalogue:
 
     async def _reserve(self, bounds: Mapping[int, int]) -> None:
         """See `omq_storage.catalogue.Catalogue.reserve`."""
-        await trio.to_thread.run_sync(self._store.catalogue.reserve, bounds)
+        await in_thread(partial(self._store.catalogue.reserve, bounds))
         for topic in bounds.keys() & self._records.keys():  # the others were deleted meanwhile
             self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
 
     async def _in_store(self, function: Callable[[], T]) -> T:
         """Run a call of the store's catalogue in a thread; its errors become refusals."""
         try:
-            return await trio.to_thread.run_sync(function)
+            return await in_thread(function)
         except StoreError as problem:
             self._complaints.add(problem)
             raise Refused(for_clients(problem)) from problem

@@ -22,6 +22,7 @@ from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Post, Writer, pieces_within
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq.threads import in_thread
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block, packed_size
 from omq_storage.environment import BlockInfo, Environment, Extent, Position
@@ -69,6 +70,8 @@ class Opening:
     """The octets and the seconds that are kept; None for no bound."""
     time: int = 0
     """Microseconds since the epoch of the last stored message."""
+    stored_before_cursor: int = 0
+    """How many messages are stored below the cursor of the position."""
 
 
 class Driver(ABC):
@@ -282,7 +285,7 @@ class Driver(ABC):
 
     async def _in_reader(self, read: Callable[[], T]) -> T:
         try:
-            return await trio.to_thread.run_sync(read, limiter=self.resources.readers)
+            return await in_thread(read, limiter=self.resources.readers)
         except DamagedBlock:
             raise
         except StoreError as problem:
@@ -299,7 +302,7 @@ class Driver(ABC):
             return []
         look = partial(self.environment.blocks, self.topic.id, first, limit)
         try:
-            infos = await trio.to_thread.run_sync(look, limiter=self.resources.listers)
+            infos = await in_thread(look, limiter=self.resources.listers)
         except StoreError as problem:
             self._unreadable.add(problem)
             raise

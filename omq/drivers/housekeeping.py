@@ -4,49 +4,47 @@ import logging
 import os
 from functools import partial
 
-import trio
-
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver
 from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.rounds import repeat
 from omq.drivers.writer import Writer
+from omq.threads import in_thread
+from omq_storage.blocks import SPAN_LIMIT
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
-from omq_storage.records import Position
+from omq_storage.records import Position, TooOld
 
 log = logging.getLogger("omq.housekeeping")
 
+RETENTION_SPANS = 16
+"""How many merged blocks share the time of a topic's retention at the least: messages are kept at most this
+part of it longer.
+"""
+
 TIDY_SECONDS = 2.0
-POSITION_SECONDS = 0.25
+POSITION_SECONDS = 0.1
+"""With the time that a commit takes, what was done is saved within a quarter of a second."""
 
 
 async def keep_flushing(writer: Writer, seconds: float) -> None:
     """Make what was written durable, every `seconds`."""
-    due = trio.current_time() + seconds
-    complaints = Complaints(log, f"{writer.environment.level.value}: not made durable")
-    while True:
-        await trio.sleep_until(due)
-        due = max(due + seconds, trio.current_time())
-        try:
-            await trio.to_thread.run_sync(writer.environment.checkpoint)
-        except StoreError as problem:
-            complaints.add(problem)
+    what = f"{writer.environment.level.value}: not made durable"
+    await repeat(log, what, seconds, partial(in_thread, writer.environment.checkpoint))
 
 
 async def watch_disk(catalogue: Catalogue, config: Config) -> None:
     """Look at the disk every two seconds."""
-    while True:
-        await trio.sleep(TIDY_SECONDS)
-        await look_at_disk(catalogue, config)
+    await repeat(log, "the disk's free room", TIDY_SECONDS, partial(look_at_disk, catalogue, config))
 
 
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     """Stop the writers while the disk has less free than the reserve."""
     reserve = config.disk_reserve_bytes
     try:
-        status = await trio.to_thread.run_sync(os.statvfs, config.store)
+        status = await in_thread(partial(os.statvfs, config.store))
     except OSError as problem:
         log.error("the disk's free room cannot be told: %s", problem)
         return
@@ -64,48 +62,47 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
-    """Everything else, for one level: positions several times a second, the rest every two seconds.
-
-    What round-robin topics did since their positions were saved is dealt again when the server is killed.
-    """
+    """Merge, and delete what retention no longer keeps, for one level, every two seconds."""
     writer = catalogue.writers[level]
-    due = trio.current_time() + TIDY_SECONDS
     complaints = Complaints(log, level.value)
-    while True:
-        await trio.sleep(POSITION_SECONDS)
-        drivers = [driver for driver in catalogue if driver.writer is writer]
-        try:
-            await save_positions(writer, drivers)
-        except StoreError as problem:
-            complaints.add(problem)
-        if trio.current_time() < due:
-            continue
-        due = trio.current_time() + TIDY_SECONDS
-        for driver in drivers:
+
+    async def tidy_all() -> None:
+        for driver in [driver for driver in catalogue if driver.writer is writer]:
             try:
                 if not driver.deleted:
                     await tidy(driver, writer)
             except StoreError as problem:  # of one topic; the others are to be tidied all the same
                 complaints.add(problem)
-        try:
-            if writer.was_full:
-                # What was deleted gives its room back only when no checkpoint needs it any more.
-                writer.was_full = False
-                await trio.to_thread.run_sync(writer.environment.checkpoint)
-            await trio.to_thread.run_sync(writer.environment.reader_check)
-        except StoreError as problem:
-            complaints.add(problem)
+        if writer.was_full:
+            # What was deleted gives its room back only when no checkpoint needs it any more.
+            writer.was_full = False
+            await in_thread(writer.environment.checkpoint)
+        await in_thread(writer.environment.reader_check)
+
+    await repeat(log, level.value, TIDY_SECONDS, tidy_all)
 
 
-async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
-    """Store how far the round-robin topics are, where that changed, then delete what is done.
+async def keep_positions(catalogue: Catalogue, level: Level) -> None:
+    """Save how far the round-robin topics of one level are, several times a second.
+
+    What they did since then is dealt again when the server is killed. So this waits for no more than the
+    commit that is under way, and not for merging and retention, which can take seconds.
+    """
+    writer = catalogue.writers[level]
+
+    what = f"{level.value}: positions are not saved"
+    await repeat(log, what, POSITION_SECONDS, partial(save_positions, writer))
+
+
+async def save_positions(writer: Writer) -> None:
+    """Store how far the round-robin topics of a writer are, where that changed.
 
     Raises StoreError; what was not stored is the next time's to store.
     """
+    moved, writer.moved = writer.moved, set()
     changed: dict[RoundRobinDriver, Position] = {}
-    for driver in drivers:
-        if isinstance(driver, RoundRobinDriver) and driver.moved and not driver.deleted:
-            driver.moved = False
+    for driver in moved:
+        if isinstance(driver, RoundRobinDriver) and not driver.deleted:
             position = driver.position()
             if position != driver.saved_position:
                 changed[driver] = position
@@ -114,14 +111,11 @@ async def save_positions(writer: Writer, drivers: list[Driver]) -> None:
     positions = {driver.topic.id: position for driver, position in changed.items()}
     try:
         await writer.call(partial(writer.environment.set_positions, positions))
-        for driver, position in changed.items():
-            lowest = position.undone[0] if position.undone else position.cursor
-            driver.extent = await writer.call(partial(writer.environment.trim, driver.topic.id, lowest))
-            driver.saved_position = position
-    except StoreError:
-        for driver in changed:
-            driver.moved = True  # so that it is tried again, though nothing may move meanwhile
+    except BaseException:
+        writer.moved.update(changed)  # so that it is tried again, though nothing may move meanwhile
         raise
+    for driver, position in changed.items():
+        driver.saved_position = position
 
 
 async def tidy(driver: Driver, writer: Writer) -> None:
@@ -133,8 +127,11 @@ async def tidy(driver: Driver, writer: Writer) -> None:
         start: int | None = driver.merge_from
         while start is not None:
             driver.merge_from = start
-            start = await writer.call(partial(environment.merge_small, topic, start))
+            # Not between commits: it reads and writes much, and posts and positions need not wait for it.
+            start = await in_thread(partial(environment.merge_small, topic, start, _span(driver)))
         driver.extent = await writer.call(partial(environment.extent, topic))
+    if isinstance(driver, RoundRobinDriver):
+        await delete_done(driver, writer)
     octets, _ = driver.retention
     too_many = octets is not None and driver.extent.bytes > octets
     if driver.ages is not None:
@@ -144,11 +141,33 @@ async def tidy(driver: Driver, writer: Writer) -> None:
     too_old = None if driver.ages is None else driver.ages.too_old()
     keep_from = None
     if isinstance(driver, RoundRobinDriver):
-        position = driver.position()
-        keep_from = position.undone[0] if position.undone else position.cursor
-    while True:
-        extent = await writer.call(partial(environment.retain, topic, octets, too_old, keep_from))
+        keep_from = driver.position().lowest
+    await delete_oldest(driver, writer, octets, too_old, keep_from)
+
+
+def _span(driver: Driver) -> int:
+    """How many microseconds a merged block may span, so that it is deleted soon after its oldest message is
+    too old.
+    """
+    _, seconds = driver.retention
+    return SPAN_LIMIT if seconds is None else min(SPAN_LIMIT, int(seconds * 1_000_000 / RETENTION_SPANS))
+
+
+async def delete_done(driver: RoundRobinDriver, writer: Writer) -> None:
+    """Delete the blocks in which everything is done, as far as that is stored in the topic's position."""
+    position = driver.saved_position
+    if position is not None and driver.deleted_below < position.lowest:
+        await delete_oldest(driver, writer, None, TooOld(0, 0, position.lowest), None)
+        driver.deleted_below = position.lowest
+
+
+async def delete_oldest(
+    driver: Driver, writer: Writer, octets: int | None, too_old: TooOld | None, keep_from: int | None
+) -> None:
+    """Delete blocks as `Environment.retain` does, step by step: others write between the steps."""
+    changed = True
+    while changed and not driver.deleted:
+        step = partial(writer.environment.retain, driver.topic.id, octets, too_old, keep_from)
+        extent = await writer.call(step)
         changed = extent != driver.extent
         driver.extent = extent
-        if not changed:
-            return

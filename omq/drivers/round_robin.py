@@ -49,11 +49,13 @@ class RoundRobinDriver(Driver):
         if position is None:
             position = Position(self.extent.first if self.extent.messages else self.next_id, ())
         self.saved_position = opening.position
-        self.moved = True
-        """Whether the position may have changed since housekeeping last looked."""
+        self.deleted_below = 0
+        """Up to which id housekeeping has deleted what is done."""
+        self._note_move()
         self._cursor = min(position.cursor, self.next_id)
         self._returned = [message for message in position.undone if message < self._cursor]
         heapq.heapify(self._returned)
+        self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
         self._finishing: set[RoundRobinChannel] = set()
         self._signal = Signal()
@@ -105,7 +107,7 @@ class RoundRobinDriver(Driver):
 
     def returned(self, messages: Iterable[int]) -> None:
         """These are to be dealt anew."""
-        self.moved = True
+        self._note_move()
         if not self.deleted:
             for message in messages:
                 heapq.heappush(self._returned, message)
@@ -113,7 +115,7 @@ class RoundRobinDriver(Driver):
 
     def can_take(self) -> None:
         """A subscriber has room again, or has done something."""
-        self.moved = True
+        self._note_move()
         self._signal.set()
         self._invite()
 
@@ -164,6 +166,7 @@ class RoundRobinDriver(Driver):
                 self._entrance.freed()
 
     def _keep(self, block: Block) -> None:
+        self._undealt += block.count
         if not self.is_persistent:
             self._holdings.append(block)
         elif self.tail.next == block.first:
@@ -205,7 +208,7 @@ class RoundRobinDriver(Driver):
         if not able or not self._returned or self._returned[0] != message:
             return  # things changed during the read: look again
         heapq.heappop(self._returned)
-        self.moved = True
+        self._note_move()
         if damage is None and (block is None or block.first > message):
             self._report(Gone(message, message, "it is no longer kept"))
         elif block is not None:
@@ -221,10 +224,11 @@ class RoundRobinDriver(Driver):
             last = damaged.first if damaged.last is None else damaged.last
             last = min(last, known - 1)  # damage to its key can make an id of it that was never given
             self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
-            self._cursor = max(self._cursor, last) + 1
+            self._advance(max(self._cursor, last) + 1)
             return
         if block is None:
             self._cursor = known  # ids that were lost before they were durable
+            self._undealt = self.next_id - known
             return
         if block.first > self._cursor:
             self._cursor = block.first
@@ -235,6 +239,11 @@ class RoundRobinDriver(Driver):
             self.tail.forget_below(self._cursor)
             while self._read_ahead and self._read_ahead[0].next <= self._cursor:
                 self._read_ahead.popleft()
+
+    def _advance(self, cursor: int) -> None:
+        """Move the cursor over messages that are stored, or were until they were damaged."""
+        self._undealt = max(0, self._undealt - (cursor - self._cursor))
+        self._cursor = cursor
 
     def _deal_block(self, block: Block) -> None:
         """Deal from the cursor on, in rounds in which every subscriber that can take gets equally many."""
@@ -248,8 +257,8 @@ class RoundRobinDriver(Driver):
                 self._deal_to(channel, block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
-        self._cursor = block.first + index
-        self.moved = True
+        self._advance(block.first + index)
+        self._note_move()
         self._invite()
 
     def _deal_to(self, channel: RoundRobinChannel, block: Block, ids: range) -> None:
@@ -294,13 +303,24 @@ class RoundRobinDriver(Driver):
             undone.update(channel.outstanding())
         return Position(self._cursor, tuple(sorted(undone)))
 
+    def _note_move(self) -> None:
+        """The position may have changed: housekeeping is to save it."""
+        if self.writer is not None:
+            self.writer.moved.add(self)
+
     def _kept(self) -> tuple[int, int, int, int]:
-        if self.is_persistent:
-            return super()._kept()
-        messages, octets, first = self._holdings.summary()
         last = self.next_id - 1
-        oldest = self.next_id if first is None else first
-        return messages, octets, oldest if last else 0, last
+        if not self.is_persistent:
+            messages, octets, first = self._holdings.summary()
+            oldest = self.next_id if first is None else first
+            return messages, octets, oldest if last else 0, last
+        channels = (*self._channels, *self._finishing)
+        outstanding = sum(channel.outstanding_count() for channel in channels)
+        undone = self._undealt + len(self._returned) + outstanding
+        _, octets, first, _ = super()._kept()
+        if not undone:  # what is left of done work is about to be deleted
+            return 0, 0, self.next_id if last else 0, last
+        return undone, octets, first, last
 
     def end(self) -> None:
         super().end()

@@ -134,6 +134,13 @@ class RoundRobinChannel:
         else:
             yield from self._unsent()
 
+    def outstanding_count(self) -> int:
+        """How many messages were dealt to it and are not done."""
+        if self._credit is not None:
+            return len(self._unconfirmed)
+        unsent = sum(len(cut.ids) for cut in (*self._taken, *self._outbox))
+        return unsent + (self._begun is not None)
+
     def _unsent(self) -> Iterator[int]:
         if self._begun is not None:
             yield self._begun.message

@@ -21,6 +21,7 @@ from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
+from omq.threads import in_thread
 from omq_storage.batches import Batch, joined
 from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import Environment
@@ -98,6 +99,8 @@ class Writer:
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
+        self.moved: set[Stored] = set()
+        """Drivers whose position may have changed since it was last saved."""
         self._budget = budget
         self._ids = ids
         self._complaints = Complaints(log, "cannot store")
@@ -122,7 +125,7 @@ class Writer:
     async def call(self, function: Callable[[], T]) -> T:
         """Run a writing call of the environment between commits, in a thread."""
         async with self._lock:
-            return await trio.to_thread.run_sync(function)
+            return await in_thread(function)
 
     async def run(self) -> None:
         """Commit what is submitted, group after group, until cancelled."""
@@ -224,7 +227,7 @@ class Writer:
         Asked of the store each time, so that it is right whatever a commit before did.
         """
         producers = set[bytes]().union(*(producers_of(post.origins) for post in posts))
-        kept = await trio.to_thread.run_sync(self.environment.sequences, driver.topic.id, producers)
+        kept = await in_thread(partial(self.environment.sequences, driver.topic.id, producers))
         last = dict(kept)
         new = []
         for post in posts:
@@ -268,7 +271,7 @@ class Writer:
             driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
         }
         try:
-            await trio.to_thread.run_sync(partial(self.environment.append, blocks, sequences))
+            await in_thread(partial(self.environment.append, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:

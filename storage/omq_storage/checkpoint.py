@@ -56,6 +56,10 @@ _SLOT = 80 << 10  # the largest page LMDB uses has 32 KiB; a whole number of dis
 CHECKPOINT = "checkpoint"
 _NO_BOOT = ""
 
+_MOST_HELD = 8
+"""How many states are held while the checkpoint file cannot be written: each takes one of LMDB's places for
+readers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -166,6 +170,7 @@ class Checkpoints:
         self._identity = identity
         self._taking = Lock()
         self._held: list[Snapshot] = []
+        self._is_held = False  # the state that a start would go back to
         self._refusal: str | None = None
         newest = _read(database.path)
         self._sequence = 0 if newest is None else newest.sequence
@@ -208,9 +213,23 @@ class Checkpoints:
     def renew(self, growth: int = 0) -> None:
         """Opens the environment anew; nothing may be written meanwhile.  See Database.reopen."""
         with self._taking:
+            self._is_held = False
             self._held.clear()
             self._database.reopen(growth)
             self._take(clean=False)
+
+    def require_held(self) -> None:
+        """Call it before every write.  Raises StoreError when that could take pages of the last checkpoint.
+
+        Opening the environment anew lets go of the state that was held.  Where no checkpoint could be taken
+        after it, a start goes back to the one before, whose pages nothing keeps from being written over.  So
+        a checkpoint is tried again first, and as long as that fails nothing is written.
+        """
+        if self._is_held:
+            return  # the usual case, in which no write waits for a checkpoint that is being taken
+        with self._taking:
+            if not self._is_held and self._refusal is None:
+                self._take(clean=False)
 
     def close(self) -> None:
         """Gives the checkpoint file back; the database is closed by its owner, which lets the state go."""
@@ -219,10 +238,12 @@ class Checkpoints:
             os.close(self._file)
 
     def _take(self, clean: bool, both: bool = False) -> None:
-        snapshot = self._database.hold()
         # Only when the new state is safe may an older one be let go.  Until a checkpoint file was written
         # without error it is unknown which one a start would find there, so every one held so far is kept.
-        self._held.append(snapshot)
+        # When they are many, the newest of them is tried again.
+        if clean or both or len(self._held) < _MOST_HELD:
+            self._held.append(self._database.hold())
+        snapshot = self._held[-1]
         try:
             self._database.sync()
         except StoreError as error:
@@ -243,6 +264,7 @@ class Checkpoints:
         for old in self._held[:-1]:
             old.release()
         del self._held[:-1]
+        self._is_held = True
 
     def _give_up(self, error: StoreError) -> None:
         sentence = (

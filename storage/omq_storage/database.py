@@ -22,6 +22,7 @@ import lmdb
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
 from omq_storage.files import NO_ROOM, has_room, sync_directory
 from omq_storage.gate import Gate
+from omq_storage.reader_places import Places
 from omq_storage.soundness import ADVICE, DATA
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 Cursor: TypeAlias = "LmdbCursor[bytes]"
 
 _MOST_READERS = 1024
-_SPARE_TRANSACTIONS = 8
 
 
 class Reading:
@@ -92,16 +92,17 @@ class Room:
 class Snapshot:
     """A held state of the environment, none of whose pages LMDB uses again until ``release``."""
 
-    def __init__(self, transaction: "LmdbTransaction[bytes]", head: bytes) -> None:
-        self._transaction = transaction
-        self.number = transaction.id()
+    def __init__(self, places: Places, head: bytes) -> None:
+        self._places = places
+        self._transaction = places.begin()
+        self.number = self._transaction.id()
         """The number of the transaction that wrote it."""
         self.head = head
         """The first two pages of the data file, from which LMDB finds everything else."""
 
     def release(self) -> None:
         """Lets LMDB use its pages again."""
-        self._transaction.abort()
+        self._places.end(self._transaction)
 
 
 class Database:
@@ -132,6 +133,7 @@ class Database:
         self._closed = False
         self._lost = False
         self._environment: LmdbEnvironment
+        self._places: Places
         self._tables: dict[bytes, LmdbTable] = {}
         self._open()
         # Kept open, so that a checkpoint needs no descriptor when clients have taken all there are.
@@ -152,16 +154,22 @@ class Database:
         """A read transaction, from any thread."""
         with self._gate.inside(), self._in_our_words():
             self._require_open()
-            with self._environment.begin() as transaction:
+            transaction = self._places.begin()
+            try:
                 yield Reading(transaction, self._tables)
+            finally:
+                self._places.end(transaction)
 
     @contextmanager
     def viewing(self) -> Iterator[View]:
         """A read transaction, from any thread, for values too large to be copied whole."""
         with self._gate.inside(), self._in_our_words():
             self._require_open()
-            with self._environment.begin(buffers=True) as transaction:
+            transaction = self._places.begin_viewing()
+            try:
                 yield lambda table, key: transaction.get(key, db=self._tables[table])
+            finally:
+                self._places.end(transaction)
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
@@ -186,7 +194,7 @@ class Database:
         with self._turn, self._gate.inside(), self._in_our_words():
             self._require_open()
             head = os.pread(self._data, 2 * self._environment.stat()["psize"], 0)
-            return Snapshot(self._environment.begin(), head)
+            return Snapshot(self._places, head)
 
     def sync(self) -> None:
         """Makes everything committed so far durable; others read and write meanwhile.  Raises StoreError."""
@@ -199,11 +207,12 @@ class Database:
         with self._gate.inside():
             if self._closed or self._lost:
                 return self._lost
-            try:
-                self._environment.begin().abort()
-            except lmdb.PanicError:
-                return True
-            return False
+            with self._in_our_words():
+                try:
+                    self._places.end(self._places.begin())
+                except lmdb.PanicError:
+                    return True
+                return False
 
     def reopen(self, growth: int = 0) -> None:
         """Opens the environment anew, with a map larger by ``growth``.  All snapshots are gone then."""
@@ -250,7 +259,7 @@ class Database:
                 metasync=self._sync,
                 max_dbs=len(self._names),
                 max_readers=_MOST_READERS,
-                max_spare_txns=_SPARE_TRANSACTIONS,
+                max_spare_txns=1,
             )
             try:
                 sync_directory(self.path)
@@ -261,6 +270,7 @@ class Database:
                     except lmdb.NotFoundError:
                         pass  # make_tables makes it, when the caller is ready for the first write
                 self._require_our_tables()
+                self._places = Places(self._environment)
             except BaseException:  # Ctrl-C, too
                 self._environment.close()
                 raise

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
-from omq_storage.blocks import Block, merge, pack
+from omq_storage.blocks import SPAN_LIMIT, Block, merge, pack
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.database import Database, Writing
 from omq_storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
@@ -262,12 +262,13 @@ class Environment:
         while more:
             more = self._freeing(topic, lambda _, __: False, forget=True)[1]
 
-    def merge_small(self, topic: int, start: int) -> int | None:
+    def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
         """Merges small blocks that follow one another, from message ``start`` on, in one bounded transaction.
 
         Merged blocks have up to 4,096 messages and 512 KiB.  Blocks are merged only when the result is at
         least twice its largest part, so that a growing topic is rewritten a few times at most.  Never across
-        a gap of ids, nor over 71 minutes.
+        a gap of ids, nor over 71 minutes or ``span`` microseconds: a block is deleted only when all of its
+        messages are too old.
 
         Returns the message id to go on at, or None when nothing further can be merged now; remember the last
         id returned as the place to begin next time.
@@ -278,7 +279,7 @@ class Environment:
             scanned = found[:_SCANNED_AT_ONCE]
             if not scanned:
                 return None
-            planned = plan(scanned)
+            planned = plan(scanned, min(span, SPAN_LIMIT))
             runs = list(_within(planned.runs, _MERGED_AT_ONCE))
             # Everything is copied and merged before the write transaction, which others wait for.
             values = [
@@ -356,6 +357,8 @@ class Environment:
         with self._one_writer:
             if self._database.panicked():
                 self._renew()
+            if self._checkpoints is not None:
+                self._checkpoints.require_held()
             with self._database.writing() as transaction:
                 yield transaction
 

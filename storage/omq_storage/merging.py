@@ -22,8 +22,8 @@ class Plan:
     """
 
 
-def plan(blocks: Sequence[BlockInfo]) -> Plan:
-    """Plans for at least one block, in ascending order.
+def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
+    """Plans for at least one block, in ascending order; merged ones span less than ``span`` microseconds.
 
     A run is merged only when the result is at least twice as large as its largest part.  So a message is
     rewritten some ten times at most while its block grows from the smallest to the largest, however often
@@ -33,7 +33,7 @@ def plan(blocks: Sequence[BlockInfo]) -> Plan:
     growing: int | None = None
     begin = 0
     while begin < len(blocks):
-        end = _reach(blocks, begin)
+        end = _reach(blocks, begin, span)
         if end == len(blocks) and growing is None:
             growing = blocks[begin].first
         run = blocks[begin:end]
@@ -45,7 +45,7 @@ def plan(blocks: Sequence[BlockInfo]) -> Plan:
     return Plan(runs, blocks[-1].first if growing is None else growing)
 
 
-def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
+def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
     """The end of the longest run from ``begin`` that may be one block."""
     first = blocks[begin]
     latest = first.time + first.span
@@ -61,7 +61,7 @@ def _reach(blocks: Sequence[BlockInfo], begin: int) -> int:
             block.first != blocks[end - 1].next
             or block.next - first.first > MERGED_MESSAGES
             or size + (_head_offsets(block.next - first.first) if heads else 0) > MERGED_BYTES
-            or latest - first.time >= SPAN_LIMIT
+            or latest - first.time >= span
         ):
             break
         end += 1

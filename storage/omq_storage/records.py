@@ -63,6 +63,11 @@ class Position:
     cursor: int
     undone: tuple[int, ...] = ()
 
+    @property
+    def lowest(self) -> int:
+        """No message below this id is to be dealt any more."""
+        return self.undone[0] if self.undone else self.cursor
+
 
 @dataclass(frozen=True, slots=True)
 class BlockInfo:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.protocol.omq.types import BlockList, Error
 from omq_storage.levels import Level
@@ -181,3 +181,22 @@ async def test_the_times_of_messages_never_go_back(store: Path, clock: MockClock
         times = [block.time for block in listed.blocks]
         assert times == sorted(times)
         assert len(times) == 4
+
+
+async def test_messages_are_kept_hardly_longer_than_the_retention(
+    store: Path, clock: MockClock, wall: WallClock
+) -> None:
+    """Also where messages come seldom: blocks are merged, and one is deleted when all in it is too old."""
+    async with serving(store, retention_seconds=HOUR, missed_pings=0) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        for number in range(1, 201):
+            await client.send(publish(b"t", [b"%d" % number]))
+            await client.confirm()
+            clock.jump(60)
+            await wait_all_tasks_blocked(0.01)
+        info = await tidied(client, clock, b"t", lambda info: info.messages <= 66)
+        assert info.messages >= 59
+        listed = await client.ask(b"(Blocks t 1 1000)")
+        assert isinstance(listed, BlockList)
+        assert len(listed.blocks) <= 40  # they are merged all the same

@@ -115,10 +115,10 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
 ) -> None:
     merge_small = Environment.merge_small
 
-    def refuse(self: Environment, topic: int, start: int) -> int | None:
+    def refuse(self: Environment, topic: int, start: int, span: int) -> int | None:
         if topic == 0:
             raise StoreError("It cannot be read.")
-        return merge_small(self, topic, start)
+        return merge_small(self, topic, start, span)
 
     monkeypatch.setattr(Environment, "merge_small", refuse)
     async with serving(store) as host:

@@ -268,6 +268,62 @@ def test_a_checkpoint_file_that_cannot_be_written_keeps_both_states(
     again.close()
 
 
+def test_nothing_is_written_after_opening_anew_until_there_is_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened anew, it holds no state any more, so a write could take pages of the last checkpoint."""
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    environment.append([numbered(1, 0, 100), numbered(2, 0, 100)])
+    environment.checkpoint()
+    kept = read_all(environment, 1)
+    environment.trim(1, 100)
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StoreError, match="could not be written"):
+        environment._renew()
+    for n in range(1, 20):
+        with pytest.raises(StoreError, match="could not be written"):
+            environment.append([numbered(2, 100 * n, 100)])
+    lost = image(environment, path, tmp_path / "lost")
+    monkeypatch.undo()
+    newest = environment._checkpoints._sequence + 1  # type: ignore[union-attr]
+    content = (lost / "checkpoint").read_bytes()
+    begin = newest % 2 * SLOT
+    (lost / "checkpoint").write_bytes(content[:begin] + bytes(SLOT) + content[begin + SLOT :])
+    # Once the checkpoint file can be written again, so can the environment.
+    environment.append([numbered(2, 100, 100)])
+    assert environment.extent(2).messages == 200
+    environment.close()
+    again = open_level(lost, boot_id="second")
+    assert read_all(again, 1) == kept
+    again.close()
+
+
+def test_a_checkpoint_file_that_cannot_be_written_for_long_leaves_places_for_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = open_level(tmp_path / "weak")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    for n in range(100):
+        environment.append([numbered(1, n, 1)])
+        with pytest.raises(StoreError, match="could not be written"):
+            environment.checkpoint()
+    assert environment.usage().readers < 50
+    monkeypatch.undo()
+    environment.checkpoint()
+    environment.checkpoint()
+    assert environment.usage().durable == environment.usage().transaction
+    environment.close()
+
+
 @pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
 def test_an_environment_that_panicked_is_opened_anew(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +340,7 @@ def test_an_environment_that_panicked_is_opened_anew(
             opened.close()
 
     environment._database._environment = Panicking()  # type: ignore[assignment]
+    environment._database._places._environment = Panicking()  # type: ignore[assignment]
     with pytest.raises(StoreError, match="PANIC"):
         environment.read(1, 0)
     environment.append([numbered(1, 10, 10)])

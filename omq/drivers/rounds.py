@@ -1,0 +1,31 @@
+"""Work that comes back every few seconds, and that no problem of one round may end."""
+
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from omq.drivers.complaints import Complaints
+from omq_storage.errors import StoreError
+
+
+async def repeat(
+    log: logging.Logger, what: str, seconds: float, act: Callable[[], Awaitable[object]]
+) -> None:
+    """Call `act` every `seconds`, until cancelled.
+
+    Whatever `act` raises is logged as a problem of `what`, and the next round comes when it is due: a want of
+    descriptors, of room or of anything else must not end the server, which could do without this round.
+    """
+    complaints = Complaints(log, what)
+    due = trio.current_time() + seconds
+    while True:
+        await trio.sleep_until(due)
+        due = max(due + seconds, trio.current_time())
+        try:
+            await act()
+        except (StoreError, OSError) as problem:
+            complaints.add(problem)
+        except Exception:  # noqa: BLE001 - a defect, which the log shows; the server goes on
+            complaints.add(f"a defect of the server\n{traceback.format_exc()}")

@@ -1,0 +1,56 @@
+"""Calls that block, run in threads; also when the operating system starts no thread for a while.
+
+A limit on threads (a container's limit on pids, say) or a lack of memory can keep a thread from being
+started, which usually passes. Then the call waits until a thread can be started: nothing that was to be
+stored is lost, and whoever asked for it waits as for a slow disk.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+RETRY_SECONDS = 0.1
+"""How long a call waits before it tries again to start a thread."""
+
+TELL_SECONDS = 5.0
+"""How often the log says at the most that no thread can be started."""
+
+log = logging.getLogger("omq.threads")
+
+T = TypeVar("T")
+
+_tell_at: "trio.lowlevel.RunVar[float]" = trio.lowlevel.RunVar("_tell_at", -math.inf)
+
+
+async def in_thread(
+    function: Callable[[], T],
+    *,
+    limiter: trio.CapacityLimiter | None = None,
+    abandon_on_cancel: bool = False,
+) -> T:
+    """Run `function` in a thread, as `trio.to_thread.run_sync` does; wait while no thread can be started."""
+    begun = False
+
+    def run() -> T:
+        nonlocal begun
+        begun = True
+        return function()
+
+    while True:
+        try:
+            return await trio.to_thread.run_sync(run, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
+        except RuntimeError as problem:
+            if begun:
+                raise  # by the function itself
+            _tell(problem)
+        await trio.sleep(RETRY_SECONDS)
+
+
+def _tell(problem: RuntimeError) -> None:
+    now = trio.current_time()
+    if now >= _tell_at.get():
+        _tell_at.set(now + TELL_SECONDS)
+        log.error("what needs a thread waits until one can be started: %s", problem)

@@ -1,0 +1,61 @@
+"""What the exit status of `omq-server` says."""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from server_command import READY
+
+PROGRAM = """
+import os
+from omq_storage.database import Database
+from omq_storage.errors import StoreError
+from omq.cli.server import main
+
+sync = Database.sync
+
+def refuse_later(self):
+    if os.path.exists("broken"):
+        raise StoreError("The disk is broken.")
+    sync(self)
+
+Database.sync = refuse_later
+main()
+"""
+
+
+def test_a_disk_that_refused_to_sync_is_a_failure_while_running(tmp_path: Path) -> None:
+    config = tmp_path / "omq.toml"
+    config.write_text("weak_flush_seconds = 0.1\n")
+    store = str(tmp_path / "store")
+    options = ["--listen", "127.0.0.1:0", "--store", store, "--config", str(config)]
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            port = int(process.stdout.readline().removeprefix(READY).rpartition(":")[2])
+            (tmp_path / "broken").touch()
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+                client.sendall(bytes(7) + b"\1(Connect 1 test)\n(Declare t Broadcast (Persistent Weak))\n")
+                refused = b""
+                number = 0
+                while b"the store failed" not in refused:
+                    number += 1
+                    client.sendall(b"(Publish t x)\n(Confirm %d)\n" % number)
+                    data = client.recv(65536)
+                    assert data
+                    refused += data
+            process.send_signal(signal.SIGTERM)
+            _, log = process.communicate(timeout=20)
+            assert process.returncode == 1
+            assert "the stores could not be closed as they should: The disk refused" in log
+            assert "Traceback" not in log
+        finally:
+            process.kill()

@@ -1,0 +1,242 @@
+"""Whatever is scarce for a while (descriptors, threads, LMDB's places for readers): the server goes on."""
+
+import logging
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.cli.allocator import LOOK_SECONDS, Glibc, give_back_much
+from omq.drivers.complaints import COMPLAIN_SECONDS
+from omq.drivers.rounds import repeat
+from omq.protocol.omq.types import Confirmed
+from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread
+from omq_storage.environment import Environment
+from omq_storage.levels import Level
+
+from .conversation import eventually, numbered, publish, serving
+
+TAKE_ALL_PLACES = """
+import sys
+import lmdb
+
+held = []
+for name in ("catalogue", "strong", "weak", "async"):
+    environment = lmdb.open(f"{sys.argv[1]}/{name}", readonly=True, max_readers=1024, max_spare_txns=0)
+    try:
+        while True:
+            held.append((environment, environment.begin()))
+    except lmdb.ReadersFullError:
+        pass
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    """No thread can be started: its stack would be larger than the address space."""
+    before = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextmanager
+def busy_threads(nursery: trio.Nursery) -> Iterator[None]:
+    """Every thread that Trio keeps for later has something to do."""
+    release = threading.Event()
+    limiter = trio.CapacityLimiter(100)
+    started = []
+
+    def work() -> None:
+        started.append(threading.get_ident())
+        release.wait(60)
+
+    for _ in range(100):
+        nursery.start_soon(lambda: in_thread(work, limiter=limiter))
+    try:
+        yield
+    finally:
+        release.set()
+
+
+async def test_a_call_waits_until_a_thread_can_be_started(
+    clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = []
+
+    async def call() -> None:
+        results.append(await in_thread(lambda: 7))
+
+    async with trio.open_nursery() as nursery:
+        with busy_threads(nursery):
+            await wait_all_tasks_blocked()
+            with no_new_threads():
+                nursery.start_soon(call)
+                for _ in range(int(TELL_SECONDS / RETRY_SECONDS) + 2):
+                    await wait_all_tasks_blocked()
+                    clock.jump(RETRY_SECONDS)
+                assert results == []
+            assert len(caplog.messages) == 2
+            assert "what needs a thread waits until one can be started" in caplog.messages[0]
+            clock.jump(RETRY_SECONDS)
+            await eventually(lambda: results == [7])
+
+
+async def test_what_a_call_raises_is_its_own() -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(RuntimeError):
+        await in_thread(fail)
+
+
+async def test_publishers_wait_while_no_thread_can_be_started(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        async with trio.open_nursery() as nursery:
+            with busy_threads(nursery):
+                await wait_all_tasks_blocked()
+                with no_new_threads():
+                    await client.send(publish(b"t", numbered(1, 10)))
+                    await client.say(b"(Confirm 1)")
+                    for _ in range(100):  # everything that the server does now and then needs a thread
+                        await wait_all_tasks_blocked()
+                        clock.jump(0.2)
+                assert await client.frame() == Confirmed(1)
+        assert (await client.topics())[b"t"].messages == 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks at /proc")
+async def test_memory_is_looked_at_without_a_descriptor(
+    clock: MockClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    resident = Glibc.resident
+
+    def counted(self: Glibc) -> int:
+        nonlocal looked
+        looked += 1
+        return resident(self)
+
+    monkeypatch.setattr(Glibc, "resident", counted)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_back_much)
+        await wait_all_tasks_blocked()
+        before = looked
+        with no_descriptors():
+            for round in range(1, 4):
+                clock.jump(LOOK_SECONDS)
+                await eventually(lambda: looked >= before + round)  # noqa: B023
+                await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert caplog.messages == []
+
+
+async def test_no_round_ends_the_ones_after_it(clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    problems = iter([OSError("no descriptors"), ValueError("a mistake"), RuntimeError("no threads")])
+    rounds = 0
+
+    async def act() -> None:
+        nonlocal rounds
+        rounds += 1
+        problem = next(problems, None)
+        if problem is not None:
+            raise problem
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repeat, logging.getLogger("test"), "housekeeping", COMPLAIN_SECONDS, act)
+        for _ in range(5):
+            await wait_all_tasks_blocked()
+            clock.jump(COMPLAIN_SECONDS)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert rounds == 5
+    assert caplog.messages[0] == "housekeeping: no descriptors"
+    assert "ValueError: a mistake" in caplog.messages[1]
+    assert "RuntimeError: no threads" in caplog.messages[2]
+    assert len(caplog.messages) == 3
+
+
+@pytest.mark.parametrize("failing", ["checkpoint", "reader_check", "set_positions", "merge_small"])
+async def test_the_server_lives_when_housekeeping_has_no_descriptor(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    tried = 0
+    is_scarce = False
+    real = getattr(Environment, failing)
+
+    def fail(self: Environment, *arguments: object) -> object:
+        nonlocal tried
+        if is_scarce:
+            tried += 1
+            raise OSError(24, "Too many open files")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Environment, failing, fail)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        await client.send(publish(b"t", numbered(1, 10)))
+        await client.confirm()
+        is_scarce = True
+        for _ in range(100):
+            await client.send(publish(b"t", [b"more"]))
+            await client.confirm()
+            if tried >= 2:
+                break
+            clock.jump(1)
+            await wait_all_tasks_blocked()
+        is_scarce = False
+        assert tried >= 2
+        await client.confirm(2)
+
+
+async def test_other_processes_cannot_take_our_places_for_readers(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        environment = host.server._catalogue.writers[Level.WEAK].environment
+        for level in (b"Strong", b"Weak", b"Async"):
+            await client.ask(b"(Declare %s Broadcast (Persistent %s))" % (level, level))
+        command = [sys.executable, "-c", TAKE_ALL_PLACES, str(store)]
+        others = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert others.stdin is not None
+        assert others.stdout is not None
+        async with others.stdin, others.stdout:
+            assert int(await others.stdout.receive_some()) > 3000
+            for _ in range(10):
+                for level in (b"Strong", b"Weak", b"Async"):
+                    await client.send(publish(level, numbered(1, 10)))
+                    await client.confirm()
+                clock.jump(2)
+                await wait_all_tasks_blocked()
+            await eventually(lambda: environment.usage().durable == environment.usage().transaction)
+            readers = [await host.connect() for _ in range(5)]
+            for reader in readers:
+                for level in (b"Strong", b"Weak", b"Async"):
+                    await reader.say(b"(Subscribe %s From_beginning)" % level)
+                    await reader.frame()
+                    assert await reader.bodies(100) == numbered(1, 10) * 10
+            await client.ask(b"(Delete Strong)")
+        await others.wait()
