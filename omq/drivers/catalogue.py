@@ -259,22 +259,23 @@ class Catalogue:
         self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
     ) -> Driver:
         """Give an empty topic its declared types, and its subscribers channels on the new driver."""
-        record = dataclasses.replace(
-            record,
-            delivery=delivery.value,
-            persistence=persistence_text(persistence),
-            declared=True,
-            reserved=old.reserved,
-        )
         # Whoever looks the topic up meanwhile waits for its new driver: nothing can be posted to the old one.
         self._retyping = record.name
         try:
             with trio.CancelScope(shield=True):
-                await self._in_store(partial(self._store.catalogue.update, record))
+                async with self.ids.held_back():
+                    record = dataclasses.replace(
+                        record,
+                        delivery=delivery.value,
+                        persistence=persistence_text(persistence),
+                        declared=True,
+                        reserved=old.reserved,
+                    )
+                    await self._in_store(partial(self._store.catalogue.update, record))
+                    self._records[record.id] = record
         finally:
             self._retyping = None
         if old.delivery is delivery and old.persistence == persistence:
-            self._records[record.id] = record
             return old
         driver = self._add(record, Extent(), None, 1)
         for channel, subscriber in list(old.subscribers()):
@@ -290,7 +291,9 @@ class Catalogue:
             if driver is None:
                 raise Refused("there is no such topic")
             with trio.CancelScope(shield=True):  # half a deletion would keep its octets until the next start
-                await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
+                async with self.ids.held_back():
+                    await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
+                    driver.deleted = True
                 del self._drivers[name]
                 del self._records[driver.topic.id]
                 driver.end()

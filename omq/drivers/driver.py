@@ -180,8 +180,10 @@ class Driver(ABC):
         await self._pace()
 
     async def reserve(self, count: int) -> None:
-        """See that the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
-        while self.next_id + count > self.reserved:
+        """See that the next `count` ids may be handed out, unless the topic is deleted meanwhile: see
+        `Catalogue.reserve` in the store.
+        """
+        while not self.deleted and self.next_id + count > self.reserved:
             await self.resources.ids.reserve({self: count})
 
     def now(self) -> int:

@@ -1,6 +1,7 @@
 """Ids reserved durably before one is handed out, so that none gets a second meaning."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 import trio
@@ -18,6 +19,7 @@ class Numbered(Protocol):
     next_id: int
     reserved: int
     """Ids below it may be handed out."""
+    deleted: bool
 
 
 N = TypeVar("N", bound=Numbered)
@@ -34,6 +36,8 @@ class Reservations:
     async def reserve(self, counts: Mapping[N, int]) -> None:
         """See that each of these may hand out as many ids as are named with it.
 
+        A topic that is deleted meanwhile gets none: look at its `deleted` afterwards.
+
         Raises omq_storage.errors.StoreError; then none of them got more.
         """
         if not _lacking(counts):
@@ -46,6 +50,15 @@ class Reservations:
             for one, bound in bounds.items():
                 one.reserved = bound
 
+    @asynccontextmanager
+    async def held_back(self) -> AsyncIterator[None]:
+        """Reserve no ids within the block, so that a topic's record and what is known of it here change in
+        one step. A reservation finds a deleted topic either in the catalogue or marked as deleted, and a
+        record that is replaced has every reserved id.
+        """
+        async with self._lock:
+            yield
+
 
 def _lacking(counts: Mapping[N, int]) -> list[N]:
-    return [one for one, count in counts.items() if one.next_id + count > one.reserved]
+    return [one for one, count in counts.items() if not one.deleted and one.next_id + count > one.reserved]

@@ -170,15 +170,16 @@ class Writer:
         defective: set[Stored] = set()
         portions: dict[Stored, Portion] = {}
         async with self._lock:
-            for driver in posts_of:
-                if self.refusal is not None or driver.deleted:
-                    failures[driver] = self.refusal or "the topic was deleted"
+            if self.refusal is not None:
+                failures = dict.fromkeys(posts_of, self.refusal)
             counts = {
                 driver: sum(post.batch.count for post in posts)
                 for driver, posts in posts_of.items()
                 if driver not in failures
             }
             failures |= await self._reserve(counts, defective)
+            # From here on no topic of the group loses its octets: a deletion drops them behind this lock.
+            failures |= {driver: "the topic was deleted" for driver in posts_of if driver.deleted}
             for driver, posts in posts_of.items():
                 if driver in failures or driver in defective:
                     continue

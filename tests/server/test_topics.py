@@ -1,5 +1,6 @@
 """Declare, Delete, Topics and Confirm: what they promise."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from omq.protocol.omq.types import (
     Unsubscribed,
 )
 
-from .conversation import PERSISTENCES, eventually, numbered, publish, serving
+from .conversation import PERSISTENCES, Conversation, eventually, numbered, publish, serving
 
 EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 TYPES = [
@@ -204,6 +205,43 @@ async def test_deleting_while_others_publish_harms_nobody(store: Path, persisten
         await owner.say(b"(Publish other x)")
         await owner.confirm()
         await eventually(lambda: host.memory_used == 0)
+
+
+@EVERY
+async def test_whoever_publishes_to_a_topic_that_is_deleted_hears_just_that(
+    store: Path, persistence: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new topic's first message reserves ids in the catalogue while the deletion takes it from there."""
+    deleted = b"Publish t: the topic was deleted"
+    refused = b"Confirm 1: 1 published before it and after the last Confirm were refused"
+    told: list[bytes] = []
+    async with serving(store) as host:
+        publishers = [await host.connect() for _ in range(3)]
+        owner = await host.connect()
+
+        async def keep_publishing(publisher: Conversation) -> None:
+            while told.count(deleted) < 10 and set(told) <= {deleted, refused}:
+                await publisher.say(b"(Publish t x)", b"(Confirm 1)")
+                while not isinstance(frame := await publisher.frame(), Confirmed):
+                    assert isinstance(frame, Error), frame
+                    told.append(frame.text)
+                    if frame.text.startswith(b"Confirm "):
+                        break
+
+        async def keep_deleting() -> None:
+            while True:
+                await owner.ask(b"(Declare t Broadcast %s)" % persistence)
+                await owner.ask(b"(Delete t)")
+
+        async with trio.open_nursery() as deleting:
+            deleting.start_soon(keep_deleting)
+            with trio.fail_after(60):
+                async with trio.open_nursery() as publishing:
+                    for publisher in publishers:
+                        publishing.start_soon(keep_publishing, publisher)
+            deleting.cancel_scope.cancel()
+    assert set(told) == {deleted, refused}
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # -- Topics -------------------------------------------------------------------------------------------------
