@@ -129,6 +129,22 @@ def test_the_smallest_messages_of_a_feed(length: int) -> None:
     )
 
 
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 100, 1 << 24, (1 << 24) - 1, (1 << 24) + 1])
+@pytest.mark.parametrize("head", [PLAIN_HEAD, NAMED_OCTETS])
+def test_the_beginning_of_an_envelope_is_that_of_the_whole(length: int, head: bytes) -> None:
+    """Of a message that is sent a piece at a time."""
+    body = bytes(length)
+    assert dmp_writer.opening(length, head) + body == dmp_writer.for_feed([body], [head])
+
+
+def test_a_body_that_fits_into_no_envelope_is_not_begun() -> None:
+    longest = 2**32 - 1 - len(NAMED_OCTETS) - 4
+    begun = dmp_writer.opening(longest, NAMED_OCTETS)
+    assert begun == b"\xff\xff\xff\xff" + NAMED_OCTETS + longest.to_bytes(4, "big")
+    with pytest.raises(ValueError, match=f"^a body of {longest + 1} octets does not fit into an envelope$"):
+        dmp_writer.opening(longest + 1, NAMED_OCTETS)
+
+
 def test_a_short_head_keeps_its_properties_when_it_grows() -> None:
     short = Head(properties=Properties(priority=3))
     octets = dmp_writer.for_feed([b"", b"long enough"], [stored_head.encode(short)] * 2)

@@ -1,5 +1,6 @@
 """Times as the Ack command carries them."""
 
+import calendar
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,6 +27,14 @@ def ack(time: str) -> int:
     command = parse(b"(Ack %s)" % time.encode())
     assert isinstance(command, Ack)
     return command.time
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+def test_every_month_by_its_name(number: int) -> None:
+    name = calendar.month_abbr[number]
+    wanted = int(datetime(2013, number, 7, tzinfo=UTC).timestamp()) * 1_000_000
+    for month in (name, name.lower()):
+        assert ack(f"(07{month}2013 00:00:00)") == ack(f'"2013 {month} 07 00:00:00"') == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""tools/mutate.py kills a mutant that a test sees, and reports one that no test sees."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MUTATE = Path(__file__).resolve().parents[2] / "tools" / "mutate.py"
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("cosmic_ray") is None,
+    reason="cosmic-ray is not installed: pip install -e '.[mutate]'",
+)
+
+MODULE = '''\
+"""A module, one function of which is tested."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pair:
+    first: int | None
+    second: int | None
+
+
+def seen(pair: Pair) -> bool:
+    return pair.first == pair.second
+
+
+def unseen(count: int) -> int:
+    return count * 2
+'''
+
+TEST = """\
+import subprocess
+import sys
+
+from sample import Pair, seen, unseen
+
+
+def test_seen() -> None:
+    assert seen(Pair(1, 1)) and not seen(Pair(1, 2)) and not seen(Pair(2, 1))
+    assert unseen(0) == 0
+
+
+def test_processes_of_a_test_have_the_mutant_too() -> None:
+    program = "from sample import Pair, seen; assert seen(Pair(None, None)) and not seen(Pair(3, 4))"
+    subprocess.run([sys.executable, "-c", program], check=True)
+"""
+
+
+def mutate(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(MUTATE), "--root", str(root), "--module", "sample.py"]
+    return subprocess.run(
+        [*command, "--tests", "test_sample.py", *options], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "sample.py").write_text(MODULE)
+    (tmp_path / "test_sample.py").write_text(TEST)
+    return tmp_path
+
+
+def test_what_a_test_sees_is_killed_and_what_none_sees_is_reported(project: Path) -> None:
+    done = mutate(project, "--sample", "0", "--seed", "3")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    survived = [line for line in lines if line.startswith("survived ")]
+    assert {line.rpartition(" ")[2] for line in survived} == {"sample.py:17"}
+    assert "-    return count * 2" in lines
+    killed = [line for line in lines if line.startswith("killed ")]
+    assert "sample.py:13" in {line.rpartition(" ")[2] for line in killed}
+    count = len(killed) + len(survived)
+    assert lines[-1].startswith(f"== these: {len(killed)} of {count} killed (")
+    assert (project / "sample.py").read_text() == MODULE
+
+
+def test_a_sample_is_the_same_for_the_same_seed(project: Path) -> None:
+    def listed(*options: str) -> list[str]:
+        done = mutate(project, "--list", *options)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("sample.py:")]
+
+    every = listed("--sample", "0")
+    assert len(every) == len(listed("--sample", "0", "--seed", "9")) > 3
+    assert listed("--sample", "2", "--seed", "5") == listed("--sample", "2", "--seed", "5") != []
+    # Nothing in the annotations is mutated, and no `frozen=True`.
+    assert not {"sample.py:8", "sample.py:9"} & set(every)
+
+
+def test_tests_that_fail_without_a_mutant_prove_nothing(project: Path) -> None:
+    (project / "test_sample.py").write_text(TEST + "\n\ndef test_wrong() -> None:\n    assert False\n")
+    done = mutate(project)
+    assert done.returncode == 2
+    assert "a test fails without a mutant" in done.stderr

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+"""Change the code a little, many times, and report the changes that no test sees.
+
+`tools/mutate.py --help` lists the options; docs/RELIABILITY.md says what was found.
+"""
+
+import sys
+from pathlib import Path
+
+# The modules of this tool are no part of the package: they stand beside this file and import one another.
+sys.path.insert(0, str(Path(__file__).resolve().parent / "mutate"))
+
+from mutate_command import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,150 @@
+"""What can be mutated, and which tests are nearest to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A folder of modules, and the tests that are to see the mutants of each of them."""
+
+    folder: str
+    tests: tuple[str, ...]
+    nearest: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tests by module (its path in the folder), which are run before the others: a mutant is dead with the
+    first test that fails.
+    """
+    twins: frozenset[str] = frozenset()
+    """The modules whose work the compiled codec does where there is one; it is off for them."""
+
+    def modules(self, root: Path) -> list[str]:
+        """Its modules, as paths from the root of the project."""
+        found = (root / self.folder).rglob("*.py")
+        return sorted(str(path.relative_to(root)) for path in found if path.name != "__init__.py")
+
+    def has(self, module: str) -> bool:
+        """Whether a module, given by its path, is one of this area."""
+        return Path(module).is_relative_to(self.folder)
+
+    def _name(self, module: str) -> str:
+        return str(Path(module).relative_to(self.folder))
+
+    def is_twin(self, module: str) -> bool:
+        """Whether the compiled codec does the work of this module."""
+        return self._name(module) in self.twins
+
+    def tests_of(self, module: str) -> tuple[str, ...]:
+        """All its tests, the nearest to this module first."""
+        first = self.nearest.get(self._name(module), ())
+        return (*first, *(test for test in self.tests if test not in first))
+
+
+def _server(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/server/test_{name}.py" for name in names)
+
+
+def _protocol(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/protocol/test_{name}.py" for name in names)
+
+
+def _storage(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/storage/test_storage_{name}.py" for name in names)
+
+
+DRIVERS = Area(
+    "omq/drivers",
+    ("tests/drivers",),
+    {
+        "ages.py": _server("clocks"),
+        "broadcast.py": _server("broadcast", "topics", "stalled"),
+        "budget.py": _server("stalled", "round_robin"),
+        "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold"),
+        "channel.py": _server("broadcast", "stalled"),
+        "complaints.py": _server("trouble"),
+        "confirmation.py": _server("replies"),
+        "driver.py": _server("broadcast", "topics", "trouble", "untold"),
+        "feed.py": _server("dmp_leases", "dmp_feeds"),
+        "holdings.py": _server("round_robin"),
+        "housekeeping.py": _server("trouble", "clocks", "persistence"),
+        "leases.py": _server("dmp_leases"),
+        "memory.py": _server("stalled", "round_robin"),
+        "pieces.py": _server("stalled"),
+        "problems.py": _server("trouble"),
+        "reservations.py": _server("reservations"),
+        "round_robin.py": _server("round_robin", "stalled"),
+        "round_robin_channel.py": _server("round_robin", "stalled"),
+        "signal.py": _server("broadcast"),
+        "stalled.py": _server("stalled"),
+        "tail.py": _server("broadcast", "stalled"),
+        "words.py": _server("topics", "dmp_leases"),
+        "writer.py": _server("trouble", "topics", "persistence"),
+    },
+)
+
+ACCESS = Area(
+    "omq/access",
+    ("tests/access", *_server("clients")),
+    {
+        "hashes.py": ("tests/cli/test_access_commands.py", "tests/test_security_doc.py"),
+        "repeats.py": ("tests/access/test_repeats.py",),
+    },
+)
+
+PROTOCOL = Area(
+    "omq/protocol",
+    ("tests/protocol",),
+    {
+        "amqp/fields.py": _protocol("dmp_fields"),
+        "omq/commands.py": _protocol("commands"),
+        "omq/converters.py": _protocol("commands", "topics"),
+        "credentials.py": _protocol("credentials"),
+        "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
+        "dmp/envelopes.py": _protocol("dmp_envelopes"),
+        "dmp/head.py": _protocol("dmp_fields"),
+        "dmp/producer.py": ("tests/drivers/test_idempotent_posts.py",),
+        "dmp/reader.py": _protocol("dmp_envelopes"),
+        "dmp/responses.py": _protocol("dmp_dialogue"),
+        "dmp/server.py": _protocol("dmp_dialogue"),
+        "dmp/writer.py": _protocol("dmp_envelopes"),
+        "omq/frames.py": _protocol("frames"),
+        "handshake.py": (*_protocol("handshake"), *_server("handshake")),
+        "omq/lines.py": (*_protocol("line_reader"), *_server("bad_input")),
+        "amqp/properties.py": _protocol("dmp_fields"),
+        "omq/sexp.py": _protocol("sexp"),
+        "amqp/shortstr.py": _protocol("dmp_fields"),
+        "omq/times.py": _protocol("times"),
+        "tls.py": (*_protocol("tls_engine"), *_server("tls")),
+        "omq/topics.py": (*_protocol("topics"), *_server("topics")),
+    },
+    frozenset({"dmp/envelopes.py", "dmp/reader.py", "dmp/writer.py", "omq/frames.py", "omq/lines.py"}),
+)
+
+STORAGE = Area(
+    "storage/omq_storage",
+    ("tests/storage",),
+    {
+        "backup.py": (*_storage("store"), "tests/cli/test_store_command.py"),
+        "batches.py": _storage("blocks"),
+        "blocks.py": _storage("blocks"),
+        "catalogue.py": (*_storage("catalogue"), *_server("damaged_keys", "reservations")),
+        "checkpoint.py": (*_storage("checkpoint"), *_server("persistence")),
+        "codec.py": ("tests/storage/test_codec_twins.py",),
+        "environment.py": (*_storage("environment"), *_server("trouble")),
+        "inspection.py": (*_storage("repair"), "tests/cli/test_store_command.py"),
+        "lookup.py": (*_storage("environment", "pieces"), *_server("bulk_reading")),
+        "merging.py": _storage("environment"),
+        "numbers.py": _storage("blocks"),
+        "pages.py": _storage("repair"),
+        "pieces.py": _storage("pieces"),
+        "plain.py": _storage("blocks"),
+        "producers.py": _storage("producers"),
+        "repair.py": _storage("repair"),
+        "salvage.py": _storage("repair"),
+        "soundness.py": _storage("repair"),
+        "store.py": (*_storage("store"), *_server("store_of_format_1")),
+    },
+    frozenset({"batches.py", "blocks.py", "codec.py", "numbers.py", "plain.py"}),
+)
+
+AREAS = {"drivers": DRIVERS, "access": ACCESS, "protocol": PROTOCOL, "storage": STORAGE}

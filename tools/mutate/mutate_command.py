@@ -1,0 +1,164 @@
+"""The command line, the workers, and the report."""
+
+import argparse
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from mutate_areas import AREAS, Area
+from mutate_mutants import Mutant, sample
+from mutate_trial import CannotRun, Copy, Outcome, Trial
+
+ROOT = Path(__file__).resolve().parents[2]
+EQUIVALENT = Path(__file__).resolve().parent / "equivalent.toml"
+
+LIMIT_FACTOR, LIMIT_SECONDS = 3, 30
+"""A mutant has so many times what the tests take without one, and so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalent:
+    """A change that no test can see, because it changes nothing that anybody could see."""
+
+    module: str
+    before: str
+    after: str | None
+    """None for every change of these lines."""
+    reason: str
+
+    def fits(self, mutant: Mutant) -> bool:
+        before, after = mutant.changed
+        return (self.module, self.before) == (mutant.module, before) and self.after in (None, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A mutant, and the tests that are to kill it."""
+
+    mutant: Mutant
+    area: Area
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when all mutants were killed, 1 when some survived, 2 when the tests fail without a mutant."""
+    parser = argparse.ArgumentParser(prog="tools/mutate.py", description=__doc__)
+    parser.add_argument(
+        "--area", action="append", choices=[*AREAS], help="mutate this area; may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--module", action="append", metavar="PATH", help="mutate this module only; may be repeated"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=20, metavar="N",
+        help="how many places of each area, 0 for all (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="S", help="of the random sample (default %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, metavar="N", help="mutants at a time (default %(default)s)"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the project (default: the one that this tool belongs to)"
+    )
+    parser.add_argument(
+        "--tests", nargs="+", metavar="TEST", help="run these tests, and not the nearest to each module"
+    )
+    parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
+    options = parser.parse_args(arguments)
+    equivalents = _equivalents(EQUIVALENT)
+    try:
+        survivors = [_try_area(name, area, options, equivalents) for name, area in _chosen(options)]
+    except CannotRun as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 1 if any(survivors) else 0
+
+
+def _chosen(options: argparse.Namespace) -> list[tuple[str, Area]]:
+    """The areas, or one of our own where tests are named."""
+    if options.tests:
+        return [("these", Area("", tuple(options.tests)))]
+    if options.module:
+        return [(name, area) for name, area in AREAS.items() if any(map(area.has, options.module))]
+    return [(name, AREAS[name]) for name in options.area or AREAS]
+
+
+def _equivalents(path: Path) -> list[Equivalent]:
+    found: list[dict[str, Any]] = tomllib.loads(path.read_text())["equivalent"]
+    return [
+        Equivalent(one["module"], one["before"], one.get("after"), one["reason"])
+        for one in found
+    ]  # fmt: skip
+
+
+def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: list[Equivalent]) -> int:
+    """Try a sample of its mutants, and print the report; how many survived."""
+    modules = [module for module in options.module or area.modules(options.root) if area.has(module)]
+    mutants = list(sample(options.root, modules, options.sample or None, options.seed))
+    tried = [mutant for mutant in mutants if not any(one.fits(mutant) for one in equivalents)]
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.module}:{mutant.line}\n{mutant.diff}\n")
+        return 0
+    counted: Counter[Outcome] = Counter()
+    for mutant, trial in _outcomes(area, tried, options):
+        counted[trial.outcome] += 1
+        print(f"{trial.outcome.value} in {trial.seconds:.0f} s: {mutant.module}:{mutant.line}", flush=True)
+        if trial.outcome is Outcome.SURVIVED:
+            print(f"{mutant.diff}\n", flush=True)
+    survived = counted[Outcome.SURVIVED]
+    killed = len(tried) - survived
+    share = f"{100 * killed / len(tried):.0f} %" if tried else "nothing to try"
+    print(
+        f"== {name}: {killed} of {len(tried)} killed ({share}), {counted[Outcome.TIMED_OUT]} of these by the "
+        f"limit of time; {len(mutants) - len(tried)} known to change nothing; seed {options.seed}",
+        flush=True,
+    )
+    return survived
+
+
+def _outcomes(
+    area: Area, mutants: list[Mutant], options: argparse.Namespace
+) -> Iterator[tuple[Mutant, Trial]]:
+    """Each mutant with what the tests said, in the order in which they end."""
+    if not mutants:
+        return
+    with tempfile.TemporaryDirectory(prefix="omq-mutate-") as made, ThreadPoolExecutor() as threads:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(options.workers):
+            copies.put(Copy(options.root, Path(made) / str(number)))
+        limits = _limits(area, mutants, copies)
+
+        def try_one(mutant: Mutant) -> tuple[Mutant, Trial]:
+            plain = area.is_twin(mutant.module)
+            copy = copies.get()  # waits until a worker is free
+            try:
+                return mutant, copy.try_mutant(mutant, area.tests_of(mutant.module), plain, limits[plain])
+            finally:
+                copies.put(copy)
+
+        for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
+            yield done.result()
+
+
+def _limits(area: Area, mutants: list[Mutant], copies: SimpleQueue[Copy]) -> dict[bool, float]:
+    """How many seconds the tests may take, without and with the plain codec. Raises CannotRun."""
+    limits = {}
+    copy = copies.get()
+    for plain in {area.is_twin(mutant.module) for mutant in mutants}:
+        tests = [area.tests_of(mutant.module) for mutant in mutants if area.is_twin(mutant.module) is plain]
+        trial = copy.run(tuple(dict.fromkeys(chain(*tests))), plain, None)
+        if trial.outcome is not Outcome.SURVIVED:
+            raise CannotRun(f"a test fails without a mutant:\n{trial.output}")
+        limits[plain] = LIMIT_FACTOR * trial.seconds + LIMIT_SECONDS
+    copies.put(copy)
+    return limits
