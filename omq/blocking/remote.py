@@ -12,7 +12,7 @@ from typing import TypeVar
 from omq.blocking.access import Gap, StoredTopic, why_unreadable
 from omq.blocking.credentials import NO_CREDENTIALS, Credentials
 from omq.blocking.errors import DataLoss, OmqError, Refused, Unreachable
-from omq.blocking.network import Address, ConnectionLost, Security, in_our_words, open_wire
+from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words, open_wire
 from omq.model import BlockInfo, TopicInfo, Transient
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
@@ -42,6 +42,7 @@ from omq.protocol.omq.types import (
     TopicList,
     Topics,
 )
+from omq.protocol.silence import SILENCE_SECONDS
 from omq_storage.blocks import Block, unpack_sent
 from omq_storage.errors import DamagedBlock
 
@@ -87,10 +88,12 @@ def _address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a server that is gone is tried again, and how long apart."""
+    """When a server is taken for gone, how often it is tried again then, and how long apart."""
 
     retries: int = 3
     seconds: float = 1.0
+    silence: float = SILENCE_SECONDS
+    """How long a server may send nothing before its connection is lost."""
 
     def last(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns in the end. Raises Unreachable, and what else it raises."""
@@ -141,7 +144,7 @@ class Server:
             self.close()
         self._used = now
         if self._connection is None:
-            self._connection = connect(self._addresses, self._credentials)
+            self._connection = connect(self._addresses, self._credentials, self._patience.silence)
         return self._connection
 
     def _ask(self, ask: "Callable[[Connection], T]") -> T:
@@ -202,12 +205,12 @@ class Server:
                 time.sleep(self._patience.seconds)
 
 
-def connect(addresses: tuple[Address, ...], credentials: Credentials) -> "Connection":
+def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "Connection":
     """A connection to the first of these that answers. Raises ConnectionLost, Refused and BadOptions."""
     problems = []
     for address in addresses:
         try:
-            return Connection(address, credentials)
+            return Connection(address, credentials, silence)
         except ConnectionLost as lost:
             problems.append(str(lost))
     raise ConnectionLost("; ".join(problems))
@@ -216,9 +219,14 @@ def connect(addresses: tuple[Address, ...], credentials: Credentials) -> "Connec
 class Connection:
     """One connection, made and introduced. Methods raise ConnectionLost, and Refused for the server's no."""
 
-    def __init__(self, address: Address, credentials: Credentials) -> None:
-        """Raises BadOptions too, for files that cannot be used."""
+    def __init__(self, address: Address, credentials: Credentials, silence: float) -> None:
+        """`silence`: how long the server may send nothing. Raises BadOptions too, for files that cannot be
+        used.
+        """
         self.address = address
+        self.silence = silence
+        self._heard = time.monotonic()
+        self._gone = False
         self._credentials = credentials
         self._broke = f"The connection to {address} broke"
         self.security = Security(credentials.context(), address.host) if address.tls else None
@@ -228,7 +236,7 @@ class Connection:
             self._wire = open_wire(address.host, address.port, self.security)
         try:
             self._greet()
-            self._wire.be_patient()
+            self._wire.be_patient(Waiting(silence))
             self._flush()
         except BaseException:  # Ctrl-C, too
             self.close()
@@ -268,6 +276,27 @@ class Connection:
         if not isinstance(answer, BlockList):
             raise self._unexpected(answer)
         return answer.blocks
+
+    def heard(self) -> float:
+        """When something came last, by `time.monotonic`. Pings that wait are answered, so that the server
+        does not give up a connection whose program is busy with a sink.
+
+        Only between a command's answer and the next command. When the connection is lost, that shows at the
+        next command, and here in that nothing comes any more.
+        """
+        try:
+            while not self._gone and self._wire.is_readable():
+                match self._next_event():
+                    case None:
+                        pass
+                    case Told(text):
+                        log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
+                    case other:
+                        raise self._unexpected(other)
+        except ConnectionLost as lost:
+            log.debug("beside a sink: %s", lost)
+            self._gone = True
+        return self._heard
 
     def put(self, topic: bytes) -> bytes:
         """A lease for a sink."""
@@ -344,30 +373,34 @@ class Connection:
 
     def _event(self) -> Event[None]:
         """The event in the next frame that is no Ping."""
-        while True:
-            header = self._receive(_HEADER.size)
-            length, kind = _HEADER.unpack(header)
-            if not 1 <= length < _LONGEST:
-                raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
-            payload = self._receive(length - 1)
-            frame: StoredBlock | Frame | MessageRun
-            if kind == FrameType.BLOCK:
-                # Large, and not copied: the block stays where it was received.
-                frame = StoredBlock(memoryview(payload).toreadonly())
-            else:
-                try:
-                    (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
-                except FrameError as error:
-                    raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
-            if isinstance(frame, MessageRun):
-                raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
+        while (event := self._next_event()) is None:
+            pass
+        return event
+
+    def _next_event(self) -> Event[None] | None:
+        """The event in the next frame; None for a Ping, which is answered."""
+        header = self._receive(_HEADER.size)
+        length, kind = _HEADER.unpack(header)
+        if not 1 <= length < _LONGEST:
+            raise ConnectionLost(f"{self.address} sent a frame of {length} octets")
+        payload = self._receive(length - 1)
+        frame: StoredBlock | Frame | MessageRun
+        if kind == FrameType.BLOCK:
+            # Large, and not copied: the block stays where it was received.
+            frame = StoredBlock(memoryview(payload).toreadonly())
+        else:
             try:
-                event = self._session.take(frame)
-            except Unasked as unasked:
-                raise ConnectionLost(f"{self.address}: {unasked}") from None
-            self._flush()
-            if event is not None:
-                return event
+                (frame,) = FrameDecoder(_LONGEST).feed(bytes(header + payload))
+            except FrameError as error:
+                raise ConnectionLost(f"{self.address} sent what is no frame: {error}") from error
+        if isinstance(frame, MessageRun):
+            raise ConnectionLost(f"{self.address} sent messages, and nothing was subscribed to")
+        try:
+            event = self._session.take(frame)
+        except Unasked as unasked:
+            raise ConnectionLost(f"{self.address}: {unasked}") from None
+        self._flush()
+        return event
 
     def _send(self, octets: bytes) -> None:
         with in_our_words(self._broke):
@@ -386,6 +419,7 @@ class Connection:
                 if not read:
                     raise ConnectionLost(f"The server {self.address} closed the connection")
                 at += read
+        self._heard = time.monotonic()
         return received
 
     def _unexpected(self, answer: Answer | Event[None]) -> ConnectionLost:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from omq.blocking.errors import Refused, Unreachable
-from omq.blocking.network import ConnectionLost, in_our_words, open_wire
+from omq.blocking.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words, open_wire
 from omq.blocking.remote import Patience, Server
 from omq.protocol.dmp.client import (
     Answered,
@@ -78,7 +78,11 @@ class Sink:
         self._cut = False
         with in_our_words(self._broke):
             self._wire = open_wire(host, port, principal.security)
-        self._wire.be_patient()
+        # A server sends nothing to a sink before the end, and may make it wait: its pings on the other
+        # connection show that it is there.
+        self._principal = principal
+        self._looked = time.monotonic()
+        self._wire.be_patient(Waiting(principal.silence, principal.heard))
         self.send(self._dialogue.start())
 
     def __enter__(self) -> "Sink":
@@ -96,6 +100,9 @@ class Sink:
         """Send envelopes. Where the server has closed the sink this does nothing: `finish` tells why."""
         if self._cut:
             return
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._principal.heard()
         with in_our_words(self._broke):
             try:
                 self._wire.send(envelopes)

@@ -44,7 +44,7 @@ class TlsWire(PlainWire):
     def receive(self, room: memoryview) -> int:
         wanted = min(len(room), READ_OCTETS)
         while (data := self._engine.read(wanted)) is None:
-            self._engine.feed(self.socket.recv(wanted + AROUND_OCTETS))
+            self._engine.feed(self.receive_some(wanted + AROUND_OCTETS))
         room[: len(data)] = data
         return len(data)
 
@@ -56,4 +56,4 @@ class TlsWire(PlainWire):
     def _flush(self) -> None:
         octets = self._engine.outgoing()
         if octets:
-            self.socket.sendall(octets)
+            self.send_all(octets)

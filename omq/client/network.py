@@ -1,13 +1,12 @@
 """The stream underneath a connection: a socket, or TLS on one."""
 
-import socket
 import ssl
-import sys
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from omq.protocol.silence import keep_alive
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
@@ -90,28 +89,6 @@ class Security:
     context: ssl.SSLContext
     name: str
     """Whose certificate the server must show: the host as it was given, whatever address it has."""
-
-
-KEEPALIVE_SECONDS = 50
-PROBE_SECONDS = 10
-PROBES = 5
-"""A connection on which nothing is sent is probed after this, so often, before it is lost: 100 s in all."""
-
-
-def keep_alive(connected: trio.socket.SocketType) -> None:
-    """Have the operating system find out when the other end of an idle connection is gone.
-
-    It sees to it also that translators and firewalls on the way do not forget the connection.
-
-    There is no TCP_USER_TIMEOUT, which would be for what was sent and not acknowledged: Linux also counts the
-    time in which the receiver has closed its window, and would end a connection whose server makes a
-    publisher wait, though every probe is answered.
-    """
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform == "linux":
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
 async def open_stream(host: str, port: int, security: Security | None) -> Stream:

@@ -1,18 +1,9 @@
-"""When a server that sends nothing is taken for gone.
-
-The protocol promises a Ping at least every 50 seconds on every omq connection, and a null message at least as
-often on every feed. A network or a server that is gone without a word sends nothing, and the operating system
-does not find that out: it looks only at what it sends itself, and repeats that for 15 minutes.
-"""
+"""Reading from a server that may have fallen silent."""
 
 import trio
 
 from omq.client.network import Stream
-
-PROMISED_SECONDS = 50.0
-"""A server sends something at least this often (docs/PROTOCOL.md, "Pings and silence")."""
-
-SILENCE_SECONDS = 2 * PROMISED_SECONDS
+from omq.protocol.silence import SILENCE_SECONDS
 
 
 class ServerSilent(trio.BrokenResourceError):

@@ -1,0 +1,120 @@
+"""What the synchronous client makes of a server or a network that is gone without a word."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import pytest
+import trio
+from client_helpers import OpenServer, connect_to
+from relays import Relay, relayed
+
+from omq.blocking.errors import Unreachable
+from omq.blocking.network import ConnectionLost
+from omq.blocking.remote import Patience, parse_servers
+from omq.blocking.remote import Server as Blocking
+from omq.blocking.sinks import Sink, send
+from omq.client import Delivery, Transient
+from omq.protocol.dmp.writer import for_sink
+from omq.server import Server
+
+SILENCE = 1.0
+PATIENCE = Patience(retries=0, seconds=0, silence=SILENCE)
+MIB = 1 << 20
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def server(open_omq: OpenServer) -> AsyncIterator[Server]:
+    async with open_omq(ping_seconds=0.4, memory_bytes=4 * MIB, max_message_bytes=MIB) as running:
+        yield running
+
+
+@pytest.fixture
+async def relay(server: Server) -> AsyncIterator[Relay]:
+    async with relayed(server.port) as running:
+        yield running
+
+
+def blocking(url: str) -> Blocking:
+    return Blocking(parse_servers(url), PATIENCE)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(call)
+
+
+async def is_lost_in_time(call: Callable[[], object], kind: type[Exception]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(kind):
+        await in_thread(call)
+    assert time.monotonic() - begun >= 0.9 * SILENCE
+
+
+async def test_an_answer_that_never_comes(relay: Relay) -> None:
+    with blocking(relay.url) as client:
+        await in_thread(client.topics)
+        relay.swallow()
+        await is_lost_in_time(client.topics, Unreachable)
+        relay.mend()
+        assert await in_thread(client.topics) == {}
+
+
+async def test_a_fetch_that_stops_in_the_middle(server: Server, relay: Relay) -> None:
+    async with connect_to(server) as other:
+        for _ in range(16):
+            async with other.sink("t") as sink:
+                # More than the kernels hold on the way.
+                await sink.publish_many([b"x" * 1000] * 2000)
+    with blocking(relay.url) as client:
+        topic = (await in_thread(client.topics))["t"]
+        found = client.fetch(topic, 1, topic.next, lambda block, messages: len(messages))
+        await in_thread(lambda: next(found))
+        relay.swallow()
+        await is_lost_in_time(lambda: list(found), Unreachable)
+
+
+async def test_a_sink_that_is_never_answered(relay: Relay) -> None:
+    with blocking(relay.url) as client:
+        sink = await in_thread(lambda: Sink(client, b"t"))
+        await in_thread(lambda: sink.send(for_sink([b"1"])))
+        relay.swallow()
+        with sink:
+            await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
+
+
+@pytest.mark.parametrize("waits_to", ["send", "finish"])
+async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
+    server: Server, relay: Relay, waits_to: str
+) -> None:
+    # What nobody takes fills the memory of the server, and it makes publishers wait.
+    bodies = [b"x" * 16000] * (2000 if waits_to == "send" else 300)
+    async with connect_to(server) as other, trio.open_nursery() as nursery:
+        await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
+
+        async def take_late() -> None:
+            await trio.sleep(3 * SILENCE)
+            async with other.subscribe("jobs") as subscription:
+                for _ in bodies:
+                    await anext(subscription)
+
+        nursery.start_soon(take_late)
+        with blocking(relay.url) as client:
+            begun = time.monotonic()
+            await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
+            assert time.monotonic() - begun >= 2 * SILENCE
+
+
+async def test_pings_are_answered_beside_a_sink(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With pings every 0.4 s the server gives up who answers none of three.
+    monkeypatch.setattr("omq.blocking.sinks.LOOK_SECONDS", 0.05)
+    with blocking(f"omq://127.0.0.1:{server.port}") as client:
+        with await in_thread(lambda: Sink(client, b"t")) as sink:
+            for _ in range(30):
+                await trio.sleep(0.1)
+                await in_thread(lambda: sink.send(for_sink([b"1"])))
+            await in_thread(lambda: sink.finish(30))
+        # It is the same connection that answers now.
+        connection = client.connected()
+        assert [info.messages for info in await in_thread(connection.topics)] == [30]
