@@ -18,7 +18,6 @@ from omq.access.limits import Places
 from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Refused
 from omq.drivers.housekeeping import (
     keep_flushing,
     keep_positions,
@@ -29,6 +28,7 @@ from omq.drivers.housekeeping import (
 )
 from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
+from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
@@ -289,7 +289,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
     """Run a server within the block; at its end, stop it: confirm what is posted, flush, close the stores.
 
     Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError,
-    omq.config.ConfigError when a certificate cannot be used, and omq.drivers.channel.Refused when a
+    omq.config.ConfigError when a certificate cannot be used, and omq.drivers.reasons.Refused when a
     configured topic exists with other types. Raises NotClosed at the end of the block when the stores could
     not be closed as they should, after a disk refused to make them durable, say.
     """

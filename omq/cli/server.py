@@ -20,7 +20,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.config import Config, ConfigError, check, load
-from omq.drivers.channel import Refused
+from omq.drivers.reasons import Refused
 from omq.server import ListenError, NotClosed, Server, open_server
 from omq.threads import in_thread
 from omq_storage.codec import describe

@@ -16,7 +16,6 @@ from omq.drivers.channel import (
     Gone,
     Messages,
     Piece,
-    Refused,
     Rest,
     Subscriber,
     Taken,
@@ -24,6 +23,7 @@ from omq.drivers.channel import (
 )
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.pieces import Pieces
+from omq.drivers.reasons import Reason, Refused
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
@@ -70,13 +70,15 @@ class BroadcastDriver(Driver):
     def check_replay(self, first: int) -> None:
         self._refuse_transient()
         if first < 1:
-            raise Refused("message ids begin with 1")
+            raise Refused(Reason.INVALID, "message ids begin with 1")
         if first > self.next_id:
-            raise Refused(f"there is no message {first} yet, the next one is {self.next_id}")
+            raise Refused(
+                Reason.NO_REPLAY, f"there is no message {first} yet, the next one is {self.next_id}"
+            )
 
     def _refuse_transient(self) -> None:
         if not self.is_persistent:
-            raise Refused("a transient topic cannot be replayed")
+            raise Refused(Reason.NO_REPLAY, "a transient topic cannot be replayed")
 
     def subscribers(self) -> Iterable[tuple["BroadcastChannel", Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)

@@ -10,11 +10,11 @@ import trio
 
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
-from omq.drivers.channel import Refused
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
@@ -213,7 +213,7 @@ class Catalogue:
             if same or (not record.declared and driver.is_empty):
                 return await self._retype(driver, record, delivery, persistence)
             types = f"{driver.delivery.value} {_describe(driver.persistence)}"
-            raise Refused(f"the topic exists as {types}")
+            raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
     async def lookup_or_declare(self, name: bytes, *, may_declare: bool = True) -> Driver:
         """The driver behind a name; an unknown one is declared with the default types. Raises Refused.
@@ -229,10 +229,12 @@ class Catalogue:
                 return driver
             if not self._config.allow_undeclared:
                 _check_name(name)
-                raise Refused("there is no such topic, and this server wants topics declared")
+                raise Refused(
+                    Reason.NOT_FOUND, "there is no such topic, and this server wants topics declared"
+                )
             if not may_declare:
                 _check_name(name)
-                raise Refused("there is no such topic, and this client may not declare it")
+                raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
             return await self._create(name, *self._config.default_types(), declared=False)
 
     async def _create(
@@ -241,7 +243,8 @@ class Catalogue:
         _check_name(name)
         if len(self._drivers) >= self._config.max_topics:
             raise Refused(
-                f"the server has its {self._config.max_topics} topics, the most it is configured for"
+                Reason.QUOTA,
+                f"the server has its {self._config.max_topics} topics, the most it is configured for",
             )
         record = await self._in_store(
             partial(
@@ -289,7 +292,7 @@ class Catalogue:
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                raise Refused("there is no such topic")
+                raise Refused(Reason.NOT_FOUND, "there is no such topic")
             with trio.CancelScope(shield=True):  # half a deletion would keep its octets until the next start
                 async with self.ids.held_back():
                     await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
@@ -326,7 +329,7 @@ class Catalogue:
             return await in_thread(function)
         except StoreError as problem:
             self._complaints.add(problem)
-            raise Refused(for_clients(problem)) from problem
+            raise Refused.of(for_clients(problem)) from problem
 
     def release_ids(self) -> dict[int, int]:
         """For each topic with reserved ids its next id: at a clean end, those from there on are unused."""
@@ -338,7 +341,7 @@ class Catalogue:
 def _check_name(name: bytes) -> None:
     problem = check_topic(name)
     if problem is not None:
-        raise Refused(problem)
+        raise Refused(Reason.INVALID, problem)
 
 
 def _describe(persistence: Persistence) -> str:

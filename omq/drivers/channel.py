@@ -18,10 +18,6 @@ SLOW_SECONDS = 1.0
 """How long a client may take for what is sent to it at once, before it counts as slow, or as stalled."""
 
 
-class Refused(Exception):
-    """The driver cannot do what was asked; the message is one sentence for the client."""
-
-
 class Torn(Exception):
     """The rest of a message cannot be had any more, and its beginning is sent; the message says why."""
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from omq.drivers.reasons import Failure
+
 
 class Confirmation:
     """Settled once: with success (`failure` is None) or with the reason of the failure."""
@@ -10,10 +12,10 @@ class Confirmation:
 
     def __init__(self) -> None:
         self.settled = False
-        self.failure: str | None = None
+        self.failure: Failure | None = None
         self._listener: Callable[[], None] | None = None
 
-    def settle(self, failure: str | None = None) -> None:
+    def settle(self, failure: Failure | None = None) -> None:
         self.settled = True
         self.failure = failure
         listener, self._listener = self._listener, None

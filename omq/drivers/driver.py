@@ -12,11 +12,12 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.ages import Ages
-from omq.drivers.channel import Channel, End, Gone, Refused, Subscriber
+from omq.drivers.channel import Channel, End, Gone, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
@@ -159,7 +160,7 @@ class Driver(ABC):
                 last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
                 batch, heads = without_repeated(batch, heads, origins, last)
             if self.deleted:
-                raise Refused("the topic was deleted")
+                raise Refused.of(DELETED)
             if batch.count:
                 block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
                 self.next_id = block.next
@@ -168,13 +169,13 @@ class Driver(ABC):
                 self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
             self._complaints.add(problem)
-            raise Refused(for_clients(problem)) from problem
+            raise Refused.of(for_clients(problem)) from problem
         except Refused:
             raise
         except Exception as problem:
             # What no store raises fails this post, and not the connection that it came on.
             self._defects.add(traceback.format_exc())
-            raise Refused(DEFECT) from problem
+            raise Refused.of(DEFECT) from problem
         finally:
             self._free(octets - kept)
         await self._pace()

@@ -28,7 +28,7 @@ class Feed:
 
     @classmethod
     def open(cls, driver: Driver, replay: Replay, closed: Callable[[], None]) -> "Feed":
-        """Raises omq.drivers.channel.Refused when the driver cannot replay from there."""
+        """Raises omq.drivers.reasons.Refused when the driver cannot replay from there."""
         feed = cls(driver.topic, closed)
         feed.replaced(driver.open(feed, replay))
         return feed

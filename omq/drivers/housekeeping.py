@@ -8,6 +8,7 @@ from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver
+from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
 from omq.drivers.writer import Writer
@@ -51,7 +52,8 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     free = status.f_bavail * status.f_frsize
     refusal = None
     if free < reserve:
-        refusal = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+        text = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+        refusal = Failure(Reason.NO_ROOM, text)
     before = next(iter(catalogue.writers.values())).refusal
     if refusal is not None and before is None:
         log.error("the disk has %d MiB left: nothing more is stored until there is room", free >> 20)

@@ -12,8 +12,9 @@ from enum import Enum
 import trio
 
 from omq.access.clients import NOBODY
-from omq.drivers.channel import Gone, Refused
+from omq.drivers.channel import Gone
 from omq.drivers.feed import Feed
+from omq.drivers.reasons import Reason, Refused
 from omq.model import Topic
 
 LEASE_OCTETS = 24
@@ -105,7 +106,9 @@ class Leases:
         """Raises Refused when there are as many unused leases as there may be."""
         self.expire()
         if len(self._unused) >= self._most:
-            raise Refused(f"the server has its {self._most} unused leases, the most it is configured for")
+            raise Refused(
+                Reason.QUOTA, f"the server has its {self._most} unused leases, the most it is configured for"
+            )
 
     def grant(self, leased: Sink | Feed, principal: Principal) -> bytes:
         """A new lease. Ask `check_room` first; a feed that is not used in time is closed here."""

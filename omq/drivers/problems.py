@@ -2,20 +2,21 @@
 
 from typing import assert_never
 
+from omq.drivers.reasons import Failure, Reason
 from omq_storage.errors import Limit, StoreError, StoreFull
 
-DEFECT = "a defect of the server, whose log has more"
+DEFECT = Failure(Reason.DEFECT, "a defect of the server, whose log has more")
 """What clients are told where something failed that cannot fail."""
 
 
-def for_clients(problem: StoreError) -> str:
-    """A sentence without the server's paths."""
+def for_clients(problem: StoreError) -> Failure:
+    """A failure whose sentence has none of the server's paths."""
     if isinstance(problem, StoreFull):
         match problem.limit:
             case Limit.MAP:
-                return "the store is full"
+                return Failure(Reason.NO_ROOM, "the store is full")
             case Limit.DISK:
-                return "the disk is full"
+                return Failure(Reason.NO_ROOM, "the disk is full")
             case other:
                 assert_never(other)
-    return "the store failed, the server's log has more"
+    return Failure(Reason.STORE_FAILED, "the store failed, the server's log has more")

@@ -14,12 +14,13 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Gone, Refused, Subscriber
+from omq.drivers.channel import Gone, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Closed, Entrance
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
+from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
@@ -72,7 +73,7 @@ class RoundRobinDriver(Driver):
         """Raises Refused for any replay: a message that is done is gone."""
         match replay:
             case FromBeginning() | FromMessage():
-                raise Refused(_NO_REPLAY)
+                raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
             case FromCurrent():
                 pieces = partial(Pieces, self) if self.is_persistent else None
                 channel = RoundRobinChannel(self, subscriber, pieces)
@@ -84,7 +85,7 @@ class RoundRobinDriver(Driver):
         return channel
 
     def check_replay(self, first: int) -> None:
-        raise Refused(_NO_REPLAY)
+        raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
 
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
@@ -131,7 +132,7 @@ class RoundRobinDriver(Driver):
         try:
             await self._entrance.enter(octets)
         except Closed:
-            raise Refused("the topic was deleted") from None
+            raise Refused.of(DELETED) from None
 
     def _take_room(self, octets: int, in_turn: bool) -> Answer:
         memory = self.resources.memory

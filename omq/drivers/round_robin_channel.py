@@ -13,13 +13,13 @@ from omq.drivers.channel import (
     Gone,
     Messages,
     Piece,
-    Refused,
     Rest,
     Subscriber,
     Taken,
     Torn,
 )
 from omq.drivers.pieces import Pieces
+from omq.drivers.reasons import Reason, Refused
 from omq_storage.blocks import Block
 
 OUTBOX_OCTETS = 256 << 10
@@ -246,9 +246,9 @@ class RoundRobinChannel:
     def received(self, message: int) -> None:
         """The subscriber is done with a message. Raises Refused for one that is not outstanding here."""
         if self._credit is None:
-            raise Refused("only a subscriber that sent a Request confirms messages")
+            raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
         if message not in self._unconfirmed:
-            raise Refused(f"message {message} is not waiting to be confirmed here")
+            raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
         del self._unconfirmed[message]
         if self._begun is not None and self._begun.message == message:
             self._begun.received = True

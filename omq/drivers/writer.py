@@ -18,6 +18,7 @@ from omq.drivers.budget import Budget
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.reasons import DELETED, Failure, Reason
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.signal import Signal
@@ -78,7 +79,7 @@ class Post:
         return bool(self.origins) and self.failures != self.driver.failures
 
 
-LATE = "messages before these could not be stored"
+LATE = Failure(Reason.EARLIER, "messages before these could not be stored")
 """What the poster of a late post is told."""
 
 
@@ -95,7 +96,7 @@ class Writer:
 
     def __init__(self, environment: Environment, budget: Budget, ids: Reservations) -> None:
         self.environment = environment
-        self.refusal: str | None = None
+        self.refusal: Failure | None = None
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
@@ -166,7 +167,7 @@ class Writer:
                 late.append(post)
             else:
                 posts_of.setdefault(post.driver, []).append(post)
-        failures: dict[Stored, str] = {}
+        failures: dict[Stored, Failure] = {}
         defective: set[Stored] = set()
         portions: dict[Stored, Portion] = {}
         async with self._lock:
@@ -179,7 +180,7 @@ class Writer:
             }
             failures |= await self._reserve(counts, defective)
             # From here on no topic of the group loses its octets: a deletion drops them behind this lock.
-            failures |= {driver: "the topic was deleted" for driver in posts_of if driver.deleted}
+            failures |= {driver: DELETED for driver in posts_of if driver.deleted}
             for driver, posts in posts_of.items():
                 if driver in failures or driver in defective:
                     continue
@@ -209,7 +210,7 @@ class Writer:
         self._defects.add(f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}")
         defective.add(driver)
 
-    def _settle(self, post: Post, failure: str | None) -> None:
+    def _settle(self, post: Post, failure: Failure | None) -> None:
         self._budget.give(post.octets)
         post.confirmation.settle(failure)
 
@@ -239,14 +240,14 @@ class Writer:
             producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
         }
 
-    async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, str]:
+    async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, Failure]:
         """Ids for all topics in one commit; when that fails, topic by topic, as with `_append`."""
         try:
             await self._ids.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             if len(counts) == 1:
                 return self._failed(counts, problem, defective)
-            failures: dict[Stored, str] = {}
+            failures: dict[Stored, Failure] = {}
             for driver, count in counts.items():
                 failures |= await self._reserve({driver: count}, defective)
             return failures
@@ -254,7 +255,7 @@ class Writer:
 
     def _failed(
         self, drivers: Iterable[Stored], problem: Exception, defective: set[Stored]
-    ) -> dict[Stored, str]:
+    ) -> dict[Stored, Failure]:
         """What the posters of these drivers are told of an exception that is being handled; nothing yet where
         it is a defect.
         """
@@ -265,7 +266,9 @@ class Writer:
             self._tell_defect(driver, defective)
         return {}
 
-    async def _append(self, portions: Mapping[Stored, Portion], defective: set[Stored]) -> dict[Stored, str]:
+    async def _append(
+        self, portions: Mapping[Stored, Portion], defective: set[Stored]
+    ) -> dict[Stored, Failure]:
         """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
         blocks = [block for portion in portions.values() for block in portion.blocks]
         sequences = {
@@ -277,7 +280,7 @@ class Writer:
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
                 return self._failed(portions, problem, defective)
-            failures: dict[Stored, str] = {}
+            failures: dict[Stored, Failure] = {}
             for driver, portion in portions.items():
                 failures |= await self._append({driver: portion}, defective)
             return failures

@@ -12,6 +12,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.problems import DEFECT
+from omq.drivers.reasons import Failure
 from omq.drivers.writer import LATE
 from omq.model import Delivery, Persistence, Persistent, Sync
 from omq_storage.batches import Bodies
@@ -29,7 +30,7 @@ class Unencodable(Bodies):
         raise ValueError("A block of 1073741824 octets is too large; it must stay under 1073741824.")
 
 
-async def failure(confirmation: Confirmation) -> str | None:
+async def failure(confirmation: Confirmation) -> Failure | None:
     settled = trio.Event()
     confirmation.listen(settled.set)
     with trio.fail_after(20):

@@ -234,7 +234,7 @@ class Forwarder:
         except Torn as torn:
             why = str(torn)
         except StoreError as problem:
-            why = for_clients(problem)
+            why = for_clients(problem).text
         self._cut_off(topic, why)
         await trio.sleep_forever()
         raise AssertionError("the connection has ended")

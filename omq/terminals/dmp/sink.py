@@ -5,16 +5,17 @@ reading of its socket. When the client has closed its sending side everything is
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import trio
 
 from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Refused
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.leases import DmpEnd, Principal, Sink
+from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.sequences import Origin
 from omq.drivers.signal import Signal
 from omq.protocol.amqp.head import PLAIN_HEAD
@@ -35,7 +36,6 @@ class Problem:
     why: str
 
 
-TOPIC_DELETED = Problem(ResponseCode.NOT_FOUND, "the topic was deleted")
 STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
 TOO_SLOW = Problem(
     ResponseCode.NOT_ALLOWED, "an envelope took too long to complete while others wait for its memory"
@@ -50,14 +50,14 @@ class Posts:
         self._open = 0
         self._signal = Signal()
 
-    def settle(self, count: int, driver: Driver, confirmation: Confirmation) -> Problem | None:
+    def settle(self, count: int, confirmation: Confirmation) -> Problem | None:
         """A post is settled; the problem if it failed."""
         self._open -= 1
         self._signal.set()
         if confirmation.failure is None:
             self.stored += count
             return None
-        return TOPIC_DELETED if driver.deleted else _failed(confirmation.failure)
+        return problem_of(confirmation.failure)
 
     def begin(self) -> None:
         """A post is on its way."""
@@ -75,8 +75,19 @@ def _kept_beside(heads: list[bytes]) -> tuple[list[bytes], list[Origin | None]]:
     return [b"" if head == PLAIN_HEAD else head for head in heads], origins if any(origins) else []
 
 
-def _failed(why: str) -> Problem:
-    return Problem(ResponseCode.INTERNAL_ERROR, why)
+def problem_of(failure: Failure) -> Problem:
+    """What DMP says of a post that failed."""
+    match failure.reason:
+        case Reason.DELETED | Reason.NOT_FOUND:
+            return Problem(ResponseCode.NOT_FOUND, failure.text)
+        case Reason.FORBIDDEN | Reason.QUOTA:
+            return Problem(ResponseCode.NOT_ALLOWED, failure.text)
+        case Reason.INVALID | Reason.NO_REPLAY | Reason.DIFFERS:
+            return Problem(ResponseCode.INVALID, failure.text)
+        case Reason.NO_ROOM | Reason.STORE_FAILED | Reason.EARLIER | Reason.DEFECT:
+            return Problem(ResponseCode.INTERNAL_ERROR, failure.text)
+        case other:
+            assert_never(other)
 
 
 class SinkService:
@@ -186,19 +197,19 @@ class SinkService:
             return
         driver = await self._catalogue.find(self._topic.topic)
         if driver is None or driver.topic.id != self._topic.id:
-            self.fail(TOPIC_DELETED)
+            self.fail(problem_of(DELETED))
             return
         if batch.options:
             await self._look_for_takers(driver, batch.options)
         try:
             confirmation = await driver.post(batch.batch, *_kept_beside(batch.heads))
         except Refused as refused:
-            self.fail(TOPIC_DELETED if driver.deleted else _failed(str(refused)))
+            self.fail(problem_of(refused.failure))
             return
         self._posts.begin()
 
         def settle() -> None:
-            problem = self._posts.settle(count, driver, confirmation)
+            problem = self._posts.settle(count, confirmation)
             if problem is not None:
                 self.fail(problem)
 

@@ -10,11 +10,11 @@ from omq import model
 from omq.access.clients import Client
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Refused
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
 from omq.drivers.problems import for_clients
+from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.omq.fetches import Fetches, stored_topic
@@ -93,7 +93,7 @@ class Commands:
         limit = self._config.max_message_bytes
         try:
             if topic not in self._client.rights.publish:
-                raise Refused("this client may not publish to it")
+                raise Refused(Reason.FORBIDDEN, "this client may not publish to it")
             if batch.longest > limit:
                 await self._publish_those_within(topic, batch.bodies(), limit)
                 return
@@ -135,7 +135,7 @@ class Commands:
         check_rights(self._client.rights, command)
         match command:
             case types.Connect():
-                raise Refused("this connection is connected already")
+                raise Refused(Reason.INVALID, "this connection is connected already")
             case types.Publish(topic, body):
                 await self._publish(topic, Bodies([body]))
             case types.Subscribe(topic, replay):
@@ -178,7 +178,7 @@ class Commands:
         try:
             found = await driver.stored_blocks(first, count, MOST_BLOCKS)
         except StoreError as problem:
-            raise Refused(for_clients(problem)) from problem
+            raise Refused.of(for_clients(problem)) from problem
         return types.BlockList(
             tuple(model.BlockInfo(info.first, info.count, info.time, info.bytes) for info in found)
         )
@@ -192,7 +192,10 @@ class Commands:
         """Open a subscription or feed, with what gives its place back when it is over. Raises Refused."""
         places = self._client.subscriptions
         if not places.take():
-            raise Refused(f"this client has its {places.most} subscriptions, the most it is configured for")
+            raise Refused(
+                Reason.QUOTA,
+                f"this client has its {places.most} subscriptions, the most it is configured for",
+            )
         try:
             return open(places.give)
         except Refused:
@@ -209,12 +212,12 @@ class Commands:
 
     async def _request(self, topic: bytes, n: int) -> None:
         if n < 0:
-            raise Refused("credit cannot be negative")
+            raise Refused(Reason.INVALID, "credit cannot be negative")
         driver = await self._catalogue.find(topic)
         if driver is None:
-            raise Refused("there is no such topic")
+            raise Refused(Reason.NOT_FOUND, "there is no such topic")
         if driver.delivery is not model.Delivery.ROUND_ROBIN:
-            raise Refused("only a round-robin topic gives credit")
+            raise Refused(Reason.INVALID, "only a round-robin topic gives credit")
         self._subscriptions.request(driver.topic, min(n, self._config.max_credit))
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable
 import trio
 
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Gone, Refused
+from omq.drivers.channel import Gone
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.signal import Signal
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
@@ -35,10 +36,10 @@ def stored_topic(catalogue: Catalogue, name: bytes, first: int, count: int) -> D
     """The driver of a topic that can be read from its store. Raises Refused."""
     driver = catalogue.lookup(name)
     if driver is None:
-        raise Refused("there is no such topic")
+        raise Refused(Reason.NOT_FOUND, "there is no such topic")
     driver.check_replay(first)
     if count < 0:
-        raise Refused("count cannot be negative")
+        raise Refused(Reason.INVALID, "count cannot be negative")
     return driver
 
 
@@ -115,7 +116,7 @@ class Fetches:
                 except Refused as refused:
                     await self._send([_error(command, str(refused))])
                 except StoreError as problem:
-                    await self._send([_error(command, for_clients(problem))])
+                    await self._send([_error(command, for_clients(problem).text)])
                 self._commands.popleft()
                 self._wake()
 
@@ -139,7 +140,7 @@ class Fetches:
         self._held = self._piece
         found = await driver.replay(position, self._piece)
         if driver.deleted:
-            raise Refused("the topic was deleted")
+            raise Refused.of(DELETED)
         if isinstance(found, Gone):
             self._hold(0)
             last = min(found.last, until - 1)

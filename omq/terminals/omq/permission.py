@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from omq.access.rights import Rights
-from omq.drivers.channel import Refused
+from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 
 
@@ -41,4 +41,4 @@ def check_rights(rights: Rights, command: types.Command) -> None:
         case _:
             assert_never(command)
     if not allowed:
-        raise Refused(f"this client may not {what} it")
+        raise Refused(Reason.FORBIDDEN, f"this client may not {what} it")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import Failure
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.types import Confirmed, Error, Frame
@@ -155,6 +156,6 @@ class Replies:
         return encode(Error(sentence("Confirm", str(n).encode(), what)))
 
 
-def _not_stored(topic: bytes, count: int, failure: str) -> bytes:
-    what = failure if count == 1 else f"{count} messages: {failure}"
+def _not_stored(topic: bytes, count: int, failure: Failure) -> bytes:
+    what = failure.text if count == 1 else f"{count} messages: {failure}"
     return sentence("Publish", topic, what)

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from omq import model
-from omq.drivers.channel import Channel, End, Refused
+from omq.drivers.channel import Channel, End
 from omq.drivers.driver import Driver
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.stalled import Stalled
 from omq.protocol.omq import types
@@ -81,7 +82,7 @@ class Subscriptions:
     def check_free(self, topic: bytes) -> None:
         """Raises Refused when there is a subscription to this topic."""
         if topic in self._by_name:
-            raise Refused("this connection is subscribed already")
+            raise Refused(Reason.INVALID, "this connection is subscribed already")
 
     def open(self, driver: Driver, replay: model.Replay, place: Callable[[], None]) -> None:
         """Subscribe. Raises Refused; else `place` is called when the subscription is over."""
@@ -115,13 +116,13 @@ class Subscriptions:
     def _find(self, topic: bytes) -> Subscription:
         subscription = self._by_name.get(topic)
         if subscription is None:
-            raise Refused("this connection is not subscribed")
+            raise Refused(Reason.INVALID, "this connection is not subscribed")
         return subscription
 
     def _round_robin_channel(self, topic: bytes) -> RoundRobinChannel:
         channel = self._find(topic).channel
         if not isinstance(channel, RoundRobinChannel):
-            raise Refused("only messages of a round-robin topic are confirmed")
+            raise Refused(Reason.INVALID, "only messages of a round-robin topic are confirmed")
         return channel
 
     # -- for the writer ------------------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Why something is refused or fails: a reason for programs, and beside it a sentence for people.
+
+Every terminal maps the reasons to codes of its own: DMP to response codes, AMQP to reply codes.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why. The values say what it means for the one who asked."""
+
+    NOT_FOUND = "there is no such topic"
+    DELETED = "the topic was deleted meanwhile"
+    DIFFERS = "the topic exists with other types"
+    FORBIDDEN = "this client has no right to it"
+    QUOTA = "a configured number is reached"
+    INVALID = "the request makes no sense, or not now"
+    NO_REPLAY = "the topic cannot be replayed from there"
+    NO_ROOM = "the store has no room"
+    STORE_FAILED = "the store failed"
+    EARLIER = "something that was sent before failed"
+    DEFECT = "the server has a defect"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What did not work."""
+
+    reason: Reason
+    text: str
+    """One sentence for clients, without a full stop."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+DELETED = Failure(Reason.DELETED, "the topic was deleted")
+
+
+class Refused(Exception):
+    """A driver cannot do what was asked. The message is one sentence for the client."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.failure = Failure(reason, text)
+
+    @classmethod
+    def of(cls, failure: Failure) -> "Refused":
+        """The same as an exception."""
+        return cls(failure.reason, failure.text)
+
+    @property
+    def reason(self) -> Reason:
+        return self.failure.reason
