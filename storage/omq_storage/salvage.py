@@ -141,14 +141,19 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
     if not file.exists():
         found.problems = ["it is missing"]
         return found
-    found.problems = problems(path)
+    found.problems = problems(path, thorough=True)
     with Pages(file) as pages:
         seen: set[int] = set()
+        complete = False
         inside = bytearray(pages.count)  # 1 for each page of a large value that is whole
         if pages.metas:
+            root = pages.newest.main_root
+            if found.problems:
+                root = pages.root_of_tables(pages.newest)
+                complete = len(pages.metas) == 2 and pages.has_all_tables(pages.newest, root)
             trees = [
                 entry
-                for _, entries in pages.leaves(pages.metas[0].main_root, seen)
+                for _, entries in pages.leaves(root, seen)
                 for entry in entries
                 if entry.tree is not None
             ]
@@ -165,8 +170,10 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
                             inside[entry.outside.start : entry.outside.stop] = b"\1" * len(entry.outside)
                         else:
                             found.damaged += 1
-        free = pages.freed(pages.metas[0]) if pages.metas else set()
-        for number in range(2, pages.count) if found.problems else ():
+        free = pages.freed(pages.newest) if pages.metas else set()
+        # Where nothing is missing, what else can be found was deleted, or written over.
+        missing = bool(found.problems) and not complete
+        for number in range(2, pages.count) if missing else ():
             if number not in seen and number not in free and not inside[number]:
                 for entry in pages.remains(number):
                     _take(found, entry, number)

@@ -13,6 +13,7 @@ from pathlib import Path
 from lmdb import verify
 
 from omq_storage.errors import DamagedFile
+from omq_storage.metas import NO_PAGE, Meta
 from omq_storage.pages import Pages
 
 DATA = "data.mdb"
@@ -20,10 +21,14 @@ DATA = "data.mdb"
 ADVICE = '"omq store check" tells more, "omq store repair" saves what can be saved'
 
 
-def problems(path: Path) -> list[str]:
+_LEAK = "neither reachable nor in the freeDB -- a leak"
+
+
+def problems(path: Path, *, thorough: bool = False) -> list[str]:
     """What is wrong with the data file of the environment in this directory, a clause each; none is well.
 
-    OSError when the file cannot be read.
+    ``thorough``: also what matters only when something else is damaged later.  OSError when the file cannot
+    be read.
     """
     file = path / DATA
     if not file.stat().st_size:
@@ -35,14 +40,11 @@ def problems(path: Path) -> list[str]:
     except (struct.error, IndexError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         return [f"it cannot be verified ({error!r})"]
     # Pages that nothing uses and nothing will are a waste, and no danger.
-    found = [problem for problem in found if _LEAK not in problem]
-    return found or _further(file)
+    serious = [problem for problem in found if _LEAK not in problem]
+    return serious or _further(file, thorough and not found)
 
 
-_LEAK = "neither reachable nor in the freeDB -- a leak"
-
-
-def _further(file: Path) -> list[str]:
+def _further(file: Path, thorough: bool) -> list[str]:
     with Pages(file) as pages:
         if len(pages.metas) != 2:
             return ["its first two pages cannot be read"]
@@ -56,9 +58,39 @@ def _further(file: Path) -> list[str]:
         if beyond and not pages.freed(newest).issuperset(beyond):
             return [f"it ends after {pages.count} pages, and has {newest.last_page + 1}"]
         freed = pages.newest_freed(newest)
-        if freed is not None and freed != number:
-            return [f"it says that its newest transaction is {number}, but that was {freed}"]
-    return []
+        if freed != number and (freed is not None or (number > 1 and other.main_root != NO_PAGE)):
+            return [f"it says that its newest transaction is {number}, but that was {freed or 'another'}"]
+        return _of_metas(pages, newest, other, thorough)
+
+
+def _of_metas(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> list[str]:
+    """What the first two pages say that cannot be.  The state that the older one leads to is whole too, since
+    a commit writes over no page of the state before it.
+    """
+    found = []
+    for number, meta in enumerate(filter(None, pages.first_two)):
+        found += meta.faults(number)
+        if meta.page_size != pages.page_size:
+            found.append(f"page {number} says that pages have {meta.page_size} octets")
+        freed = pages.newest_freed(meta)
+        if freed is not None and freed != meta.transaction:
+            found.append(f"page {number} says that it is of transaction {meta.transaction}, not of {freed}")
+        for name, tree in (("free pages", meta.free), ("tables", meta.main)):
+            walk = pages.walk(tree.root)
+            if walk is None or walk.counts != tree.counts or walk.highest > meta.last_page:
+                found.append(f"what page {number} says of the {name} is not what is there")
+            elif name == "tables" and len(walk.trees) != walk.counts.entries:
+                found.append(f"what page {number} leads to are no tables")
+    if other.last_page > newest.last_page or other.map_size > newest.map_size:
+        found.append("it was larger once")  # neither ever becomes less
+    if thorough and not found and newest.transaction > 1:
+        if pages.highest(other) not in (None, other.last_page):
+            found.append(f"its older page says that page {other.last_page} was its last")
+        # Every commit changes a table, and so writes the root of the tables to another page.
+        freed_pages = pages.freed_by_commits(newest).get(newest.transaction, set())
+        if other.main_root not in (NO_PAGE, *freed_pages):
+            found.append("its older page does not lead to the state before the last commit")
+    return found
 
 
 def require_sound(path: Path) -> None:

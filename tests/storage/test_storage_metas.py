@@ -1,0 +1,114 @@
+"""The two pages that each data file begins with: what a bit that flips there does."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from storage_helpers import numbered
+from test_storage_repair import contents, problems, repaired
+
+from omq_storage import soundness
+from omq_storage.errors import DamagedFile
+from omq_storage.levels import Level
+from omq_storage.store import Store
+
+PAGE = 4096
+META = 152
+"""Octets of such a page that mean anything."""
+
+MAP_SIZE = range(32, 40)
+"""How large the map was. It is not used: whoever opens an environment says how large it may be."""
+
+FILES = ["catalogue", "strong", "weak", "async"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("metas") / "store"
+    for _ in range(
+        2
+    ):  # so that there are free pages, and the newest page is in turn the first and the second
+        with Store.open(path, map_size=1 << 28, boot_id="first") as store:
+            for topic, level in enumerate(Level):
+                environment = store.level(level)
+                first = environment.extent(topic).next or 1
+                if first == 1:
+                    store.catalogue.create(level.value.encode(), "news", level.value, True, reserved=1)
+                store.catalogue.reserve({topic: first + 300})
+                for at in range(first, first + 300, 10):
+                    environment.append([numbered(topic, at, 10, 5000 if at % 100 == 1 else 10)])
+                environment.trim(topic, first)
+    return path
+
+
+@contextmanager
+def flipped(file: Path, page: int, octet: int, bit: int) -> Iterator[None]:
+    at = page * PAGE + octet
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        before = opened.read(1)
+        opened.seek(at)
+        opened.write(bytes([before[0] ^ 1 << bit]))
+    yield
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        opened.write(before)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("page", [0, 1])
+def test_every_bit_is_seen(whole: Path, name: str, page: int) -> None:
+    assert soundness.problems(whole / name, thorough=True) == []
+    unseen = []
+    for octet in range(META):
+        for bit in range(8):
+            with flipped(whole / name / "data.mdb", page, octet, bit):
+                if octet not in MAP_SIZE and not soundness.problems(whole / name, thorough=True):
+                    unseen.append((octet, bit))
+    assert unseen == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_bit_of_the_newest_page_is_passed_over_at_a_start(whole: Path, name: str) -> None:
+    content = (whole / name / "data.mdb").read_bytes()
+    numbers = [int.from_bytes(content[at : at + 8], "little") for at in (144, PAGE + 144)]
+    page = numbers.index(max(numbers))
+    for octet in set(range(META)) - {*MAP_SIZE}:
+        for bit in range(8):
+            with flipped(whole / name / "data.mdb", page, octet, bit), pytest.raises(DamagedFile):
+                soundness.require_sound(whole / name)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("page", [0, 1])
+def test_a_repair_mends_it_and_costs_no_message(whole: Path, tmp_path: Path, name: str, page: int) -> None:
+    everything = contents(shutil.copytree(whole, tmp_path / "whole"))
+    for octet in [0, 10, *range(16, 32, 5), *range(41, META, 7), 44, 92, 93, 128, 144, 145]:
+        for bit in (2, 1) if octet in (92, 93, 144) else (octet % 8,):
+            store = shutil.copytree(whole, tmp_path / "store")
+            with flipped(store / name / "data.mdb", page, octet, bit):
+                assert problems(store)
+                sentences = repaired(store)
+                assert any(f"{name}/data.mdb is damaged" in sentence for sentence in sentences)
+                assert problems(store) == []
+                assert contents(store) == everything, (octet, bit)
+                # What is flipped back is the new file, which nobody looks at any more.
+            shutil.rmtree(store)
+
+
+@pytest.mark.parametrize("page", [0, 1])
+def test_what_is_not_used_does_no_harm(whole: Path, tmp_path: Path, page: int) -> None:
+    everything = contents(shutil.copytree(whole, tmp_path / "whole"))
+    for octet in MAP_SIZE:
+        store = shutil.copytree(whole, tmp_path / "store")
+        for name in FILES:
+            with (store / name / "data.mdb").open("r+b") as opened:
+                opened.seek(page * PAGE + octet)
+                (before,) = opened.read(1)
+                opened.seek(page * PAGE + octet)
+                opened.write(bytes([before ^ 0x40]))
+        repaired(store)
+        assert contents(store) == everything
+        shutil.rmtree(store)
