@@ -1,7 +1,9 @@
 """Attempts to connect queue up by network, also while the server tidies up, and leave nothing behind."""
 
 import gc
+import hashlib
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -11,6 +13,33 @@ from omq.config import ClientConfig
 
 CHEAP = SecretHash(1, 1, 1, bytes(16), bytes(32))
 """No secret fits it, and that is known at once."""
+
+
+def cheap_hash(secret: bytes) -> str:
+    """A hash that is made and checked at once, as it stands in a configuration."""
+    salt = bytes(16)
+    key = hashlib.scrypt(secret, salt=salt, n=2, r=1, p=1, maxmem=1 << 20, dklen=32)
+    return str(SecretHash(1, 1, 1, salt, key))
+
+
+@pytest.mark.parametrize(
+    ("secret", "id", "is_known"),
+    [
+        (b"", b"alice:", True),
+        (b"", b"alice", False),
+        (b"", b"", False),
+        (b":", b"alice::", True),
+        (b"x" * 1018, b"alice:" + b"x" * 1018, True),
+        (b"x" * 1019, b"alice:" + b"x" * 1019, False),
+        (b"x" * 1024, b"alice:" + b"x" * 1024, False),
+        (b"x" * 1024, b"alice:" + b"x" * 3000, False),
+    ],
+)
+async def test_which_ids_prove_who_somebody_is(secret: bytes, id: bytes, is_known: bool) -> None:
+    """A name, a colon and its secret, of at most 1,024 octets together; the same the second time."""
+    clients = Clients([ClientConfig(name="alice", secret=cheap_hash(secret))])
+    for host in ("192.0.2.1", "192.0.2.2"):
+        assert (await clients.identify(id, host, "peer") is not None) is is_known
 
 
 async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: MockClock) -> None:
