@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import trio
+from certificates import Authority
 from client_helpers import OpenServer, connect_to
 from relays import Relay, relayed
 
+from omq.blocking.credentials import Credentials
 from omq.blocking.errors import Unreachable
 from omq.blocking.network import ConnectionLost
 from omq.blocking.remote import Patience, parse_servers
@@ -22,12 +25,14 @@ SILENCE = 1.0
 PATIENCE = Patience(retries=0, seconds=0, silence=SILENCE)
 MIB = 1 << 20
 
+SETTINGS = {"ping_seconds": 0.4, "memory_bytes": 4 * MIB, "max_message_bytes": MIB}
+
 T = TypeVar("T")
 
 
 @pytest.fixture
 async def server(open_omq: OpenServer) -> AsyncIterator[Server]:
-    async with open_omq(ping_seconds=0.4, memory_bytes=4 * MIB, max_message_bytes=MIB) as running:
+    async with open_omq(**SETTINGS) as running:
         yield running
 
 
@@ -104,6 +109,36 @@ async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
             begun = time.monotonic()
             await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
             assert time.monotonic() - begun >= 2 * SILENCE
+
+
+async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    shown = authority.issue("127.0.0.1")
+    settings = {"tls_cert": str(shown.cert), "tls_key": str(shown.key), **SETTINGS}
+    bodies = [b"x" * 16000] * 300
+    async with (
+        open_omq(**settings) as server,
+        relayed(server.port) as relay,
+        connect_to(server) as other,
+        trio.open_nursery() as nursery,
+    ):
+        await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
+
+        async def take_late() -> None:
+            await trio.sleep(2 * SILENCE)
+            async with other.subscribe("jobs") as subscription:
+                for _ in bodies:
+                    await anext(subscription)
+
+        nursery.start_soon(take_late)
+        addresses = parse_servers(relay.url.replace("omq://", "omqs://"))
+        with Blocking(addresses, PATIENCE, Credentials(ca=str(authority.file))) as client:
+            await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
+            sink = await in_thread(lambda: Sink(client, b"t"))
+            await in_thread(lambda: sink.send(for_sink([b"1"])))
+            relay.swallow()
+            with sink:
+                await is_lost_in_time(lambda: sink.finish(1), ConnectionLost)
 
 
 async def test_pings_are_answered_beside_a_sink(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
