@@ -7,6 +7,7 @@ from omq.access.hashes import SecretHash, hash_of, read_hash
 
 def test_a_hash_fits_its_secret_only() -> None:
     kept = hash_of(b"sesame")
+    assert str(kept).startswith("$scrypt$ln=14,r=8,p=1$")
     assert read_hash(str(kept)) == kept
     assert kept.fits(b"sesame")
     assert not any(map(kept.fits, (b"", b"sesam", b"sesame ", b"Sesame", b"sesame\0x")))
