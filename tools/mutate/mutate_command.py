@@ -1,6 +1,7 @@
 """The command line, the workers, and the report."""
 
 import argparse
+import signal
 import sys
 import tempfile
 import tomllib
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
     options = parser.parse_args(arguments)
     equivalents = _equivalents(EQUIVALENT)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the tests are ended too
     try:
         survivors = [_try_area(name, area, options, equivalents) for name, area in _chosen(options)]
     except CannotRun as error:
@@ -133,32 +135,37 @@ def _outcomes(
     if not mutants:
         return
     with tempfile.TemporaryDirectory(prefix="omq-mutate-") as made, ThreadPoolExecutor() as threads:
-        copies: SimpleQueue[Copy] = SimpleQueue()
-        for number in range(options.workers):
-            copies.put(Copy(options.root, Path(made) / str(number)))
-        limits = _limits(area, mutants, copies)
+        copies = [Copy(options.root, Path(made) / str(number)) for number in range(options.workers)]
+        free: SimpleQueue[Copy] = SimpleQueue()
+        for copy in copies:
+            free.put(copy)
 
         def try_one(mutant: Mutant) -> tuple[Mutant, Trial]:
             plain = area.is_twin(mutant.module)
-            copy = copies.get()  # waits until a worker is free
+            copy = free.get()  # waits until a worker is free
             try:
                 return mutant, copy.try_mutant(mutant, area.tests_of(mutant.module), plain, limits[plain])
             finally:
-                copies.put(copy)
+                free.put(copy)
 
-        for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
-            yield done.result()
+        try:
+            limits = _limits(area, mutants, copies[0])
+            for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
+                yield done.result()
+        finally:
+            # Also when it is interrupted: nothing more begins, and what runs is ended.
+            threads.shutdown(wait=False, cancel_futures=True)
+            for copy in copies:
+                copy.end()
 
 
-def _limits(area: Area, mutants: list[Mutant], copies: SimpleQueue[Copy]) -> dict[bool, float]:
+def _limits(area: Area, mutants: list[Mutant], copy: Copy) -> dict[bool, float]:
     """How many seconds the tests may take, without and with the plain codec. Raises CannotRun."""
     limits = {}
-    copy = copies.get()
     for plain in {area.is_twin(mutant.module) for mutant in mutants}:
         tests = [area.tests_of(mutant.module) for mutant in mutants if area.is_twin(mutant.module) is plain]
         trial = copy.run(tuple(dict.fromkeys(chain(*tests))), plain, None)
         if trial.outcome is not Outcome.SURVIVED:
             raise CannotRun(f"a test fails without a mutant:\n{trial.output}")
         limits[plain] = LIMIT_FACTOR * trial.seconds + LIMIT_SECONDS
-    copies.put(copy)
     return limits

@@ -55,6 +55,7 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
+        self._running: subprocess.Popen[bytes] | None = None
         shutil.copytree(root, folder, ignore=LEFT_OUT, symlinks=True)
 
     def run(self, tests: Sequence[str], plain: bool, seconds: float | None) -> Trial:
@@ -76,7 +77,7 @@ class Copy:
         began = time.monotonic()
         # A file and not a pipe: what a test started and left behind would keep a pipe open.
         with tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen(
+            self._running = process = subprocess.Popen(
                 command,
                 cwd=self.folder,
                 env=environment,
@@ -97,6 +98,11 @@ class Copy:
         if status in (WRONG_USAGE, NO_TESTS) and "ImportError while loading conftest" not in output:
             raise CannotRun(f"pytest ended with {status}:\n{output}")
         return Trial(Outcome.KILLED if status else Outcome.SURVIVED, took, output)
+
+    def end(self) -> None:
+        """End the tests that run in it, if any do: whoever waits for them hears that they failed."""
+        if self._running is not None and self._running.poll() is None:
+            os.killpg(self._running.pid, signal.SIGKILL)
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[str], plain: bool, seconds: float) -> Trial:
         """The same with the mutant in the place of the module."""
