@@ -24,6 +24,7 @@ from .conversation import (
     serving_process,
     tidied,
 )
+from .dmp_conversation import envelopes, sink, stored
 
 EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 KEPT = pytest.mark.parametrize(
@@ -550,3 +551,23 @@ async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) 
             assert len((await worker_of_t.message()).body) == 700_000
             assert (await worker_of_t.message()).body == b"z"
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("ends", ["the worker leaves", "the server stops"])
+async def test_large_messages_that_a_worker_did_not_take_go_to_others(store: Path, ends: str) -> None:
+    """What was dealt to it stays in the store until it is sent. It reads nothing, so most never is."""
+    bodies = [b"%d" % number * (3 * MIB // 2) for number in range(5)]
+    async with serving(store) as host:
+        connection = await sink(host, await declared(host, b"(Persistent Weak)"))
+        await connection.send(envelopes(bodies))
+        assert await stored(connection) == 5
+    async with serving(store) as host:
+        slow = await worker(host, 5, receive_octets=4096)
+        await slow.stream.receive_some(1)
+        if ends == "the worker leaves":
+            slow.close()
+            eager = await worker(host, 5)
+            assert sorted(await eager.ids(5)) == [1, 2, 3, 4, 5]
+    async with serving(store) as host:
+        eager = await worker(host, 5)
+        assert sorted(await eager.ids(5)) == [1, 2, 3, 4, 5]

@@ -127,6 +127,11 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                 yield _span(annotation)
             case ast.AnnAssign(annotation=annotation):
                 yield _span(annotation)
+            case ast.arguments(vararg=None, kwonlyargs=[first, *_]):
+                # The bare star before it, which makes it an argument that must be named.
+                (line, column), _ = _span(first)
+                before = [*node.posonlyargs, *node.args]
+                yield _span(before[-1])[1] if before else (0, 0), (line, column)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if node.returns is not None:
                     yield _span(node.returns)
