@@ -1,6 +1,7 @@
 """What a client makes of a server or a network that is gone without a word."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -8,6 +9,9 @@ from client_helpers import connect_to
 from relays import Relay, relayed
 from trio.testing import MockClock
 
+from omq.blocking.remote import Patience, parse_servers
+from omq.blocking.remote import Server as Blocking
+from omq.blocking.sinks import Sink
 from omq.client import ConnectionLost, FromBeginning, connect
 from omq.server import Server
 
@@ -202,3 +206,23 @@ async def test_a_fetch_is_given_up_after_as_long(
         reading = Attempt(the_rest)
         nursery.start_soon(reading.run)
         await reading.is_lost_in_time(clock)
+
+
+def idle_timers(port: int) -> list[str]:
+    """The timer of each connection that this machine has to a port, as the kernel shows it: 02 for keepalive,
+    00 for none.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [row[5].partition(":")[0] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
+
+
+async def test_the_kernel_looks_after_every_connection(server: Server) -> None:
+    addresses = parse_servers(f"127.0.0.1:{server.port}")
+    async with connect_to(server) as client, client.sink("t"), client.feed("t"), client.fetch("t"):
+        with Blocking(addresses, Patience()) as blocking:
+            await trio.to_thread.run_sync(blocking.topics)
+            with await trio.to_thread.run_sync(Sink, blocking, b"t"):
+                # Until what was sent last is acknowledged, there is another timer.
+                while (timers := idle_timers(server.port)) != ["02"] * 6:
+                    assert len(timers) == 6
+                    await trio.sleep(0.01)
