@@ -121,3 +121,14 @@ async def test_no_id_gets_a_second_meaning(store: Path, interrupt: Callable[[Pat
         assert isinstance(found, Message)
         assert found.body == b"after"
         assert found.id > 10
+
+
+async def test_what_a_start_found_after_a_kill_survives_a_restart_of_the_machine(store: Path) -> None:
+    """The checkpoints of the first server were a minute away; the second one takes one before it listens."""
+    cut = await cut_off(store)
+    async with serving_process(cut, SETTINGS) as host:
+        await host.kill()
+    async with serving_process(cut, SETTINGS, boot_id="another-boot") as host:
+        for topic in (b"t", b"other"):
+            kept = await replayed(host, topic)
+            assert [frame.body for frame in kept if isinstance(frame, Message)] == numbered(1, 10)

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = ROOT / "tools" / "torture.py"
 DOCUMENT = ROOT / "docs" / "RELIABILITY.md"
-ALL = ("kills", "images", "order", "rooms", "flips")
+ALL = ("kills", "starts", "images", "order", "rooms", "flips")
 
 MEMORY = Path("/dev/shm")
 
@@ -24,6 +24,7 @@ COMPILED = pytest.mark.skipif(shutil.which("cc") is None, reason="the recorder n
     ("torture", "count"),
     [
         ("kills", 10),
+        ("starts", 16),
         pytest.param("images", 100, marks=COMPILED),
         pytest.param("order", 300, marks=COMPILED),
         ("rooms", 1),

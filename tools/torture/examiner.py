@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from load import bare
 
 from omq.client import Client, FromBeginning, FromCurrent, Gap, OmqError, Replay, connect
 from omq.config import Config
-from omq.drivers.channel import Refused
+from omq.drivers.reasons import Refused
 from omq.drivers.words import OurWords
 from omq.server import open_server
 from omq_storage.errors import StoreError
@@ -65,7 +66,9 @@ Finding = Served | RefusedToStart | Broken
 class Examiner:
     """The process that examines. Leaving the block ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: what the process has besides the environment of this one."""
+        self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Examiner":
@@ -98,6 +101,7 @@ class Examiner:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                env=self._environment,
             )
         process = self._process
         assert process.stdin is not None

@@ -18,6 +18,7 @@ from order import order
 from recording import NoCompiler
 from room import room
 from soak import JUDGED_SECONDS, soak
+from starts import starts
 from tally import Outcome
 from tqdm import tqdm
 
@@ -25,6 +26,7 @@ Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[Out
 
 TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
+    "starts": (starts, 160, "starts that are interrupted, and files that are not where they were"),
     "images": (cuts, 1000, "disks as a power failure may leave them"),
     "order": (order, 3000, "Strong messages, each on the disk before anybody hears of it"),
     "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),

@@ -1,15 +1,21 @@
 """The command omq-server in a process of its own, that can be killed at any moment."""
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import trio
 
 READY = b"omq-server listening on "
 STARTS_WITHIN = 30.0
+
+
+def _limit_descriptors(count: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 
 
 class DidNotStart(Exception):
@@ -19,7 +25,15 @@ class DidNotStart(Exception):
 class Server:
     """`start` it, then `ready` tells the port."""
 
-    def __init__(self, store: Path, configuration: str, boot_id: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: Path,
+        configuration: str,
+        boot_id: str,
+        environment: Mapping[str, str],
+        descriptors: int | None = None,
+    ) -> None:
+        """`descriptors`: how many it may have open; None for as many as the operating system allows."""
         self._log = store.with_name(store.name + ".log")
         settings = store.with_name(store.name + ".toml")
         settings.write_text(configuration)
@@ -30,6 +44,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **environment, "OMQ_BOOT_ID": boot_id},
+                preexec_fn=None if descriptors is None else partial(_limit_descriptors, descriptors),
             )
 
     async def ready(self) -> int:
