@@ -555,15 +555,21 @@ async def test_a_topic_that_nobody_works_at_leaves_room_for_others(store: Path) 
 
 @pytest.mark.parametrize("ends", ["the worker leaves", "the server stops"])
 async def test_large_messages_that_a_worker_did_not_take_go_to_others(store: Path, ends: str) -> None:
-    """What was dealt to it stays in the store until it is sent. It reads nothing, so most never is."""
-    bodies = [b"%d" % number * (3 * MIB // 2) for number in range(5)]
+    """What was dealt to it stays in the store until it is sent. Messages of another topic fill its socket."""
     async with serving(store) as host:
-        connection = await sink(host, await declared(host, b"(Persistent Weak)"))
-        await connection.send(envelopes(bodies))
+        client = await declared(host, b"(Persistent Weak)")
+        connection = await sink(host, client)
+        await connection.send(envelopes([b"%d" % number * (3 * MIB // 2) for number in range(5)]))
         assert await stored(connection) == 5
+        await client.send(publish(b"other", [b"x" * (MIB // 2)] * 20))
+        await client.confirm()
     async with serving(store) as host:
-        slow = await worker(host, 5, receive_octets=4096)
+        client, slow = await host.connect(), await host.connect(receive_octets=4096)
+        await slow.say(b"(Subscribe other From_beginning)")
         await slow.stream.receive_some(1)
+        await slow.say(b"(Request t 5)", b"(Subscribe t From_current)")
+        while not (await client.topics())[b"t"].subscribers:
+            pass
         if ends == "the worker leaves":
             slow.close()
             eager = await worker(host, 5)

@@ -1,0 +1,35 @@
+"""Part of a block that a subscriber is sent: its octets, and how many messages are in the first of them."""
+
+import pytest
+
+from omq.drivers.channel import Cut
+from omq_storage.blocks import encode
+
+BLOCK = encode(7, 10, [b"x" * size for size in (0, 5, 1, 30, 2, 2, 9)], 0)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        range(10, 17),
+        range(12, 17),
+        range(16, 17),
+        range(10, 13),
+        range(11, 12),
+        range(10, 17, 2),
+        range(11, 17, 2),
+        range(11, 17, 3),
+        range(10, 16, 5),
+        range(12, 17, 9),
+    ],
+)
+def test_the_frames_of_a_cut_and_what_has_left_of_them(ids: range) -> None:
+    cut = Cut(BLOCK, ids)
+    frames = [bytes(BLOCK.frame(message)) for message in ids]
+    assert bytes(cut.frames()) == b"".join(frames)
+    for octets in range(sum(map(len, frames)) + 1):
+        count, left = 0, octets
+        while count < len(frames) and left >= len(frames[count]):
+            left -= len(frames[count])
+            count += 1
+        assert cut.sent(octets) == (count, left)
