@@ -92,8 +92,11 @@ async def keep_positions(catalogue: Catalogue, level: Level) -> None:
     """
     writer = catalogue.writers[level]
 
-    what = f"{level.value}: positions are not saved"
-    await repeat(log, what, POSITION_SECONDS, partial(save_positions, writer))
+    async def save() -> None:
+        await writer.wait_for_moved()
+        await save_positions(writer)
+
+    await repeat(log, f"{level.value}: positions are not saved", POSITION_SECONDS, save)
 
 
 async def save_positions(writer: Writer) -> None:
@@ -101,9 +104,8 @@ async def save_positions(writer: Writer) -> None:
 
     Raises StoreError; what was not stored is the next time's to store.
     """
-    moved, writer.moved = writer.moved, set()
     changed: dict[RoundRobinDriver, Position] = {}
-    for driver in moved:
+    for driver in writer.take_moved():
         if isinstance(driver, RoundRobinDriver) and not driver.deleted:
             position = driver.position()
             if position != driver.saved_position:
@@ -114,7 +116,8 @@ async def save_positions(writer: Writer) -> None:
     try:
         await writer.call(partial(writer.environment.set_positions, positions))
     except BaseException:
-        writer.moved.update(changed)  # so that it is tried again, though nothing may move meanwhile
+        for driver in changed:
+            writer.moved(driver)  # so that it is tried again, though nothing may move meanwhile
         raise
     for driver, position in changed.items():
         driver.saved_position = position

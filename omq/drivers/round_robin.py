@@ -307,7 +307,7 @@ class RoundRobinDriver(Driver):
     def _note_move(self) -> None:
         """The position may have changed: housekeeping is to save it."""
         if self.writer is not None:
-            self.writer.moved.add(self)
+            self.writer.moved(self)
 
     def _kept(self) -> tuple[int, int, int, int]:
         last = self.next_id - 1

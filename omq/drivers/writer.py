@@ -100,8 +100,8 @@ class Writer:
         """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
         self.was_full = False
         """Whether a commit found no room since housekeeping last looked."""
-        self.moved: set[Stored] = set()
-        """Drivers whose position may have changed since it was last saved."""
+        self._moved: set[Stored] = set()
+        self._has_moved = Signal()
         self._budget = budget
         self._ids = ids
         self._complaints = Complaints(log, "cannot store")
@@ -118,6 +118,21 @@ class Writer:
         if self._idle.is_set():
             self._idle = trio.Event()
         self._signal.set()
+
+    def moved(self, driver: Stored) -> None:
+        """The position of a driver may have changed since it was last saved."""
+        self._moved.add(driver)
+        self._has_moved.set()
+
+    async def wait_for_moved(self) -> None:
+        """Wait until a position may have changed: nothing is looked at, and nobody woken, while none has."""
+        while not self._moved:
+            await self._has_moved.wait()
+
+    def take_moved(self) -> set[Stored]:
+        """The drivers whose positions may have changed, each given once for its changes until now."""
+        moved, self._moved = self._moved, set()
+        return moved
 
     async def drain(self) -> None:
         """Wait until everything submitted is settled."""
