@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutate_areas import AREAS, Area
 
 MUTATE = Path(__file__).resolve().parents[2] / "tools" / "mutate.py"
 
-pytestmark = pytest.mark.skipif(
+ROOT = MUTATE.parents[1]
+
+needs_cosmic_ray = pytest.mark.skipif(
     importlib.util.find_spec("cosmic_ray") is None,
     reason="cosmic-ray is not installed: pip install -e '.[mutate]'",
 )
@@ -66,6 +69,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@needs_cosmic_ray
 def test_what_a_test_sees_is_killed_and_what_none_sees_is_reported(project: Path) -> None:
     done = mutate(project, "--sample", "0", "--seed", "3")
     assert done.returncode == 1, done.stderr
@@ -80,6 +84,7 @@ def test_what_a_test_sees_is_killed_and_what_none_sees_is_reported(project: Path
     assert (project / "sample.py").read_text() == MODULE
 
 
+@needs_cosmic_ray
 def test_a_sample_is_the_same_for_the_same_seed(project: Path) -> None:
     def listed(*options: str) -> list[str]:
         done = mutate(project, "--list", *options)
@@ -93,8 +98,19 @@ def test_a_sample_is_the_same_for_the_same_seed(project: Path) -> None:
     assert not {"sample.py:8", "sample.py:9"} & set(every)
 
 
+@needs_cosmic_ray
 def test_tests_that_fail_without_a_mutant_prove_nothing(project: Path) -> None:
     (project / "test_sample.py").write_text(TEST + "\n\ndef test_wrong() -> None:\n    assert False\n")
     done = mutate(project)
     assert done.returncode == 2
     assert "a test fails without a mutant" in done.stderr
+
+
+@pytest.mark.parametrize("area", AREAS.values(), ids=AREAS.keys())
+def test_what_the_areas_name_is_there(area: Area) -> None:
+    modules = area.modules(ROOT)
+    assert len(modules) >= 5
+    named = {f"{area.folder}/{name}" for name in (*area.nearest, *area.twins)}
+    assert named - set(modules) == set()
+    tests = {test for module in modules for test in area.tests_of(module)}
+    assert [test for test in tests if not (ROOT / test).exists()] == []

@@ -35,6 +35,11 @@ class Equivalent:
     """None for every change of these lines."""
     reason: str
 
+    def is_there(self, root: Path) -> bool:
+        """Whether the line is still there that it is about."""
+        path = root / self.module
+        return path.exists() and self.before in map(str.strip, path.read_text().splitlines())
+
     def fits(self, mutant: Mutant) -> bool:
         before, after = mutant.changed
         return (self.module, self.before) == (mutant.module, before) and self.after in (None, after)
@@ -76,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
     options = parser.parse_args(arguments)
     equivalents = _equivalents(EQUIVALENT)
+    for one in equivalents:
+        if not one.is_there(ROOT):
+            print(f"{EQUIVALENT.name}: {one.module} has no such line any more: {one.before}", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the tests are ended too
     try:
         survivors = [_try_area(name, area, options, equivalents) for name, area in _chosen(options)]
