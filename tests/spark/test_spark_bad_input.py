@@ -19,6 +19,7 @@ from worker_functions import Restricted, killing
 
 from omq.spark import OmqDataSource
 from omq.spark.session import JavaMissing, check_java
+from omq_storage.store import FORMAT
 
 BOTH = pytest.mark.parametrize("way", ["server", "store"])
 
@@ -161,9 +162,9 @@ def test_what_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_store_of_a_newer_version(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", prices=Topic([5]))
-    (store / "format").write_text('{"format": 2}')
+    (store / "format").write_text(f'{{"format": {FORMAT + 1}}}')
     text = refusal(spark, path=str(store), subscribe="prices")
-    assert "has format 2, made by a later version; this one knows 1" in text
+    assert f"has format {FORMAT + 1}, made by a later version; this one knows {FORMAT}" in text
 
 
 def test_a_store_that_a_power_failure_left(spark: SparkSession, tmp_path: Path) -> None:
