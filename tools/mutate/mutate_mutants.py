@@ -157,7 +157,7 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                 pass
 
 
-def _span(node: ast.expr | ast.stmt | ast.keyword) -> tuple[Position, Position]:
+def _span(node: ast.expr | ast.stmt | ast.arg | ast.keyword) -> tuple[Position, Position]:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
