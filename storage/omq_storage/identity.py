@@ -10,7 +10,7 @@ lets the catalogue accept the new generation besides the old one, then writes it
 lets the catalogue accept the new one only.  It can be interrupted anywhere.
 """
 
-import secrets
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +58,7 @@ class Lineage:
     @classmethod
     def new(cls) -> Self:
         """That of a store that begins."""
-        return cls(secrets.token_hex(16), since=1, generation=1)
+        return cls(os.urandom(16).hex(), since=1, generation=1)
 
     def opening(self, lost: Collection[Level]) -> "Lineage":
         """That of a start that goes on: besides what was accepted, the next generation is."""
