@@ -11,6 +11,7 @@ from omq.drivers.entrance import Entrances
 from omq.drivers.sequences import RecentSequences
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
+from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unfinished import Unfinished
 
 SEQUENCES_KEPT = 1 << 15
@@ -21,9 +22,9 @@ class Memory:
     """The shares of `limit` octets. One message larger than a share may hold all of it."""
 
     def __init__(self, limit: int) -> None:
-        self.tails = TailMemory(limit // 4)
+        self.tails = TailMemory(7 * limit // 32)
         """Recent blocks, for subscribers that are a little behind."""
-        self.tail_octets = limit // 4
+        self.tail_octets = 7 * limit // 32
         """The most that one topic keeps of them."""
         self.waiting = Budget(3 * limit // 16)
         """Messages of transient round-robin topics that are not done."""
@@ -41,6 +42,8 @@ class Memory:
         """What was read from a store for Fetch commands, and is not sent yet."""
         self.stalled = Stalled(limit // 16)
         """What is held for clients that stopped reading in the middle of a message."""
+        self.unconfirmed = Unconfirmed(limit // 32)
+        """Which messages of round-robin topics are not confirmed."""
         self.unfinished = Unfinished(limit // 8)
         """Long lines and envelopes that are not complete yet."""
         self.sequences = RecentSequences(SEQUENCES_KEPT)

@@ -5,7 +5,6 @@ the socket, for one with credit when it is confirmed with Received. What is outs
 goes is dealt to another. The topic's position is the next id to deal and the ids below it that are not done.
 """
 
-import heapq
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -27,6 +26,7 @@ from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.runs import Returned, Run
 
 RETRY_SECONDS = 1.0
 """How long the dealer waits when the store cannot be read, before it tries again."""
@@ -54,8 +54,9 @@ class RoundRobinDriver(Driver):
         """Up to which id housekeeping has deleted what is done."""
         self._note_move()
         self._cursor = min(position.cursor, self.next_id)
-        self._returned = [message for message in position.undone if message < self._cursor]
-        heapq.heapify(self._returned)
+        self._returned = Returned()
+        self._counted = 0  # octets of the share for ids that they hold
+        self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
         self._finishing: set[RoundRobinChannel] = set()
@@ -76,7 +77,8 @@ class RoundRobinDriver(Driver):
                 raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
             case FromCurrent():
                 pieces = partial(Pieces, self) if self.is_persistent else None
-                channel = RoundRobinChannel(self, subscriber, pieces)
+                share = self.resources.memory.unconfirmed
+                channel = RoundRobinChannel(self, subscriber, share, pieces)
             case _:
                 assert_never(replay)
         self._channels.append(channel)
@@ -99,20 +101,29 @@ class RoundRobinDriver(Driver):
             self._channels.remove(channel)
             self._finishing.add(channel)
 
-    def closed(self, channel: RoundRobinChannel, outstanding: Iterable[int]) -> None:
+    def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
         """A channel ended: what it had not done is dealt to others."""
         if channel in self._channels:
             self._channels.remove(channel)
         self._finishing.discard(channel)
         self.returned(outstanding)
 
-    def returned(self, messages: Iterable[int]) -> None:
+    def returned(self, messages: Iterable[Run]) -> None:
         """These are to be dealt anew."""
         self._note_move()
         if not self.deleted:
-            for message in messages:
-                heapq.heappush(self._returned, message)
+            self._return(messages)
         self._signal.set()
+
+    def _return(self, messages: Iterable[Run]) -> None:
+        self._returned.add(messages)
+        self._count()
+
+    def _count(self) -> None:
+        """Count in the share what the ids hold that are to be dealt anew."""
+        more = self._returned.octets - self._counted
+        self._counted += more
+        self.resources.memory.unconfirmed.change(more)
 
     def can_take(self) -> None:
         """A subscriber has room again, or has done something."""
@@ -187,12 +198,13 @@ class RoundRobinDriver(Driver):
             while self._is_undealt() and self.has_taker():
                 try:
                     if self._returned:
-                        await self._deal_returned(self._returned[0])
+                        await self._deal_returned(self._returned.lowest)
                     else:
                         await self._deal_next()
                 except StoreError:
                     await trio.sleep(RETRY_SECONDS)
                 await trio.lowlevel.checkpoint()
+            self.resources.memory.unconfirmed.call_when_free(self._signal)
 
     def _able(self) -> list[RoundRobinChannel]:
         return [channel for channel in self._channels if channel.room(1)]
@@ -206,9 +218,10 @@ class RoundRobinDriver(Driver):
             damage = f"the store is damaged there ({damaged.why})"
             self._report(Gone(message, message, damage))
         able = self._able()
-        if not able or not self._returned or self._returned[0] != message:
+        if not able or not self._returned or self._returned.lowest != message:
             return  # things changed during the read: look again
-        heapq.heappop(self._returned)
+        self._returned.pop()
+        self._count()
         self._note_move()
         if damage is None and (block is None or block.first > message):
             self._report(Gone(message, message, "it is no longer kept"))
@@ -299,9 +312,9 @@ class RoundRobinDriver(Driver):
 
     def position(self) -> Position:
         """What is done and what is not: written to the store now and then."""
-        undone = set(self._returned)
+        undone = [*self._returned.runs()]
         for channel in (*self._channels, *self._finishing):
-            undone.update(channel.outstanding())
+            undone += channel.outstanding()
         return Position(self._cursor, tuple(sorted(undone)))
 
     def _note_move(self) -> None:
@@ -326,5 +339,7 @@ class RoundRobinDriver(Driver):
     def end(self) -> None:
         super().end()
         self._returned.clear()
+        self._count()
+        self.resources.memory.unconfirmed.forget(self._signal)
         self._entrance.close()
         self._free(self._holdings.clear())

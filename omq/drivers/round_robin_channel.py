@@ -1,7 +1,7 @@
 """One subscriber of a round-robin topic: what was dealt to it, and what of that is not done."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,9 @@ from omq.drivers.channel import (
 )
 from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.unconfirmed import Unconfirmed
 from omq_storage.blocks import Block
+from omq_storage.runs import Ids, Run
 
 OUTBOX_OCTETS = 256 << 10
 """How much waits to be written to one subscriber: it has room while less does."""
@@ -39,11 +41,11 @@ class Dealer(Protocol):
 
     def done(self, message: int, count: int) -> None: ...
 
-    def returned(self, messages: Sequence[int]) -> None: ...
+    def returned(self, messages: Sequence[Run]) -> None: ...
 
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
-    def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[int]) -> None: ...
+    def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[Run]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,11 @@ class RoundRobinChannel:
     """Plain at first; with credit from the first `request` on."""
 
     def __init__(
-        self, dealer: Dealer, subscriber: Subscriber, pieces: Callable[[int], Pieces] | None = None
+        self,
+        dealer: Dealer,
+        subscriber: Subscriber,
+        share: Unconfirmed,
+        pieces: Callable[[int], Pieces] | None = None,
     ) -> None:
         """`pieces` reads a message from the store; None for a topic that has its messages in memory until
         they are done.
@@ -83,6 +89,7 @@ class RoundRobinChannel:
         self.subscriber = subscriber
         self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
         self._dealer = dealer
+        self._share = share
         self._pieces = pieces
         self._credit: int | None = None
         self._outbox: deque[Cut | Large] = deque()
@@ -90,7 +97,8 @@ class RoundRobinChannel:
         self._begun: Begun | None = None
         self._held = False
         self._queued = 0  # octets in the outbox, taken and begun, by the mean of each block
-        self._unconfirmed: dict[int, None] = {}
+        self._unconfirmed = Ids()
+        self._counted = 0  # octets of the share that they hold
         self._news: deque[Gone] = deque()
 
     # -- the driver's side ---------------------------------------------------------------------------------
@@ -100,6 +108,8 @@ class RoundRobinChannel:
         if self._held:
             return 0
         if self._credit is not None:
+            if not self._share.may_grow(self._counted):
+                return 0
             return max(0, min(self._credit - len(self._unconfirmed), self._room_in_outbox(frame_octets)))
         return self._room_in_outbox(frame_octets)
 
@@ -112,7 +122,8 @@ class RoundRobinChannel:
         self._outbox.append(Cut(block, ids))
         self._queued += len(ids) * mean_octets(block)
         if self._credit is not None:
-            self._unconfirmed.update(dict.fromkeys(ids))
+            self._unconfirmed.add(ids)
+            self._count()
         self.subscriber.wake()
 
     def deal_large(self, block: Block, message: int) -> None:
@@ -120,19 +131,17 @@ class RoundRobinChannel:
         self._outbox.append(Large(message, mean_octets(block)))
         self._queued += mean_octets(block)
         if self._credit is not None:
-            self._unconfirmed[message] = None
+            self._unconfirmed.add(range(message, message + 1))
+            self._count()
         self.subscriber.wake()
 
     def tell(self, gone: Gone) -> None:
         self._news.append(gone)
         self.subscriber.wake()
 
-    def outstanding(self) -> Iterator[int]:
+    def outstanding(self) -> Sequence[Run]:
         """The ids that were dealt to it and are not done."""
-        if self._credit is not None:
-            yield from self._unconfirmed
-        else:
-            yield from self._unsent()
+        return (self._unsent() if self._credit is None else self._unconfirmed).runs()
 
     def outstanding_count(self) -> int:
         """How many messages were dealt to it and are not done."""
@@ -141,11 +150,20 @@ class RoundRobinChannel:
         unsent = sum(len(cut.ids) for cut in (*self._taken, *self._outbox))
         return unsent + (self._begun is not None)
 
-    def _unsent(self) -> Iterator[int]:
+    def _unsent(self) -> Ids:
+        unsent = Ids()
         if self._begun is not None:
-            yield self._begun.message
+            unsent.add(range(self._begun.message, self._begun.message + 1))
         for cut in (*self._taken, *self._outbox):
-            yield from cut.ids
+            unsent.add(cut.ids)
+        return unsent
+
+    def _count(self) -> None:
+        """Count in the share what is held of it now."""
+        if self._unconfirmed.octets != self._counted:
+            more = self._unconfirmed.octets - self._counted
+            self._counted += more
+            self._share.change(more)
 
     # -- the terminal's side -------------------------------------------------------------------------------
 
@@ -177,7 +195,8 @@ class RoundRobinChannel:
         try:
             return await self._piece(begun)
         except Torn as torn:
-            self._unconfirmed.pop(begun.message, None)
+            self._unconfirmed.remove(begun.message)
+            self._count()
             self._end(begun)
             return Gone(begun.message, begun.message, str(torn))
 
@@ -239,7 +258,8 @@ class RoundRobinChannel:
     def request(self, credit: int) -> None:
         """From now on at most `credit` messages at a time, each to be confirmed with `received`."""
         if self._credit is None:
-            self._unconfirmed.update(dict.fromkeys(self._unsent()))
+            self._unconfirmed = self._unsent()
+            self._count()
         self._credit = credit
         self._dealer.can_take()
 
@@ -247,9 +267,9 @@ class RoundRobinChannel:
         """The subscriber is done with a message. Raises Refused for one that is not outstanding here."""
         if self._credit is None:
             raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
-        if message not in self._unconfirmed:
+        if not self._unconfirmed.remove(message):
             raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
-        del self._unconfirmed[message]
+        self._count()
         if self._begun is not None and self._begun.message == message:
             self._begun.received = True
         else:
@@ -259,17 +279,18 @@ class RoundRobinChannel:
     def hold(self) -> None:
         """What it was dealt and is not taken goes to others."""
         self._held = True
-        returned: list[int] = []
+        unsent = Ids()
+        returned: list[Run] = []
         while self._outbox:
             cut = self._outbox.popleft()
             octets = cut.octets if isinstance(cut, Large) else mean_octets(cut.block)
             self._queued -= len(cut.ids) * octets
             if self._credit is None:
-                returned += cut.ids
+                unsent.add(cut.ids)
             else:  # without those it has confirmed unseen
-                returned += (message for message in cut.ids if message in self._unconfirmed)
-        for message in returned:
-            self._unconfirmed.pop(message, None)
+                returned += self._unconfirmed.take(cut.ids)
+        returned += unsent.runs()
+        self._count()
         if returned:
             self._dealer.returned(returned)
 
@@ -282,7 +303,7 @@ class RoundRobinChannel:
 
     def close(self) -> None:
         self.rest = Rest.HELD
-        self._dealer.closed(self, list(self.outstanding()))
+        self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None
         if begun is not None and begun.pieces is not None:
             begun.pieces.give_back()
@@ -291,6 +312,7 @@ class RoundRobinChannel:
         self._outbox.clear()
         self._taken.clear()
         self._unconfirmed.clear()
+        self._count()
 
 
 def mean_octets(block: Block) -> int:

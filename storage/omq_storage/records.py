@@ -1,10 +1,12 @@
 """The small records kept beside the blocks, and how they are stored: checksum first, numbers big-endian."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedRecord
+from omq_storage.runs import Run, runs_of
 from omq_storage.sealed import seal, unseal
 
 BLOCKS = b"blocks"
@@ -14,6 +16,9 @@ POSITIONS = b"positions"
 
 _EXTENT = Struct(">QQQQ")
 _CURSOR = Struct(">Q")
+_RUN = Struct(">QQQ")
+_OF_RUNS = b"\x01"
+"""Ends a position that is stored as runs: so its length is none that one stored as ids can have."""
 _INFO = Struct(">IQII?")
 _KEY = Struct(">IQ")
 _TOPIC = Struct(">I")
@@ -61,12 +66,12 @@ class Position:
     """
 
     cursor: int
-    undone: tuple[int, ...] = ()
+    undone: tuple[Run, ...] = ()
 
     @property
     def lowest(self) -> int:
         """No message below this id is to be dealt any more."""
-        return self.undone[0] if self.undone else self.cursor
+        return min((run.lowest for run in self.undone), default=self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +170,34 @@ def unpack_extent(key: bytes, sealed: bytes) -> Extent:
 
 def pack_position(key: bytes, position: Position) -> bytes:
     """The stored record of the position of the topic with this key."""
-    ids = (position.cursor, *position.undone)
-    return seal(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
+    undone = position.undone
+    count = sum(run.bits.bit_count() for run in undone)
+    if count * _CURSOR.size <= sum(_RUN.size + 8 * _words(run) for run in undone):
+        ids = (position.cursor, *sorted(id for run in undone for id in run.ids()))
+        return seal(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
+    parts = [_CURSOR.pack(position.cursor)]
+    for run in undone:
+        words = _words(run)
+        parts += (_RUN.pack(run.first, run.step, words), run.bits.to_bytes(8 * words, "big"))
+    return seal(POSITIONS, key, b"".join((*parts, _OF_RUNS)))
 
 
 def unpack_position(key: bytes, sealed: bytes) -> Position:
     """The position of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
     record = unseal(POSITIONS, key, sealed, f"the position of topic {key_topic(key)}")
+    if len(record) % _CURSOR.size == len(_OF_RUNS):
+        return Position(_CURSOR.unpack_from(record)[0], tuple(_unpack_runs(record)))
     cursor, *undone = (number for (number,) in _CURSOR.iter_unpack(record))
-    return Position(cursor, tuple(undone))
+    return Position(cursor, runs_of(undone))
+
+
+def _words(run: Run) -> int:
+    return -(-run.bits.bit_length() // 64)
+
+
+def _unpack_runs(record: bytes) -> Iterator[Run]:
+    at = _CURSOR.size
+    while at < len(record) - len(_OF_RUNS):
+        first, step, words = _RUN.unpack_from(record, at)
+        at += _RUN.size + 8 * words
+        yield Run(first, step, int.from_bytes(record[at - 8 * words : at], "big"))

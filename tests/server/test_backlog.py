@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
 from omq_storage.levels import Level
+from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
 from .conversation import (
@@ -78,7 +79,7 @@ async def test_the_backlog_is_exact_after_a_restart_and_over_gaps(store: Path, c
         for first, count in ((1, 50), (100, 50), (150, 50)):
             bodies = [b"%d" % id for id in range(first, first + count)]
             environment.append([encode(topic, first, bodies, 1_700_000_000_000_000)])
-        environment.set_positions({topic: Position(120, (10, 40, 101))})
+        environment.set_positions({topic: Position(120, runs_of((10, 40, 101)))})
     async with serving(store) as host:
         client = await host.connect()
         assert (await client.topics())[b"t"].messages == 3 + 80

@@ -8,6 +8,7 @@ import pytest
 from omq.client import Client, FromBeginning, Gap, Message, TopicInfo, connect
 from omq_storage.environment import Environment
 from omq_storage.records import Position
+from omq_storage.runs import runs_of
 
 from .conversation import InProcess, serving
 
@@ -54,7 +55,7 @@ async def are_whole(host: InProcess, client: Client, levels: list[str]) -> None:
             assert [message.id for message in found] == list(range(1, last + 1))
             assert [message.body for message in found] == [body(name, id) for id in range(1, last + 1)]
         work = topics[f"{level}-work"]
-        assert environment(host, level).positions()[work.id] == Position(15, (3, *range(6, 15)))
+        assert environment(host, level).positions()[work.id] == Position(15, runs_of((3, *range(6, 15))))
         (first,) = environment(host, level).read(topics[f"{level}-numbered"].id, 1)
         assert first.has_heads
         async with client.subscribe(work.topic, credit=100) as messages:

@@ -14,6 +14,7 @@ from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.levels import Level
+from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
 from .conversation import eventually, numbered, publish, serving
@@ -69,7 +70,7 @@ async def test_work_that_is_not_stored_any_more_is_told(store: Path, kept_from: 
         environment = opened.level(Level.STRONG)
         for first in (1, 6):
             environment.append([encode(topic, first, [b"%d" % (first + n) for n in range(5)], NOON)])
-        environment.set_positions({topic: Position(11, (3, *left))})
+        environment.set_positions({topic: Position(11, runs_of((3, *left)))})
         environment.trim(topic, kept_from)
     async with serving(store) as host:
         worker = await host.connect()

@@ -20,6 +20,7 @@ from omq_storage.errors import DamagedBlock, DamagedFile, Limit, StoreError, Sto
 from omq_storage.levels import Level
 from omq_storage.merging import MERGED_BYTES, MERGED_MESSAGES
 from omq_storage.records import TooOld
+from omq_storage.runs import runs_of
 
 
 @pytest.fixture
@@ -164,17 +165,17 @@ def test_retention_is_bounded_and_goes_on_when_called_again(environment: Environ
     environment.append([numbered(2, n, 1, size=1) for n in range(600)])
     assert environment.trim(2, 599).messages == 1
     environment.append([numbered(3, n, 1, size=1) for n in range(600)])
-    environment.set_positions({3: Position(4), 2: Position(1, (0,))})
+    environment.set_positions({3: Position(4), 2: Position(1, runs_of((0,)))})
     environment.drop(3)
     assert environment.extents().keys() == {1, 2}
-    assert environment.positions() == {2: Position(1, (0,))}
+    assert environment.positions() == {2: Position(1, runs_of((0,)))}
     assert read_all(environment, 3) == []
 
 
 def test_positions(environment: Environment) -> None:
     assert environment.positions() == {}
     environment.set_positions({})
-    wanted = {3: Position(10, (2, 5, 9)), 0: Position((1 << 64) - 1)}
+    wanted = {3: Position(10, runs_of((2, 5, 9))), 0: Position((1 << 64) - 1)}
     environment.set_positions(wanted)
     environment.set_positions({3: Position(11)})
     assert environment.positions() == {**wanted, 3: Position(11)}
@@ -597,7 +598,7 @@ class EnvironmentAgainstAList(RuleBasedStateMachine):
 
     @rule(topic=topics, cursor=st.integers(0, 100), undone=st.lists(st.integers(0, 100), max_size=3))
     def position(self, topic: int, cursor: int, undone: list[int]) -> None:
-        self.positions[topic] = Position(cursor, tuple(undone))
+        self.positions[topic] = Position(cursor, runs_of(undone))
         self.environment.set_positions({topic: self.positions[topic]})
 
     @rule(clean=st.booleans())

@@ -18,6 +18,7 @@ from omq_storage.errors import DamagedFile, NewerFormat, StoreError
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
+from omq_storage.runs import runs_of
 from omq_storage.store import Store, lock_store
 
 PAGE = 4096
@@ -26,6 +27,7 @@ BACKUP = """
 import sys
 from pathlib import Path
 from omq_storage.backup import backup
+from omq_storage.runs import runs_of
 backup(Path(sys.argv[1]), Path(sys.argv[2]), "first", lambda _: None)
 """
 
@@ -58,7 +60,7 @@ def filled(path: Path) -> Path:
                     size = 1000 if first % 100 == 1 else 10
                     environment.append([numbered(record.id, first, 10, size)], {record.id: {b"p": first}})
                 if delivery == "work":
-                    environment.set_positions({record.id: Position(501, (7, 9))})
+                    environment.set_positions({record.id: Position(501, runs_of((7, 9)))})
     return path
 
 
@@ -116,7 +118,7 @@ def test_a_damaged_block_is_named_and_all_others_are_saved(tmp_path: Path, level
     whole[topic] = [(id, body) for id, body in whole[topic] if not 101 <= id <= 110]
     assert contents(path) == whole
     with opened(path) as store:
-        assert store.level(level).positions() == {topic + 1: Position(501, (7, 9))}
+        assert store.level(level).positions() == {topic + 1: Position(501, runs_of((7, 9)))}
         assert store.level(level).sequences(topic, [b"p"]) == {b"p": 991}
         assert store.catalogue.topics()[topic].resume >= 1001
 

@@ -1,0 +1,290 @@
+"""Sets of message ids in little memory: runs of ids, each with a step and a bit for every id.
+
+Workers of a round-robin topic are dealt ids with a common step: of twenty workers each gets every twentieth.
+So a run takes a bit or two for an id, in whatever order its ids are taken out again.
+"""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from math import gcd
+from typing import NamedTuple
+
+RUN_IDS = 1 << 12
+"""How many bits one run has at the most, so that changing one of them costs no more than 512 octets."""
+
+RUN_OCTETS = 256
+"""What a run takes in memory besides its bits."""
+
+_SPARE_BITS = 8 * RUN_OCTETS
+"""How many unused bits a run may get where the alternative is another run."""
+
+
+class Run(NamedTuple):
+    """The ids `first + i * step` for which bit `i` is set: at least one."""
+
+    first: int
+    step: int
+    bits: int
+
+    @property
+    def lowest(self) -> int:
+        """The lowest of its ids."""
+        return self.first + self.step * _lowest_bit(self.bits)
+
+    @property
+    def last(self) -> int:
+        """The highest of its ids."""
+        return self.first + self.step * (self.bits.bit_length() - 1)
+
+    @property
+    def octets(self) -> int:
+        """What it takes in memory."""
+        return RUN_OCTETS + self.bits.bit_length() // 8
+
+    def ids(self) -> Iterator[int]:
+        """Its ids, in order."""
+        first, step, bits = self
+        while bits:
+            skipped = _lowest_bit(bits)
+            first += skipped * step
+            yield first
+            bits >>= skipped + 1
+            first += step
+
+    def below(self, limit: int) -> "Run | None":
+        """Those of its ids that are below a limit."""
+        bits = self.bits & ((1 << max(0, -((self.first - limit) // self.step))) - 1)
+        return Run(self.first, self.step, bits) if bits else None
+
+
+class Ids:
+    """A set of ids. They may be taken out in any order; it takes least when they are put in as they rise."""
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        # One entry a run in each, in order; no run begins before the one before it has ended.
+        self._firsts: list[int] = []
+        self._steps: list[int] = []
+        self._bits: list[int] = []
+        self._count = 0
+        self.octets = 0
+        """What they take in memory."""
+        for id in ids:
+            self.add(range(id, id + 1))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, id: int) -> bool:
+        index = bisect_right(self._firsts, id) - 1
+        if index < 0:
+            return False
+        place, beside = divmod(id - self._firsts[index], self._steps[index])
+        return not beside and bool(self._bits[index] >> place & 1)
+
+    def runs(self) -> tuple[Run, ...]:
+        """All of them, in order."""
+        return tuple(map(Run, self._firsts, self._steps, self._bits))
+
+    def add(self, ids: range) -> None:
+        """Put ids in, with a step of at least one, that are not among them."""
+        if self._firsts and ids[0] <= self._run(-1).last:
+            for id in ids:
+                self._insert(id)
+            return
+        self._count += len(ids)
+        for start in range(0, len(ids), RUN_IDS):
+            part = ids[start : start + RUN_IDS]
+            longer = _extended(self._run(-1), part) if self._firsts else None
+            if longer is None:
+                self._put(len(self._firsts), Run(part.start, part.step, (1 << len(part)) - 1))
+            else:
+                self._set(-1, longer)
+
+    def remove(self, id: int) -> bool:
+        """Take an id out; whether it was among them."""
+        index = bisect_right(self._firsts, id) - 1
+        if index < 0:
+            return False
+        place, beside = divmod(id - self._firsts[index], self._steps[index])
+        before = self._bits[index]
+        if beside or not before >> place & 1:
+            return False
+        self._count -= 1
+        bits = before ^ 1 << place
+        if not bits:
+            self._delete(index)
+            return True
+        self._bits[index] = bits
+        if bits.bit_length() != before.bit_length():
+            self.octets -= before.bit_length() // 8 - bits.bit_length() // 8
+        return True
+
+    def take(self, ids: range) -> list[Run]:
+        """Take those of the ids out that are among them; gives them."""
+        taken: list[Run] = []
+        while ids:
+            index = bisect_right(self._firsts, ids[0]) - 1
+            # Those before the next run begins.
+            beyond = self._firsts[index + 1] if index + 1 < len(self._firsts) else ids[-1] + 1
+            count = -((ids[0] - beyond) // ids.step)
+            part, ids = ids[:count], ids[count:]
+            if index >= 0:
+                taken += self._take(index, part)
+        return taken
+
+    def _take(self, index: int, ids: range) -> list[Run]:
+        """As `take`, of one run and the ids from its first on."""
+        run = self._run(index)
+        ids = ids[: max(0, (run.last - ids[0]) // ids.step + 1)]
+        offset = ids.start - run.first
+        if not ids:
+            return []
+        if offset % run.step or (len(ids) > 1 and ids.step % run.step):
+            return [Run(id, 1, 1) for id in ids if self.remove(id)]
+        bits = run.bits & _pattern(ids, run.step) << offset // run.step
+        if not bits:
+            return []
+        self._count -= bits.bit_count()
+        if rest := run.bits ^ bits:
+            self._set(index, Run(run.first, run.step, rest))
+        else:
+            self._delete(index)
+        return [Run(run.first, run.step, bits)]
+
+    def clear(self) -> None:
+        """Take all of them out."""
+        self._firsts.clear()
+        self._steps.clear()
+        self._bits.clear()
+        self._count = self.octets = 0
+
+    def _run(self, index: int) -> Run:
+        return Run(self._firsts[index], self._steps[index], self._bits[index])
+
+    def _put(self, index: int, run: Run) -> None:
+        self._firsts.insert(index, run.first)
+        self._steps.insert(index, run.step)
+        self._bits.insert(index, run.bits)
+        self.octets += run.octets
+
+    def _set(self, index: int, run: Run) -> None:
+        """In the place of a run with the same first id."""
+        self.octets += run.octets - self._run(index).octets
+        self._steps[index] = run.step
+        self._bits[index] = run.bits
+
+    def _delete(self, index: int) -> None:
+        self.octets -= self._run(index).octets
+        del self._firsts[index], self._steps[index], self._bits[index]
+
+    def _insert(self, id: int) -> None:
+        """Put an id in between the others."""
+        self._count += 1
+        index = bisect_right(self._firsts, id) - 1
+        if index < 0:
+            self._put(0, Run(id, 1, 1))
+            return
+        run = self._run(index)
+        longer = _extended(run, range(id, id + 1))
+        if longer is not None:
+            self._set(index, longer)
+            return
+        if run.last < id:
+            self._put(index + 1, Run(id, 1, 1))
+            return
+        # It lies between two ids of a run with another step: that becomes two, with this one in between.
+        place = (id - run.first) // run.step + 1
+        self._put(index + 1, Run(id, 1, 1))
+        self._put(index + 2, Run(run.first + place * run.step, run.step, run.bits >> place))
+        below = run.bits & ((1 << place) - 1)
+        if below:
+            self._set(index, Run(run.first, run.step, below))
+        else:
+            self._delete(index)
+
+
+class Returned:
+    """Ids that are taken out from the lowest one on, from runs that may overlap."""
+
+    def __init__(self) -> None:
+        self._heap: list[Run] = []  # each begins with an id that it has
+        self._count = 0
+        self.octets = 0
+        """What they take in memory."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def lowest(self) -> int:
+        """The lowest id; there must be one."""
+        return self._heap[0].first
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Put in ids that are not among them."""
+        for run in map(_trimmed, runs):
+            self._count += run.bits.bit_count()
+            self.octets += run.octets
+            heapq.heappush(self._heap, run)
+
+    def pop(self) -> int:
+        """Take out the lowest id; there must be one."""
+        first, step, bits = run = self._heap[0]
+        self._count -= 1
+        if bits == 1:
+            heapq.heappop(self._heap)
+            self.octets -= run.octets
+        else:
+            rest = _trimmed(Run(first + step, step, bits >> 1))
+            heapq.heapreplace(self._heap, rest)
+            self.octets -= run.octets - rest.octets
+        return first
+
+    def runs(self) -> Sequence[Run]:
+        """All of them, in no order."""
+        return self._heap
+
+    def clear(self) -> None:
+        """Take all of them out."""
+        self._heap.clear()
+        self._count = self.octets = 0
+
+
+def runs_of(ids: Iterable[int]) -> tuple[Run, ...]:
+    """These ids, in any order, as runs."""
+    return Ids(sorted(set(ids))).runs()
+
+
+def _lowest_bit(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _trimmed(run: Run) -> Run:
+    """The same run, so that its first id is one that it has."""
+    skipped = _lowest_bit(run.bits)
+    return Run(run.first + skipped * run.step, run.step, run.bits >> skipped) if skipped else run
+
+
+def _extended(run: Run, ids: range) -> Run | None:
+    """A run with these ids, none of them below its first, if they fit into it without many unused bits."""
+    first, step, bits = run
+    width = bits.bit_length()
+    # The largest step that meets all of them.
+    common = gcd(ids.start - first, step if width > 1 else 0, ids.step if len(ids) > 1 else 0)
+    wider = (max(ids[-1], run.last) - first) // common + 1
+    if wider > RUN_IDS or wider - width > _SPARE_BITS + len(ids):
+        return None
+    if width > 1 and step != common:
+        bits = _spread(bits, step // common)
+    return Run(first, common, bits | _pattern(ids, common) << (ids.start - first) // common)
+
+
+def _pattern(ids: range, step: int) -> int:
+    """A bit for each of these ids, the lowest one for the first, where one bit stands for a step."""
+    return _spread((1 << len(ids)) - 1, ids.step // step) if len(ids) > 1 else 1
+
+
+def _spread(bits: int, distance: int) -> int:
+    """The bits so far from each other, the lowest one in its place."""
+    return bits if distance == 1 else int(("0" * (distance - 1)).join(format(bits, "b")), 2)

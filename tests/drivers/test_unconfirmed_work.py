@@ -1,0 +1,133 @@
+"""What is kept of work that is not confirmed is counted, and bounds what is dealt."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Channel, End, Messages
+from omq.drivers.driver import Driver
+from omq.drivers.memory import Memory
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.unconfirmed import FREE_OCTETS
+from omq.model import Delivery, FromCurrent, Transient
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+MIB = 1 << 20
+
+
+class Listener:
+    """A subscriber that only wants to keep its channel."""
+
+    def wake(self) -> None: ...
+
+    def replaced(self, channel: Channel) -> None: ...
+
+    def ended(self, end: End) -> None: ...
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver, Driver]]:
+    """The memory of a server, whose share for unconfirmed work is tiny, and two topics with many messages."""
+    with Store.open(tmp_path / "store", map_size=1 << 28, boot_id="first") as store:
+        async with trio.open_nursery() as nursery:
+            memory = Memory(64 * MIB)
+            memory.unconfirmed.limit = 4 * FREE_OCTETS
+            catalogue = Catalogue(Config(store=str(tmp_path)), store, memory, nursery)
+            first, second = [
+                await catalogue.declare(name, Delivery.ROUND_ROBIN, Transient()) for name in (b"a", b"b")
+            ]
+            for _ in range(30):
+                await first.post(Bodies([b""] * 5000))
+                await second.post(Bodies([b""] * 5000))
+            yield memory, first, second
+            nursery.cancel_scope.cancel()
+
+
+async def worker(driver: Driver) -> RoundRobinChannel:
+    channel = driver.open(Listener(), FromCurrent())
+    assert isinstance(channel, RoundRobinChannel)
+    channel.request(1 << 40)
+    await wait_all_tasks_blocked()
+    return channel
+
+
+async def dealt(channel: RoundRobinChannel) -> list[int]:
+    """The ids of all that the channel gets while nothing is confirmed."""
+    ids: list[int] = []
+    while isinstance(taken := await channel.take(), Messages):
+        new = [id for cut in taken.cuts for id in cut.ids]
+        channel.written(len(new))
+        await wait_all_tasks_blocked()
+        ids += new
+    return ids
+
+
+async def test_who_holds_much_unconfirmed_work_waits_and_others_do_not(
+    served: tuple[Memory, Driver, Driver],
+) -> None:
+    memory, driver, _ = served
+    share = memory.unconfirmed
+    greedy = await worker(driver)
+    ids = await dealt(greedy)
+    assert len(ids) < 150_000
+    assert share.limit <= share.used < share.limit + FREE_OCTETS
+    # Another one gets work all the same, a little.
+    modest = await worker(driver)
+    others = await dealt(modest)
+    assert others
+    assert share.used < share.limit + 4 * FREE_OCTETS
+    # With what the first confirms, in any order, it goes on, and so does the other.
+    for id in reversed(ids):
+        greedy.received(id)
+    await wait_all_tasks_blocked()
+    more = await dealt(greedy)
+    assert more
+    others += await dealt(modest)
+    for id in others:
+        modest.received(id)
+    await wait_all_tasks_blocked()
+    # What a lost worker had goes to the other, all of it.
+    greedy.close()
+    rest: list[int] = []
+    await wait_all_tasks_blocked()
+    while new := await dealt(modest):
+        for id in new:
+            modest.received(id)
+        rest += new
+        await wait_all_tasks_blocked()
+    assert set(more) <= set(rest)
+    assert sorted([*ids, *others, *rest]) == list(range(1, 150_001))
+    assert share.used == 0
+    assert driver.info().messages == 0
+
+
+async def test_a_worker_of_another_topic_goes_on_when_the_share_is_free_again(
+    served: tuple[Memory, Driver, Driver],
+) -> None:
+    memory, first, second = served
+    share = memory.unconfirmed
+    waiting = await worker(second)
+    taken = await waiting.take()
+    assert isinstance(taken, Messages)
+    greedy = await worker(first)
+    ids = await dealt(greedy)
+    assert share.used >= share.limit
+    waiting.written(sum(len(cut.ids) for cut in taken.cuts))
+    await wait_all_tasks_blocked()
+    await dealt(waiting)
+    # It holds as much as it may beside a share that is spent, and gets no more until others confirm.
+    assert not waiting.ready()
+    for id in ids:
+        greedy.received(id)
+    greedy.finish()
+    await wait_all_tasks_blocked()
+    assert waiting.ready()
+    first.end()
+    second.end()
+    assert share.used == 0

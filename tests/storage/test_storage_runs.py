@@ -1,0 +1,122 @@
+"""Runs of ids against plain sets."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from omq_storage.records import Position, pack_position, topic_key, unpack_position
+from omq_storage.runs import RUN_IDS, RUN_OCTETS, Ids, Returned, Run, runs_of
+
+STEPS = st.sampled_from([1, 2, 3, 7, 20, 5000])
+COUNTS = st.sampled_from([1, 1, 2, 5, 100, RUN_IDS + 3])
+
+
+def ids_of(runs: tuple[Run, ...] | list[Run]) -> list[int]:
+    """The ids of these runs, in their order."""
+    return [id for run in runs for id in run.ids()]
+
+
+class IdsAgainstASet(RuleBasedStateMachine):
+    """What is put in and taken out, in any order, is what a set would have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids = Ids()
+        self.known: set[int] = set()
+        self.next = 1
+
+    @rule(gap=st.sampled_from([0, 0, 1, 6, 40_000]), step=STEPS, count=COUNTS)
+    def deal(self, gap: int, step: int, count: int) -> None:
+        ids = range(self.next + gap, self.next + gap + step * count, step)
+        self.ids.add(ids)
+        self.known.update(ids)
+        self.next = ids[-1] + 1
+
+    @rule(id=st.integers(0, 30_000))
+    def put_back(self, id: int) -> None:
+        assert (id in self.ids) == (id in self.known)
+        if id not in self.known:
+            self.ids.add(range(id, id + 1))
+            self.known.add(id)
+            self.next = max(self.next, id + 1)
+
+    @rule(id=st.integers(-5, 30_000))
+    def remove_any(self, id: int) -> None:
+        assert (id in self.ids) == (id in self.known)
+        assert self.ids.remove(id) == (id in self.known)
+        self.known.discard(id)
+
+    @rule(seed=st.integers(0, 1000), share=st.sampled_from([0.5, 0.01, 1.0]))
+    def remove_some(self, seed: int, share: float) -> None:
+        some = sorted(self.known)
+        random.Random(seed).shuffle(some)
+        for id in some[: int(share * len(some))]:
+            assert self.ids.remove(id)
+            self.known.remove(id)
+
+    @rule(start=st.integers(0, 30_000), step=STEPS, count=COUNTS)
+    def take(self, start: int, step: int, count: int) -> None:
+        ids = range(start, start + step * count, step)
+        assert sorted(ids_of(self.ids.take(ids))) == sorted(self.known.intersection(ids))
+        self.known.difference_update(ids)
+
+    @rule()
+    def clear(self) -> None:
+        self.ids.clear()
+        self.known.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        runs = self.ids.runs()
+        assert len(self.ids) == len(self.known)
+        assert ids_of(runs) == sorted(self.known)
+        assert self.ids.octets == sum(run.octets for run in runs)
+        assert all(run.bits and run.bits.bit_length() <= RUN_IDS for run in runs)
+
+
+TestIdsAgainstASet = IdsAgainstASet.TestCase
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), STEPS, st.integers(1, 200)), max_size=5), st.integers(0, 400))
+def test_returned_ids_come_from_the_lowest_on(shapes: list[tuple[int, int, int]], limit: int) -> None:
+    returned, known = Returned(), set[int]()
+    for start, step, count in shapes:
+        new = [id for id in range(start, start + step * count, step) if id not in known]
+        returned.add(runs_of(new))
+        below = [part for run in runs_of(new) if (part := run.below(limit)) is not None]
+        assert ids_of(below) == [id for id in new if id < limit]
+        known.update(new)
+    for number, id in enumerate(sorted(known)):
+        assert len(returned) == len(known) - number
+        assert returned.lowest == id
+        assert returned.pop() == id
+        assert returned.octets == sum(run.octets for run in returned.runs())
+    assert not returned
+    assert returned.octets == 0
+
+
+@pytest.mark.parametrize("workers", [1, 20, 300])
+def test_a_share_of_the_work_takes_little_however_it_is_confirmed(workers: int) -> None:
+    ids, count = Ids(), 100_000
+    for start in range(3, 3 + count * workers, 40 * workers):  # as it is dealt out of blocks
+        ids.add(range(start, start + 40 * workers, workers))
+    assert len(ids) == count
+    most = (count // RUN_IDS + 1) * RUN_OCTETS + count // 8
+    assert ids.octets <= most
+    for id in range(3, 3 + count * workers, 2 * workers):
+        assert ids.remove(id)
+    assert len(ids) == count // 2
+    assert ids.octets <= most
+
+
+@given(st.integers(0, (1 << 64) - 1), st.lists(st.tuples(st.integers(0, 1 << 40), STEPS, COUNTS), max_size=4))
+def test_positions_are_read_as_they_were_stored(cursor: int, shapes: list[tuple[int, int, int]]) -> None:
+    ids = {id for start, step, count in shapes for id in range(start, start + step * count, step)}
+    position, key = Position(cursor, runs_of(ids)), topic_key(7)
+    sealed = pack_position(key, position)
+    assert unpack_position(key, sealed) == position
+    assert len(sealed) <= 16 + 8 * len(ids)
+    assert position.lowest == min(ids, default=cursor)
