@@ -89,7 +89,7 @@ FLOORS = {
     "omq.protocol": set(),
     "omq.protocol.omq": {"omq.protocol", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
-    "omq.protocol.amqp": set(),
+    "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),
     "omq.model": set(),
     "omq_storage": set(),

@@ -73,6 +73,8 @@ cdef struct Span:
     uint32_t options
 
 
+cdef int _octet  # where tables are filled
+
 include "native/numbers.pxi"
 include "native/frames.pxi"
 include "native/blocks.pxi"
@@ -80,3 +82,4 @@ include "native/envelopes.pxi"
 include "native/messages.pxi"
 include "native/spans.pxi"
 include "native/lines.pxi"
+include "native/sexps.pxi"

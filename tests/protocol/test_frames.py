@@ -172,6 +172,17 @@ def test_the_limit_counts_what_the_length_counts() -> None:
         FrameDecoder(max_frame=99).feed(just)
 
 
+@pytest.mark.parametrize("pieces", [1, 2], ids=["at once", "in two pieces"])
+def test_the_limit_is_the_same_for_every_type(pieces: int) -> None:
+    just = encode(Error(b"x" * 99))
+    for limit in (100, 101):
+        decoder = FrameDecoder(max_frame=limit)
+        cut = len(just) // pieces
+        assert decoder.feed(just[:cut]) + decoder.feed(just[cut:]) == [Error(b"x" * 99)]
+    with pytest.raises(FrameError, match="above the limit of 99"):
+        FrameDecoder(max_frame=99).feed(just)
+
+
 def test_an_oversized_frame_is_refused_before_it_arrives() -> None:
     with pytest.raises(FrameError, match="limit"):
         FrameDecoder().feed(struct.pack(">I", DEFAULT_MAX_FRAME + 1))

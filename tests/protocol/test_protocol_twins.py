@@ -10,16 +10,20 @@ import pytest
 from fuzz_codec_cases import all_events
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated
+from test_dmp_envelopes import MESSAGES, NAMED_OCTETS, NUMBERED, envelopes, mutated, sized
+from test_dmp_fields import nested, values
 from test_frames import frames as any_frames
 
 from omq.protocol.amqp import head as stored_head
-from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.fields import Boolean, Table, checking, read_table, table_octets
+from omq.protocol.amqp.head import PLAIN_HEAD, Head
+from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
-from omq.protocol.omq import frames, lines
+from omq.protocol.omq import frames, lines, sexp
+from omq.protocol.steps import finished
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, encode
 
@@ -73,6 +77,58 @@ def test_scanning_envelopes(octets: bytes, longest: int, filled: bool) -> None:
         run: tuple[list[bytes], list[bytes], list[int]] = tuple(map(list, start))  # type: ignore[assignment]
         found.append((outcome(lambda scan=scan, run=run: scan(octets, longest, *run)), run))  # type: ignore[misc]
     assert found[0] == found[1]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> bytes:
+    """Octets of a table that are good, nearly good, or cut."""
+    table = Table(tuple(draw(st.lists(st.tuples(st.binary(max_size=3), values), max_size=5))))
+    octets = table_octets(table)
+    return draw(mutated([octets])) if draw(st.booleans()) else octets
+
+
+@given(tables())
+@example(nested(32))
+@example(nested(33))
+def test_envelopes_with_tables(octets: bytes) -> None:
+    """The compiled codec, what steps through a table, and what makes its values judge it alike."""
+    expected = outcome(lambda: read_table(octets, 0, len(octets), "the property headers")[1])
+    assert outcome(lambda: finished(checking(octets, 0, len(octets), "the property headers"))) == expected
+    spans = codec.native.Spans(sized(b"\0\0\x20\0" + octets + bytes(4)))
+    _, needed = spans.take_envelopes(0, 1 << 20, 1 << 20, 100)
+    assert (needed == 4) == (expected == len(octets))
+    assert spans.count == (needed == 4)
+
+
+def test_the_compiled_codec_takes_every_property() -> None:
+    """An envelope that it leaves to the plain code costs a hundred times as much."""
+    full = Properties(
+        content_type=b"a", content_encoding=b"b", headers=Table(((b"k", Boolean(True)),)), delivery_mode=2,
+        priority=3, correlation_id=b"c", reply_to=b"d", expiration=b"e", message_id=b"f", timestamp=1 << 63,
+        type=b"g", user_id=b"h", app_id=b"i", sender_id=b"j",
+    )  # fmt: skip
+    for properties in (full, Properties(timestamp=5), Properties(timestamp=5, type=b"t" * 255)):
+        octets = dmp_writer.for_sink([b"body"], [stored_head.encode(Head(properties=properties))])
+        spans = codec.native.Spans(octets)
+        assert spans.take_envelopes(0, 100, 1 << 16, 10) == (len(octets), 4)
+        assert spans.bodies() == [b"body"]
+        assert spans.heads() == [stored_head.encode(Head(properties=properties))]
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_envelopes_are_read_in_steps(compiled: bool) -> None:
+    many = dmp_writer.for_sink([b""] * 40_000)
+    nulls = bytes(512 << 10)
+    odd = dmp_writer.for_sink([b"", b""] * 5000, [PLAIN_HEAD, NAMED_OCTETS] * 5000)
+    large = Head(properties=Properties(headers=Table(((b"", Boolean(True)),) * 20_000)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        tables = dmp_writer.for_sink([b""], [stored_head.encode(large)]) * 8
+        for octets, fewest, fewest_plain in ((many, 4, 60), (nulls, 12, 200), (odd, 1, 150), (tables, 0, 30)):
+            reader = EnvelopeReader()
+            steps = sum(1 for _ in reader.reading(octets))
+            assert steps >= (fewest if compiled else fewest_plain)
+            assert not reader.unfinished
 
 
 @given(mutated_streams(), st.lists(st.integers(0, 400), max_size=4))
@@ -198,6 +254,59 @@ line_streams = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join) | mu
 def test_lines_of_all_kinds(octets: bytes) -> None:
     whole = octets + b"\n"
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+
+
+SEXP_PIECES = [
+    b"a", b"bc", b"#", b"|", b"#|", b"|#", b"#;", b"#; ", b";", b"; c\n", b" ", b"\t", b"\f", b"\n", b"\r",
+    b"\r\n", b"(", b"(", b")", b")", b'"', b'""', b'"a b"', b"\\", b"\\\"", b"\\n", b"\\065", b"\\256",
+    b"\\x41", b"\\x4", b"\\z", b"\\\n  ", b"\\\r\n \t", b"\\\r", b"\0", b"\xff", b"\x0b", b"x" * 70,
+    b"#" * 40, b"(" * 20, b"#;" * 30, b" " * 50,
+]  # fmt: skip
+sexps = st.lists(st.sampled_from(SEXP_PIECES), max_size=24).map(b"".join)
+
+
+def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | None, max_depth: int) -> Any:
+    """What a sexp is, or what is wrong with it, when a step has at most so many octets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        for name in ("_STEP", "_WINDOW", "_TOKENS_WINDOW"):
+            patch.setattr(sexp, name, octets)
+        return outcome(lambda: sexp.read(text, max_depth, max_tokens))
+
+
+@given(sexps, st.sampled_from([8, 9, 16, 33]), st.sampled_from([None, 3, 100]), st.sampled_from([2, 100]))
+@example(b"#||#" * 20 + b"a", 8, None, 100)
+@example(b"#|" + b'"|#"' * 9 + b"|#a", 8, None, 100)
+@example(b"a" * 7 + b"#|b", 8, None, 100)
+@example(b"a" * 7 + b"|#b", 8, None, 100)
+@example(b'"' + b"\\x41" * 20 + b'"', 9, None, 100)
+@example(b"#;(" * 40 + b")" * 40, 8, 100, 100)
+@example(b"#;" * 600 + b"(a)" + b"b " * 599 + b"c", 16, 100, 100)
+@example(b"(" + b"#;" * 600 + b"((a)" + b"b " * 599 + b"c)", 16, 100, 100)
+def test_sexps_in_steps(text: bytes, octets: int, max_tokens: int | None, max_depth: int) -> None:
+    """Whatever the size of a step, both readers make the same of a sexp as one step makes of it."""
+    expected = read_in_steps(text, False, 1 << 20, max_tokens, max_depth)
+    for compiled in (False, True):
+        assert read_in_steps(text, compiled, octets, max_tokens, max_depth) == expected
+    assert read_in_steps(text, True, 1 << 20, max_tokens, max_depth) == expected
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"(", b"#;(", b"#;()", b"#;", b"#;a", b" ", b";", b"#||#", b'#|""', b"#|", b'"" ', b"a", b"#",
+        b'(Publish t "\\n', b'(Publish t "\\x41', b'(Publish t "\\z', b"\n", b"\r\n", b";\n",
+    ],
+)  # fmt: skip
+def test_no_step_reads_much(line: bytes, compiled: bool) -> None:
+    """Counted, and not timed: lines with one kind of input are read in many steps."""
+    head, piece = (line[:12], line[12:]) if line.startswith(b"(P") else (b"", line)
+    octets = head + piece * ((1 << 20) // len(piece)) + b"\n"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        steps = sum(1 for _ in lines.LineReader(2 << 20).reads(octets))
+    assert steps >= (12 if compiled else 60)
 
 
 def test_odd_lines_are_read_in_turns() -> None:

@@ -258,9 +258,9 @@ def test_spans_lie_within_their_octets(envelope: tuple[int, int, int]) -> None:
         spans.add_envelope(*envelope, 0)
     for position in (-1, 21, 1 << 62):
         with pytest.raises(ValueError, match="not within"):
-            spans.take_envelopes(position, 100, 100)
+            spans.take_envelopes(position, 100, 100, 100)
         with pytest.raises(ValueError, match="not within"):
-            native().deal_lines(bytes(20), position)
+            native().deal_lines(bytes(20), position, 100)
     assert (spans.count, spans.bodies(), batch(spans).count) == (0, [], 0)
 
 

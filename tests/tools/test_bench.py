@@ -59,6 +59,16 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
     assert not list(stores.iterdir()), "the bench left something behind"
 
 
+def test_steps_are_measured_with_each_codec() -> None:
+    result = run_bench("--steps")
+    assert result.returncode == 0, result.stderr
+    heading, _, *rows = result.stdout.splitlines()
+    assert "plain, ns an octet" in heading
+    kinds = [row.split(" | ")[0].strip("| ") for row in rows]
+    assert len(kinds) == len(set(kinds)) >= 30
+    assert all(float(cell) >= 0 for row in rows for cell in row.strip("| ").split(" | ")[-2:])
+
+
 def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     from omq.spark.session import JavaMissing, check_java

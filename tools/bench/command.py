@@ -30,6 +30,7 @@ from nats_load import NatsSystem
 from omq_load import OmqLines, OmqPlain, OmqSystem
 from redis_load import RedisSystem
 from report import EACH, MICROSECONDS, OCTETS, RATE, Row, amount, document, filesystem, machine, table
+from steps import print_steps
 from systems import Kind, System, split_command
 from workers import BenchFailure
 
@@ -90,6 +91,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--spark",
         action="store_true",
         help="measure Spark and the replay instead: needs omq-server[spark], Java",
+    )
+    parser.add_argument(
+        "--steps",
+        action="store_true",
+        help="measure instead how long the readers of lines and envelopes take for what is most work",
     )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
@@ -319,6 +325,8 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     for each in STOPPING:
         signal.signal(each, interrupt)
+    if arguments.steps:
+        return print_steps()
     settings = Settings(
         seconds=arguments.seconds,
         weak_flush_seconds=arguments.weak_flush_seconds,

@@ -18,8 +18,9 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
-from omq.protocol.omq import frames, lines
+from omq.protocol.omq import frames, lines, sexp
 from omq.protocol.omq.frames import MessageRun
+from omq.protocol.steps import finished
 from omq_storage import plain
 from omq_storage.batches import Bodies, joined
 
@@ -46,6 +47,12 @@ STRANGERS: tuple[Callable[[], Any], ...] = (
     lambda: float("nan"), lambda: [b"a"] * 3,
 )  # fmt: skip
 """Makers of what nobody should hand over."""
+
+SEXP_PIECES = (
+    b"a", b"#", b"|", b"#|", b"|#", b"#;", b";", b" ", b"\n", b"\r", b"\r\n", b"(", b"(", b")", b")", b'"',
+    b'""', b'"a b"', b"\\", b'\\"', b"\\n", b"\\065", b"\\256", b"\\x41", b"\\x4", b"\\z", b"\\\n ", b"\0",
+    b"\xff", b"x" * 40, b"(" * 20, b"#;" * 300,
+)  # fmt: skip
 
 LINE_PIECES = (
     b"(Publish ", b"(publish ", b"(Publish a ", b'(Publish "a b"', b" ", b'"', b"a", b")\n", b'")\n',
@@ -233,10 +240,13 @@ def read_envelopes(random: Random, native: Any) -> None:
                     number(random, 80), number(random, 80), number(random, 80), number(random, 3)
                 )
             case 1:
-                native.deal_lines(data, number(random, len(data)))
+                native.deal_lines(data, number(random, len(data)), number(random, len(data)))
             case _:
                 spans.take_envelopes(
-                    random.choice((0, 0, number(random, len(data)))), number(random, 99), number(random, 99)
+                    random.choice((0, 0, number(random, len(data)))),
+                    number(random, 99),
+                    number(random, 99),
+                    number(random, 9),
                 )
         bodies = spans.bodies()
         assert len(bodies) == spans.count
@@ -296,7 +306,8 @@ def read_lines(random: Random, native: Any) -> None:
     """Publish lines in all forms and in none, held against the plain reader."""
     data = b"".join(random.choice(LINE_PIECES) for _ in range(random.randint(0, 14)))
     data = mutated(random, data)
-    dealt, end = native.deal_lines(data, random.choice((0, 0, number(random, len(data)))))
+    begin = random.choice((0, 0, number(random, len(data))))
+    dealt, end = native.deal_lines(data, begin, number(random, 200))
     assert 0 <= end <= len(data)
     for _, spans in dealt:
         assert spans.count > 0
@@ -304,6 +315,29 @@ def read_lines(random: Random, native: Any) -> None:
         spans.bodies()
     whole = data + b"\n"
     assert all_events(lines.events_compiled, whole) == all_events(lines.events_plain, whole)
+
+
+def read_sexps(random: Random, native: Any) -> None:
+    """Sexps in steps of any size, held against the plain reader; and strings whose places lie."""
+    data = b"".join(random.choice(SEXP_PIECES) for _ in range(random.randint(0, 30)))
+    data = mutated(random, data)
+    depth, tokens = random.choice((2, 100, number(random, 9))), random.choice((3, 100, number(random, 99)))
+    scan = native.SexpScan(data, depth, tokens)
+    octets = number(random, 40)
+    while scan.step(octets):
+        pass
+    scan.step(octets)
+    if 0 <= depth <= 100 and 0 <= tokens <= 100:
+        found = []
+        for read in (sexp.scanned_compiled, sexp.scanned_plain):
+            try:
+                made: Any = finished(read(data, depth, tokens))
+            except ValueError as error:
+                made = str(error)
+            found.append(made)
+        assert found[0] == found[1], found
+    begin, stop, end = (number(random, len(data)) for _ in range(3))
+    native.unescaped(data, begin, stop, end)
 
 
 def read_messages(random: Random, native: Any) -> None:
@@ -341,13 +375,13 @@ def several_threads(random: Random, native: Any) -> None:
     size = LARGE // (len(body) + 17) + 1
     data = (pack(">I", 8 + len(body)) + bytes(4) + pack(">I", len(body)) + body) * size
     spans = native.Spans(data)
-    spans.take_envelopes(0, 1 << 20, 1 << 16)
+    spans.take_envelopes(0, 1 << 20, 1 << 16, 1 << 20)
     made: list[Any] = []
 
     def make() -> None:
         try:
             mine = spans.frames()
-            spans.take_envelopes(0, 1 << 20, 1 << 16)
+            spans.take_envelopes(0, 1 << 20, 1 << 16, 1 << 20)
         except RuntimeError:
             mine = native.prepare([body] * size)
         made.append((mine.stamped(7, 1), mine.stamped(8, 2), mine.part(0, 1).bodies()))
@@ -379,6 +413,7 @@ KINDS = (
     scan_envelopes,
     write_envelopes,
     read_lines,
+    read_sexps,
     read_messages,
     batches,
 )

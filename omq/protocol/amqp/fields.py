@@ -10,13 +10,16 @@ Values remember their type, names their order and repetition, so that a table th
 the same octets again (a boolean other than 0 or 1 and the odd bits of a NaN apart).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from struct import Struct, error
 from typing import assert_never
 
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.steps import Steps
 
 MAX_NESTING = 32
 """How deep tables and arrays may stand in one another, the outermost counted."""
@@ -151,6 +154,54 @@ def _array(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Arra
         value, at = _value(data, at, array_end, f"a value of {_cut(what)}", levels)
         values.append(value)
     return Array(tuple(values)), array_end
+
+
+_SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {
+    ord("t"): 1, ord("D"): _DECIMAL.size, ord("V"): 0,
+}  # fmt: skip
+"""Octets of a value that has a fixed number of them, by the octet of its type."""
+
+_VALUES_A_STEP = 512
+
+
+def bounds(data: bytes, at: int, end: int, what: str = "the table") -> tuple[int, int]:
+    """Where the contents of the table at `data[at]` begin and end. Raises `FieldError` when it is cut."""
+    return _long(data, at, end, what)
+
+
+def checking(data: bytes, at: int, end: int, what: str = "the table") -> Steps[int]:
+    """Where the table at `data[at]` is over, everything in it checked, in steps and without its values.
+
+    Raises `FieldError` as `read_table` does.
+    """
+    return (yield from _checking(data, at, end, what, MAX_NESTING, True, count(1)))
+
+
+def _checking(
+    data: bytes, at: int, end: int, what: str, levels: int, named: bool, values: Iterator[int]
+) -> Steps[int]:
+    """`checking` for a table or, where its values are not named, for an array."""
+    at, stop = _counted(data, at, end, what, levels)
+    while at < stop:
+        if not next(values) % _VALUES_A_STEP:
+            yield
+        place = at
+        if named:
+            at += 1 + data[at]
+        if at < stop and (size := _SIZES.get(data[at])) is not None and at + 1 + size <= stop:
+            at += 1 + size
+            continue
+        # Anything else is a string, holds others, or is wrong.
+        inner = f"a value of {_cut(what)}"
+        if named:
+            name, at = shortstr.read(data, place, stop, f"a name in {what}")
+            inner = f"{shown(name)} in {_cut(what)}"
+        kind = data[at : at + 1] if at < stop else b""
+        if kind in (b"A", b"F"):
+            at = yield from _checking(data, at + 1, stop, inner, levels - 1, kind == b"F", values)
+        else:
+            _, at = _value(data, at, stop, inner, levels)
+    return stop
 
 
 def _counted(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from omq.protocol.amqp import properties, shortstr
 from omq.protocol.amqp.fields import Table
-from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.properties import Properties, check_headers
+from omq.protocol.steps import finished
 
 PLAIN_HEAD = b"\x00\x00" + properties.NO_PROPERTIES
 """The head of a message without exchange, routing key and properties: the octets of `Head()`."""
@@ -41,17 +42,25 @@ def skip(data: bytes, at: int, end: int) -> int:
 
     Raises `FieldError` for what is missing, cut or not known.
     """
+    after, table = bounds(data, at, end)
+    if table is not None:
+        finished(check_headers(data, table, after))
+    return after
+
+
+def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
+    """As `skip`, but the table of headers, if there is one, is not looked into, and told as well."""
     # The common case first, without a call: two names that are whole, and no properties.
     key_at = at + 1 + data[at] if at < end else end
     flags_at = key_at + 1 + data[key_at] if key_at < end else end
     after = flags_at + len(properties.NO_PROPERTIES)
     if after <= end:
         if not data[flags_at] and not data[flags_at + 1]:
-            return after
-        return properties.skip(data, flags_at, end)
+            return after, None
+        return properties.bounds(data, flags_at, end)
     key_at = shortstr.skip(data, at, end, "the exchange")
     flags_at = shortstr.skip(data, key_at, end, "the routing key")
-    return properties.skip(data, flags_at, end)
+    return properties.bounds(data, flags_at, end)
 
 
 def decode(octets: bytes) -> Head:

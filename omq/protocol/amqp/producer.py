@@ -6,7 +6,7 @@ failure that left it in doubt, the message is not stored again.
 
 from struct import Struct
 
-from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import properties
 
 _FLAGS = Struct(">H")
 _MESSAGE_ID = 1 << 7
@@ -32,8 +32,9 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
         name_at = digits_at + 1 + head[digits_at]
         digits, name = head[digits_at + 1 : name_at], head[name_at + 1 :]
     else:
-        properties = stored_head.decode(head).properties
-        digits, name = properties.message_id or b"", properties.app_id or b""
+        # A table among them is stepped over: it may be long.
+        strings = properties.strings(head, flags_at)
+        digits, name = strings["message_id"], strings["app_id"]
     if not name or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return None
     sequence = int(digits)

@@ -11,8 +11,10 @@ from struct import Struct, error
 from typing import assert_never
 
 from omq.protocol.amqp import shortstr
-from omq.protocol.amqp.fields import Table, read_table, table_octets
+from omq.protocol.amqp.fields import Table, checking, read_table, table_octets
+from omq.protocol.amqp.fields import bounds as table_bounds
 from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.steps import Steps, finished
 
 NO_PROPERTIES = b"\x00\x00"
 """The octets of `Properties()`."""
@@ -93,16 +95,52 @@ def skip(data: bytes, at: int, end: int) -> int:
 
     Raises `FieldError` as `read` does: the headers are looked into as well.
     """
+    after, table = bounds(data, at, end)
+    if table is not None:
+        finished(check_headers(data, table, after))
+    return after
+
+
+def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
+    """Where the properties whose flags stand at `data[at]` are over, and where their table of headers stands.
+
+    They must be over by `end`. Raises `FieldError` as `read` does, but that nobody has looked into the table:
+    `check_headers` does that.
+    """
     present, at = _flagged(data, at, end)
+    table: int | None = None
     string = _Kind.STRING
     for _, what, kind in present:
         if kind is string:
             # A whole one costs no call; of a cut one, `shortstr.skip` says what is wrong.
             after = at + 1 + data[at] if at < end else end + 1
             at = after if after <= end else shortstr.skip(data, at, end, what)
+        elif kind is _Kind.TABLE:
+            table = at
+            _, at = table_bounds(data, at, end, what)
         else:
             _, at = _read_other(data, at, end, what, kind)
-    return at
+    return at, table
+
+
+def check_headers(data: bytes, at: int, end: int) -> Steps[None]:
+    """Look into the table of headers at `data[at]`, in steps. Raises `FieldError` as `read` does."""
+    yield from checking(data, at, end, "the property headers")
+
+
+def strings(data: bytes, at: int) -> dict[str, bytes]:
+    """Those of the properties whose flags stand at `data[at]` that are short strings. They were checked."""
+    end = len(data)
+    present, at = _flagged(data, at, end)
+    found: dict[str, bytes] = {}
+    for name, what, kind in present:
+        if kind is _Kind.STRING:
+            found[name], at = shortstr.read(data, at, end, what)
+        elif kind is _Kind.TABLE:
+            _, at = table_bounds(data, at, end, what)
+        else:
+            _, at = _read_other(data, at, end, what, kind)
+    return found
 
 
 def read(data: bytes, at: int, end: int) -> tuple[Properties, int]:

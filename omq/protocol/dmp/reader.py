@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from omq.model import DEFAULT_MAX_BODY
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD
+from omq.protocol.amqp.properties import check_headers
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.dmp.envelopes import (
     AFTER_HEAD,
@@ -21,11 +22,20 @@ from omq.protocol.dmp.envelopes import (
     EnvelopeRun,
     beginning,
 )
+from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import Bodies, batch
 
 if TYPE_CHECKING:
     from omq_storage._codec import Spans
+
+ENVELOPES_A_STEP = 8 << 10
+"""How many envelopes are found in one step; a head of some length counts for several."""
+
+PLAIN_ENVELOPES_A_STEP = 1 << 9
+"""The same in plain Python, where one whose head is not that of the one before counts for AS_WORK more."""
+
+AS_WORK = 8
 
 SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""
@@ -69,12 +79,15 @@ class EnvelopeReader:
         that is none, for options that do not exist and for a body above `max_message`; the reader must not
         be fed after that.
         """
+        return finished(self._reading_run(data))
+
+    def _reading_run(self, data: bytes) -> Steps[EnvelopeRun]:
         whole = self._completed(data)
         run = EnvelopeRun([], [], [])
         if whole is None:
             return run
         try:
-            done, needed = scan(whole, self._max_message, run.bodies, run.heads, run.options)
+            done, needed = yield from _scanning(whole, self._max_message, run.bodies, run.heads, run.options)
         except FieldError as error:
             raise EnvelopeError(self._name(error, len(run)), run) from error
         self._keep(whole, done, needed, len(run))
@@ -85,9 +98,16 @@ class EnvelopeReader:
 
         `EnvelopeError.before` has no envelopes then, but `EnvelopeError.batch` has.
         """
+        return finished(self.reading(data))
+
+    def reading(self, data: bytes) -> Steps[EnvelopeBatch]:
+        """`feed_batch` in steps: one read may hold very many envelopes, or large tables of headers.
+
+        The reader must not be fed before this is over.
+        """
         if not codec.COMPILED:
             try:
-                run = self.feed(data)
+                run = yield from self._reading_run(data)
             except EnvelopeError as error:
                 raise EnvelopeError(
                     str(error), EnvelopeRun([], [], []), _batch(error.before)
@@ -98,7 +118,7 @@ class EnvelopeReader:
             return _batch(EnvelopeRun([], [], []))
         spans = codec.native.Spans(whole)
         try:
-            done, needed = _find(spans, whole, self._max_message)
+            done, needed = yield from _finding(spans, whole, self._max_message)
         except FieldError as error:
             text = self._name(error, spans.count)
             raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
@@ -144,11 +164,17 @@ def scan(
     how many octets it takes from there to get further. Raises `FieldError` at the first bad envelope; the
     lists have all those before it.
     """
+    return finished(_scanning(data, max_message, bodies, heads, options))
+
+
+def _scanning(
+    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+) -> Steps[tuple[int, int]]:
     if not codec.COMPILED:
-        return scan_plain(data, max_message, bodies, heads, options)
+        return (yield from _scanning_plain(data, max_message, bodies, heads, options))
     spans = codec.native.Spans(data)
     try:
-        return _find(spans, data, max_message)
+        return (yield from _finding(spans, data, max_message))
     finally:
         before = len(bodies)
         bodies += spans.bodies()
@@ -160,16 +186,19 @@ def scan(
             options += found_options or [0] * spans.count
 
 
-def _find(spans: "Spans", data: bytes, max_message: int) -> tuple[int, int]:
+def _finding(spans: "Spans", data: bytes, max_message: int) -> Steps[tuple[int, int]]:
     """Find all whole envelopes; returns and raises as `scan` does."""
     position = 0
     while True:
-        position, needed = spans.take_envelopes(position, max_message, MAX_HEAD)
+        position, needed = spans.take_envelopes(position, max_message, MAX_HEAD, ENVELOPES_A_STEP)
+        if needed < 0:
+            yield
+            continue
         if needed:
             return position, needed
         (length,) = NUMBER.unpack_from(data, position)
         start, end = position + NUMBER.size, position + NUMBER.size + length
-        head_end, options = checked(data, start, end, max_message)
+        head_end, options = yield from _checking(data, start, end, max_message)
         spans.add_envelope(start, head_end + AFTER_HEAD, end, options)
         position = end
 
@@ -178,7 +207,14 @@ def scan_plain(
     data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
 ) -> tuple[int, int]:
     """`scan` in plain Python."""
+    return finished(_scanning_plain(data, max_message, bodies, heads, options))
+
+
+def _scanning_plain(
+    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+) -> Steps[tuple[int, int]]:
     size = len(data)
+    work = 0  # since the last pause
     four = NUMBER.size
     unpack_number = NUMBER.unpack_from
     position = 0
@@ -186,6 +222,10 @@ def scan_plain(
         # One envelope with all its checks.
         if size - position < four:
             return position, four
+        if work >= PLAIN_ENVELOPES_A_STEP:
+            work = 0
+            yield
+        work += 1
         (length,) = unpack_number(data, position)
         if not length:
             position += four
@@ -195,7 +235,8 @@ def scan_plain(
             check_size(length, max_message)
             return position, four + length
         start = position + four
-        head_end, wanted = checked(data, start, end, max_message)
+        head_end, wanted = yield from _checking(data, start, end, max_message)
+        work += AS_WORK
         head = data[start:head_end]
         before = len(bodies)
         bodies.append(data[head_end + AFTER_HEAD : end])
@@ -207,7 +248,8 @@ def scan_plain(
             skipped = shape.size
             besides = skipped - four
             last = size - skipped
-            while position <= last:
+            most = len(bodies) + PLAIN_ENVELOPES_A_STEP - work
+            while position <= last and len(bodies) < most:
                 length, same, body = unpack(data, position)
                 if same != head or length != body + besides or body > max_message:
                     break
@@ -216,6 +258,7 @@ def scan_plain(
                     break
                 bodies.append(data[position + skipped : end])
                 position = end
+        work += len(bodies) - before
         if heads or head != PLAIN_HEAD:
             heads += [PLAIN_HEAD] * (before - len(heads))
             heads += [head] * (len(bodies) - before)
@@ -233,18 +276,20 @@ def check_size(length: int, max_message: int) -> None:
         raise FieldError(f"its size is {length}, and no message may take more than {largest}")
 
 
-def checked(data: bytes, start: int, end: int, max_message: int) -> tuple[int, int]:
+def _checking(data: bytes, start: int, end: int, max_message: int) -> Steps[tuple[int, int]]:
     """Where the head of an envelope is over whose size is read and all there, and its options.
 
     Raises `FieldError` when anything about it is wrong.
     """
     check_size(end - start, max_message)
-    head_end = stored_head.skip(data, start, end - AFTER_HEAD)
+    head_end, table = stored_head.bounds(data, start, end - AFTER_HEAD)
     left = end - head_end - AFTER_HEAD
     (number,) = NUMBER.unpack_from(data, head_end)
     options = 0 if number == left <= max_message else _options(number, left, max_message)
     if head_end - start > MAX_HEAD:
         raise FieldError(f"names and properties take {head_end - start} octets, more than {MAX_HEAD}")
+    if table is not None:
+        yield from check_headers(data, table, head_end)
     return head_end, options
 
 

@@ -14,7 +14,7 @@ from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.converters import ConversionError, constructors, int64_of_sexp, string_of_sexp
 from omq.protocol.omq.sentences import sentence, shortened
-from omq.protocol.omq.sexp import Sexp, SexpError, atom, read, write
+from omq.protocol.omq.sexp import Sexp, SexpError, atom, steps, write
 from omq.protocol.omq.times import sexp_of_time, time_of_sexp
 from omq.protocol.omq.topics import topic_list_of_sexp, topic_list_sexp, topic_of_sexp, topic_sexp
 from omq.protocol.omq.types import Command
@@ -26,6 +26,7 @@ from omq.protocol.omq.variants import (
     sexp_of_persistence,
     sexp_of_replay,
 )
+from omq.protocol.steps import Steps, finished
 
 __all__ = [
     "CommandError", "check_topic", "command_of_sexp", "parse", "publish_sexp", "sentence", "sexp_of_command",
@@ -101,8 +102,13 @@ def parse(line: bytes) -> Command | None:
 
     Raises CommandError.
     """
+    return finished(parsing(line))
+
+
+def parsing(line: bytes) -> Steps[Command | None]:
+    """The same in steps: a line may be long, and hold whatever a client likes."""
     try:
-        sexp = read(line, max_tokens=MAX_TOKENS)
+        sexp = yield from steps(line, max_tokens=MAX_TOKENS)
     except SexpError as error:
         raise CommandError(f"Bad sexp: {error}".encode()) from error
     return None if sexp is None else command_of_sexp(sexp)

@@ -30,6 +30,7 @@ _INTEGER = re.compile(
 )
 _BASES = {3: 16, 5: 8, 7: 2, 9: 10, 10: 10}
 _DECIMAL = 10
+_MANY_DIGITS = 256
 
 
 def integer(atom: bytes, bits: int) -> int:
@@ -44,7 +45,7 @@ def integer(atom: bytes, bits: int) -> int:
     group = match.lastindex
     assert group is not None
     # Without its leading zeros a number of more digits than bits is too large: Python need not convert it.
-    digits = match[group].replace(b"_", b"").lstrip(b"0")
+    digits = _without_zeros(match[group].replace(b"_", b""))
     limit = (1 << (bits - 1)) - (match[1] != b"-") if group == _DECIMAL else (1 << bits) - 1
     if len(digits) > bits or (value := int(digits or b"0", _BASES[group])) > limit:
         raise ConversionError(f"must be an integer of {bits} bits")
@@ -52,6 +53,14 @@ def integer(atom: bytes, bits: int) -> int:
         value = -value
     half = 1 << (bits - 1)
     return (value + half) % (1 << bits) - half
+
+
+def _without_zeros(digits: bytes) -> bytes:
+    """The digits without leading zeros. Of very many, most are compared at once: there may be a million."""
+    zeros = len(digits) - _MANY_DIGITS
+    if zeros > 0 and digits[:zeros] == b"0" * zeros:
+        digits = digits[zeros:]
+    return digits if len(digits) > _MANY_DIGITS else digits.lstrip(b"0")
 
 
 def int64_of_sexp(sexp: Sexp) -> int:

@@ -9,13 +9,14 @@ the same meaning.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from omq.protocol.omq.commands import CommandError, parse
+from omq.protocol.omq.commands import CommandError, parsing
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.sexp import BARE, QUOTED, unescape, unquote
 from omq.protocol.omq.types import Command, Publish, Received
+from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import Batch, Bodies, batch, joined
 
@@ -111,8 +112,8 @@ class LineReader:
         return [event for events in self.reads(data) for event in events]
 
     def reads(self, data: bytes) -> Iterator[list[Event]]:
-        """The same bit by bit, so that others can have their turn between: lines in other than the quick
-        forms take long, and one read may hold very many.
+        """The same bit by bit, so that others can have their turn between: one read may hold very many lines,
+        and a line may be long, and each step takes less than a millisecond.
 
         Some of the lists may be empty. The reader must not be fed before the iterator is exhausted.
         """
@@ -131,7 +132,7 @@ class LineReader:
                 lines = lines[:start]
             position = 0
             while position < len(lines):
-                events, position = _events(lines, position)
+                events, position = yield from _pausing(_events(lines, position))
                 yield events
         if len(self._held) > self._max_line:
             yield self._refuse_held()
@@ -172,16 +173,40 @@ def _atom(written: bytes) -> bytes:
 # -- from lines to events -----------------------------------------------------------------------------------
 
 
-SLOW_LINES = 8
-"""How many lines in other than the quick forms are read at a time, with the compiled codec."""
+SLOW_LINES = 16
+"""How many lines in other than the quick forms are read in one step."""
 
 SLOW_OCTETS = 4 << 10
-"""How many octets of lines that are not all alike are read at a time in plain Python."""
+"""How many octets of lines that are not all alike are read in one step in plain Python."""
+
+ALIKE_OCTETS = 64 << 10
+"""How many octets of lines that are all alike are read in one step in plain Python."""
+
+BLANK_OCTETS = 16 << 10
+"""How many octets of blank lines are passed over in one step."""
+
+DEALT_OCTETS = 128 << 10
+"""How many octets of lines in the quick forms the compiled codec reads in one step. A longer line with
+escapes is read in several.
+"""
+
+Turn = Steps[tuple[list[Event], int]]
+"""The events of some whole lines from a position on, and where the next line begins."""
 
 
-def _events(lines: bytes, position: int) -> tuple[list[Event], int]:
-    """The events of some whole lines from a position on, and where the next line begins."""
-    return events_compiled(lines, position) if codec.COMPILED else events_plain(lines, position)
+def _events(lines: bytes, position: int) -> Turn:
+    return reading_compiled(lines, position) if codec.COMPILED else reading_plain(lines, position)
+
+
+def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]]:
+    """The same with an empty list for each pause."""
+    while True:
+        try:
+            next(turn)
+        except StopIteration as stop:
+            result: tuple[list[Event], int] = stop.value
+            return result
+        yield []
 
 
 class _Events:
@@ -194,9 +219,9 @@ class _Events:
     def publish(self, topic: bytes, part: Batch) -> None:
         self._runs.setdefault(topic, []).append(part)
 
-    def add(self, line: bytes) -> None:
-        """A line that is in none of the quick forms."""
-        match event := _event_of_line(line):
+    def adding(self, line: bytes) -> Steps[None]:
+        """Add a line that is in none of the quick forms."""
+        match event := (yield from _event_of_line(line)):
             case None:
                 pass
             case Publish(topic, body):
@@ -214,40 +239,77 @@ class _Events:
         return self._events
 
 
-_BLANK_LINES = re.compile(rb"(?:[ \t]*+\n)++")
+# Also those that hold comments and nothing else.
+_BLANK_LINES = re.compile(rb"(?:[ \t\f]*+(?:#\|[^#|\"\n]*+\|#[ \t\f]*+)*+(?:;[^\r\n]*+)?+\r?+\n)++")
+
+
+def _after_blank_lines(lines: bytes, position: int) -> int:
+    """Where blank lines end, or some of them."""
+    blank = _BLANK_LINES.match(lines, position, min(len(lines), position + BLANK_OCTETS))
+    return position if blank is None else blank.end()
 
 
 def events_compiled(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
-    """The compiled codec takes lines as long as it knows them, then one is read here."""
-    events = _Events()
-    slow = 0
-    while position < len(lines) and slow < SLOW_LINES:
-        if blank := _BLANK_LINES.match(lines, position):
-            position = blank.end()
-            continue
-        dealt, position = codec.native.deal_lines(lines, position)
-        for topic, spans in dealt:
-            events.publish(_atom(topic), batch(spans))
-        if not dealt:
-            end = lines.index(b"\n", position)
-            events.add(lines[position:end])
-            position = end + 1
-            slow += 1
-    return events.all(), position
+    """`reading_compiled` without a pause."""
+    return finished(reading_compiled(lines, position))
 
 
 def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
+    """`reading_plain` without a pause."""
+    return finished(reading_plain(lines, position))
+
+
+def reading_compiled(lines: bytes, position: int) -> Turn:
+    """The compiled codec takes lines as long as it knows them, then one is read here."""
+    events = _Events()
+    slow = 0
+    first = position
+    while position < len(lines) and slow < SLOW_LINES and position - first < DEALT_OCTETS:
+        dealt, position = codec.native.deal_lines(lines, position, DEALT_OCTETS)
+        for topic, spans in dealt:
+            events.publish(_atom(topic), batch(spans))
+        if dealt:
+            continue
+        after = _after_blank_lines(lines, position)
+        if after > position:
+            position = after
+            yield
+            continue
+        end = lines.index(b"\n", position)
+        yield from events.adding(lines[position:end])
+        position = end + 1
+        slow += 1
+    return events.all(), position
+
+
+def reading_plain(lines: bytes, position: int) -> Turn:
     """The same in plain Python."""
-    run = None if position else _uniform(lines)
-    if run is not None:
-        return [run], len(lines)
-    end = lines.find(b"\n", min(len(lines) - 1, position + SLOW_OCTETS)) + 1
+    events = _Events()
+    if not position:
+        # What is all alike makes one run, as far as it goes.
+        while (end := lines.rfind(b"\n", position, position + ALIKE_OCTETS) + 1) > position:
+            run = _uniform(lines[position:end])
+            if run is None:
+                break
+            events.publish(run.topic, run.batch)
+            position = end
+            yield
+        if position:
+            return events.all(), position
+    after = _after_blank_lines(lines, position)
+    if after > position:
+        return [], after
+    end = lines.rfind(b"\n", position, position + SLOW_OCTETS) + 1
+    if end <= position:
+        end = lines.index(b"\n", position) + 1
+        yield from events.adding(lines[position : end - 1])
+        return events.all(), end
     part = lines[position:end]
     rows: list[tuple[bytes, bytes, bytes, bytes]] = _LINES.findall(part)
     topics, quoted, bare, _ = zip(*rows, strict=True)
     if topics[0] and topics.count(topics[0]) == len(rows):
         return [_run(_atom(topics[0]), _bodies(quoted, bare, b"\\" in part))], end
-    return _mixed(rows), end
+    return (yield from _mixed(rows)), end
 
 
 def _uniform(lines: bytes) -> PublishRun | None:
@@ -305,12 +367,15 @@ def _run(topic: bytes, bodies: list[bytes]) -> PublishRun:
     return PublishRun(topic, Bodies(bodies))
 
 
-def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
+def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> Steps[list[Event]]:
     """The events of rows of several topics, or of other commands too."""
     events = _Events()
     topics: dict[bytes, bytes] = {}  # what stands for each way to write one
     waiting: dict[bytes, list[bytes]] = {}
+    slow = 0
     for written, quoted, bare, other in rows:
+        if other == b"\n":
+            continue
         if written:
             topic = topics.get(written) or topics.setdefault(written, _atom(written))
             waiting.setdefault(topic, []).append(bare or unescape(quoted))
@@ -318,17 +383,20 @@ def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> list[Event]:
         for topic, bodies in waiting.items():
             events.publish(topic, Bodies(bodies))
         waiting = {}
-        events.add(other[:-1])
+        yield from events.adding(other[:-1])
+        slow += 1
+        if not slow % SLOW_LINES:
+            yield
     for topic, bodies in waiting.items():
         events.publish(topic, Bodies(bodies))
     return events.all()
 
 
-def _event_of_line(line: bytes) -> Publish | Parsed | Refused | None:
+def _event_of_line(line: bytes) -> Steps[Publish | Parsed | Refused | None]:
     if received := _RECEIVED.match(line):
         return Parsed(Received(received[1], int(received[2])))
     try:
-        command = parse(line)
+        command = yield from parsing(line)
     except CommandError as error:
         publish = error.constructor == "Publish" or (error.constructor is None and _PUBLISH.match(line))
         return Refused(error.sentence, bool(publish))

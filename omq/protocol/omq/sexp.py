@@ -10,9 +10,14 @@ is capped before it.
 
 import re
 import threading
+from array import array
+from collections.abc import Generator, Iterator
 from typing import NoReturn, TypeAlias, cast
 
 import sexpdata
+
+from omq.protocol.steps import Steps, finished
+from omq_storage import codec
 
 Sexp: TypeAlias = bytes | list["Sexp"]
 
@@ -40,61 +45,204 @@ QUOTED = rb'"[^"\\]*+(?:' + _ESCAPE + rb'[^"\\]*+)*+"'
 # holds neither strings nor others is blank as well; `_end_of_block_comment` knows the rest of them.
 _BLANKS = rb'(?:[ \t\f\n]++|\r(?=\n|\Z)|;[^\r\n]*+|#\|[^#|"]*+\|#)*+'
 _KNOWN = rb"[()]|" + BARE + rb"|" + QUOTED + rb"|#;|#\|"
-# What is not known is taken whole, to the end of the line: so it is always the last token, and tried only
-# once.
+# What is not known is taken whole, to the end of what is looked at.
 _TOKEN = re.compile(_BLANKS + rb"(" + _KNOWN + rb"|(?s:.)++|)")
 _IS_KNOWN = re.compile(_KNOWN)
 
+_WHOLE_BLANKS = re.compile(rb'(?:[ \t\f\n]++|\r\n|;[^\r\n]*+(?=[\r\n])|#\|[^#|"]*+\|#)*+')
+_LINE_COMMENT = re.compile(rb"[^\r\n]*+")
+_CONTENT = re.compile(rb'[^"\\]*+(?:' + _ESCAPE + rb'[^"\\]*+)*+')
+_IN_ATOM = re.compile(rb"(?:" + _PLAIN + rb"++|#(?!\|)|\|(?!#))*+")
 _WITHIN_COMMENT = re.compile(rb"#\||\|#|" + QUOTED + rb'|"')
 
+_PAIRS = (b"#|", b"|#")
 
-def _tokens(text: bytes) -> list[bytes]:
-    """The tokens of `text` without blanks, block comments and line comments. A bad one can only be last."""
-    if b"#|" not in text:
-        tokens = _TOKEN.findall(text)
-    else:
-        tokens = []
-        position = 0
-        while position < len(text):
-            for match in _TOKEN.finditer(text, position):
-                if match[1] == b"#|":
-                    position = _end_of_block_comment(text, match.end())
-                    break
-                tokens.append(match[1])
-            else:
+_CARRIAGE, _LINE_FEED, _SEMICOLON, _QUOTE, _OPEN, _CLOSE, _NUMBER_SIGN = b'\r\n;"()#'
+
+_WINDOW = 4 << 10
+"""How many octets of a string, an atom or a comment are read in one step in plain Python."""
+
+_TOKENS_WINDOW = 1 << 9
+"""How many octets are, where each may be a token."""
+
+_STEP = 64 << 10
+"""How many octets the compiled codec reads in one step."""
+
+# What may be wrong, in the order of the compiled codec's faults, from 1 on.
+_CARRIAGE_RETURN = "a carriage return stands before other octets of the line"
+_BAD_STRING = "a string has no end or a bad escape"
+_NEVER_BEGAN = "|# ends a comment that never began"
+_PAIR_IN_ATOM = "an unquoted atom holds #| or |#"
+_BAD_STRING_IN_COMMENT = "a comment holds an unfinished string or a bad escape"
+_ENDLESS_COMMENT = "a comment that begins with #| has no end"
+_TOO_DEEP = "lists nest deeper than {max_depth}"
+_COMMENTS_NOTHING = "#; has no sexp to comment out"
+_NEVER_OPENED = ") closes a list that was never opened"
+_MORE_THAN_ONE = "there is more than one sexp"
+_TOO_MANY = "there are more than {max_tokens} atoms and parentheses"
+_ENDLESS_LIST = "a list has no end"
+_FAULTS = (
+    _CARRIAGE_RETURN, _BAD_STRING, _NEVER_BEGAN, _PAIR_IN_ATOM, _BAD_STRING_IN_COMMENT, _ENDLESS_COMMENT,
+    _TOO_DEEP, _COMMENTS_NOTHING, _NEVER_OPENED, _MORE_THAN_ONE, _TOO_MANY, _ENDLESS_LIST,
+)  # fmt: skip
+
+
+def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
+    """Where each token of `text` begins and ends, without blanks and comments but for `#;`. None is a pause.
+
+    A window is read by one expression. A token that ends where the window ends may go on: it is read again
+    from its beginning, or, when it fills the window, by what knows its kind. Raises SexpError at a bad token.
+    """
+    size = len(text)
+    at = paused = 0
+    while at < size:
+        before = at
+        bound = min(size, at + _TOKENS_WINDOW)
+        for match in _TOKEN.finditer(text, at, bound):
+            begin, end = match.span(1)
+            if end == bound < size:
                 break
-    while tokens and not tokens[-1]:
-        tokens.pop()
-    return tokens
+            if begin == end:
+                return
+            if end == size and not _IS_KNOWN.fullmatch(text, begin, end):
+                _refuse(text, begin)
+            at = end
+            if end - begin == 2 and text[begin:end] == b"#|":
+                at = yield from _comment_end(text, end)
+                break
+            yield begin, end
+        if at == before:
+            at = _blanks_end(text, at, bound)
+        if at == before:
+            at = yield from _long(text, at)
+        if at - paused >= _TOKENS_WINDOW:
+            paused = at
+            yield None
 
 
-def _end_of_block_comment(text: bytes, position: int) -> int:
-    """The position after the `|#` that ends the comment whose `#|` ends at `position`."""
+def _blanks_end(text: bytes, at: int, bound: int) -> int:
+    """Where the blanks and comments at `at` end that are known to be whole before `bound`."""
+    found = _WHOLE_BLANKS.match(text, at, bound)
+    assert found is not None
+    return found.end()
+
+
+def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
+    """The token or the comment at `at`, which may be longer than a window; returns where it ends."""
+    octet = text[at]
+    if octet == _CARRIAGE:
+        if at + 1 < len(text) and text[at + 1] != _LINE_FEED:
+            _refuse(text, at)
+        return at + 1
+    if octet == _SEMICOLON:
+        return (yield from _run(_LINE_COMMENT, text, at))
+    if octet == _QUOTE:
+        end = yield from _quoted_end(text, at)
+        if end is None:
+            _refuse(text, at)
+    elif text.startswith(b"#|", at):
+        return (yield from _comment_end(text, at + 2))
+    elif octet in b"()" or text.startswith(b"#;", at):
+        end = at + (1 if octet in b"()" else 2)
+    else:
+        end = yield from _bare_end(text, at)
+    yield at, end
+    return end
+
+
+def _run(pattern: re.Pattern[bytes], text: bytes, at: int) -> Generator[None, None, int]:
+    """Where what matches ends: a pattern of which every part of a match is one."""
+    while True:
+        bound = min(len(text), at + _WINDOW)
+        found = pattern.match(text, at, bound)
+        assert found is not None
+        at = found.end()
+        if at < bound or at == len(text):
+            return at
+        yield
+
+
+def _quoted_end(text: bytes, at: int) -> Generator[None, None, int | None]:
+    """Where the string ends whose quote is at `at`; None when it has no end or a bad escape."""
+    at += 1
+    while True:
+        # An escape that is cut by the end of the window is left to the next one.
+        found = _CONTENT.match(text, at, min(len(text), at + _WINDOW))
+        assert found is not None
+        end = found.end()
+        if end < len(text) and text[end] == _QUOTE:
+            return end + 1
+        if end == at or end == len(text):
+            return None
+        at = end
+        yield
+
+
+def _bare_end(text: bytes, begin: int) -> Generator[None, None, int]:
+    """Where the unquoted atom at `begin` ends."""
+    at = begin
+    while True:
+        bound = min(len(text), at + _WINDOW)
+        found = _IN_ATOM.match(text, at, bound)
+        assert found is not None
+        end = found.end()
+        # A pair may lie across the end of the window, which the expression does not see.
+        if text[end : end + 1] in (b"#", b"|") if end < bound else text[end - 1 : end + 1] in _PAIRS:
+            _refuse(text, begin)
+        if end < bound or end == len(text):
+            return end
+        at = end
+        yield
+
+
+def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
+    """Where the comment ends whose `#|` ends at `at`."""
     depth = 1
-    for match in _WITHIN_COMMENT.finditer(text, position):
-        match match[0]:
-            case b"#|":
-                depth += 1
-            case b"|#":
-                depth -= 1
-                if not depth:
-                    return match.end()
-            case b'"':
-                raise SexpError("a comment holds an unfinished string or a bad escape")
-    raise SexpError("a comment that begins with #| has no end")
+    paused = at
+    while True:
+        bound = min(len(text), at + _TOKENS_WINDOW)
+        for match in _WITHIN_COMMENT.finditer(text, at, bound):
+            at = match.end()
+            match match[0]:
+                case b"#|":
+                    depth += 1
+                case b"|#":
+                    depth -= 1
+                    if not depth:
+                        return at
+                case b'"':
+                    end = yield from _quoted_end(text, at - 1)
+                    if end is None:
+                        raise SexpError(_BAD_STRING_IN_COMMENT)
+                    at = end
+                    break
+                case _:
+                    pass  # a string
+        else:
+            if bound == len(text):
+                raise SexpError(_ENDLESS_COMMENT)
+            # The first octet of a pair may be the last of the window.
+            at = max(at, bound - 1)
+        if at - paused >= _TOKENS_WINDOW - 1:
+            paused = at
+            yield
 
 
-def _refuse(token: bytes) -> NoReturn:
-    if token.startswith(b"\r"):
-        raise SexpError("a carriage return stands before other octets of the line")
-    if token.startswith(b'"'):
-        raise SexpError("a string has no end or a bad escape")
-    if token.startswith(b"|#"):
-        raise SexpError("|# ends a comment that never began")
-    raise SexpError("an unquoted atom holds #| or |#")
+def _refuse(text: bytes, begin: int) -> NoReturn:
+    """Say what is wrong with the token at `begin`."""
+    if text.startswith(b"\r", begin):
+        raise SexpError(_CARRIAGE_RETURN)
+    if text.startswith(b'"', begin):
+        raise SexpError(_BAD_STRING)
+    if text.startswith(b"|#", begin):
+        raise SexpError(_NEVER_BEGAN)
+    raise SexpError(_PAIR_IN_ATOM)
 
 
 # -- reading ------------------------------------------------------------------------------------------------
+
+
+_OPENED = -1  # among the marks of the compiled codec
 
 
 class _PerThread(threading.local):
@@ -113,67 +261,143 @@ def read(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None)
     Raises SexpError when it is not a sexp, when it is more than one, when it nests deeper than `max_depth`,
     and when it has more than `max_tokens` atoms and parentheses outside comments.
     """
-    tokens = _tokens(text)
-    if not tokens:
-        return None
-    if not _IS_KNOWN.fullmatch(tokens[-1]):
-        _refuse(tokens[-1])
+    return finished(steps(text, max_depth, max_tokens))
 
-    atoms: list[bytes] = []
-    skeleton: list[str] = []
-    opened: list[int] = []  # for each list that is open: how many `#;` stood before it
-    comments = 0  # how many `#;` still wait for their sexp, in the innermost list
-    hidden = 0  # how many lists were open, the commented one included, where the comment around us began
-    whole = 0  # sexps finished outside of all lists
-    for token in tokens:
-        if token == b"(":
-            opened.append(comments)
-            if not hidden:
-                if comments:
-                    hidden = len(opened)
-                else:
-                    if len(opened) > max_depth:
-                        raise SexpError(f"lists nest deeper than {max_depth}")
-                    skeleton.append("(")
-            comments = 0
-        elif token == b"#;":
-            comments += 1
-            continue
-        else:
-            if token != b")":
-                if not comments and not hidden:
-                    skeleton.append(f"{len(atoms)} ")
-                    atoms.append(token)
-            else:
-                if comments:
-                    raise SexpError("#; has no sexp to comment out")
-                if not opened:
-                    raise SexpError(") closes a list that was never opened")
-                if not hidden:
-                    skeleton.append(")")
-                elif hidden == len(opened):
-                    hidden = 0
-                comments = opened.pop()
-            # A sexp ends here: the oldest waiting `#;` takes it, or it counts.
-            if comments:
-                comments -= 1
-            elif not opened:
-                whole += 1
-                if whole > 1:
-                    raise SexpError("there is more than one sexp")
-        if max_tokens is not None and len(skeleton) > max_tokens:
-            raise SexpError(f"there are more than {max_tokens} atoms and parentheses")
-    if comments:
-        raise SexpError("#; has no sexp to comment out")
-    if opened:
-        raise SexpError("a list has no end")
-    if not whole:
-        return None
 
+def steps(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None) -> Steps[Sexp | None]:
+    """The same in steps, each of which takes less than a millisecond when there is a limit for tokens."""
+    scan = scanned_compiled if codec.COMPILED else scanned_plain
+    skeleton, atoms = yield from scan(text, max_depth, max_tokens)
+    if not skeleton:
+        return None
+    values: list[bytes] = []
+    for written in atoms:
+        value = (yield from unquoting(written)) if written[0] == _QUOTE else written
+        values += (value,)
     parser = _per_thread.parser
-    parser.string = "".join(skeleton)
+    parser.string = skeleton
     _, trees = parser.parse_sexp(0)
-    return _with_atoms(trees[0], [unquote(atom) if atom[0] == 34 else atom for atom in atoms])
+    return _with_atoms(trees[0], values)
+
+
+def scanned_compiled(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[tuple[str, list[bytes]]]:
+    """The skeleton of the sexp, in which each atom is its number, and the atoms as they are written.
+
+    The skeleton is empty when there is no sexp. Raises SexpError.
+    """
+    scan = codec.native.SexpScan(text, max_depth, len(text) if max_tokens is None else max_tokens)
+    while scan.step(_STEP):
+        yield
+    if scan.fault:
+        raise _fault(_FAULTS[scan.fault - 1], max_depth, max_tokens)
+    skeleton: list[str] = []
+    atoms: list[bytes] = []
+    marks = iter(scan.marks)
+    for mark in marks:
+        if mark >= 0:
+            skeleton.append(f"{len(atoms)} ")
+            atoms.append(text[mark : next(marks)])
+        else:
+            skeleton.append("(" if mark == _OPENED else ")")
+    return "".join(skeleton), atoms
+
+
+def _fault(text: str, max_depth: int, max_tokens: int | None) -> SexpError:
+    return SexpError(text.format(max_depth=max_depth, max_tokens=max_tokens))
+
+
+def scanned_plain(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[tuple[str, list[bytes]]]:
+    """The same in plain Python."""
+    structure = _Structure(max_depth, max_tokens)
+    for token in _tokens(text):
+        if token is None:
+            yield
+        elif structure.fault is None:
+            structure.add(text, *token)
+    return structure.finish()
+
+
+class _Structure:
+    """What the tokens of one sexp are to one another.
+
+    A fault of it is told at the end, as a bad token that comes later is told first.
+    """
+
+    def __init__(self, max_depth: int, max_tokens: int | None) -> None:
+        self.fault: SexpError | None = None
+        self._max_depth = max_depth
+        self._max_tokens = max_tokens
+        self._skeleton: list[str] = []
+        self._atoms: list[bytes] = []
+        self._opened = array("I")  # for each list that is open: how many `#;` stood before it
+        self._comments = 0  # how many `#;` still wait for their sexp, in the innermost list
+        # How many lists were open, the commented one included, where the comment around this began.
+        self._hidden = 0
+        self._whole = 0  # sexps finished outside of all lists
+
+    def add(self, text: bytes, begin: int, end: int) -> None:
+        """The next token. None must be added to one that has a fault."""
+        octet = text[begin]
+        if octet == _OPEN:
+            self._open()
+        elif octet == _CLOSE:
+            self._close()
+        elif octet == _NUMBER_SIGN and text[begin:end] == b"#;":
+            self._comments += 1
+        else:
+            if not self._comments and not self._hidden:
+                self._skeleton.append(f"{len(self._atoms)} ")
+                self._atoms.append(text[begin:end])
+            self._end_sexp()
+        if self.fault is None and self._max_tokens is not None and len(self._skeleton) > self._max_tokens:
+            self._fail(_TOO_MANY)
+
+    def finish(self) -> tuple[str, list[bytes]]:
+        """The skeleton and the atoms. Raises SexpError."""
+        if self.fault is None and self._comments:
+            self._fail(_COMMENTS_NOTHING)
+        if self.fault is None and self._opened:
+            self._fail(_ENDLESS_LIST)
+        if self.fault is not None:
+            raise self.fault
+        return "".join(self._skeleton), self._atoms
+
+    def _fail(self, text: str) -> None:
+        self.fault = _fault(text, self._max_depth, self._max_tokens)
+
+    def _open(self) -> None:
+        self._opened.append(self._comments)
+        if not self._hidden:
+            if self._comments:
+                self._hidden = len(self._opened)
+            elif len(self._opened) > self._max_depth:
+                self._fail(_TOO_DEEP)
+            else:
+                self._skeleton.append("(")
+        self._comments = 0
+
+    def _close(self) -> None:
+        if self._comments:
+            self._fail(_COMMENTS_NOTHING)
+            return
+        if not self._opened:
+            self._fail(_NEVER_OPENED)
+            return
+        if not self._hidden:
+            self._skeleton.append(")")
+        elif self._hidden == len(self._opened):
+            self._hidden = 0
+        self._comments = self._opened.pop()
+        self._end_sexp()
+
+    def _end_sexp(self) -> None:
+        # The oldest `#;` that waits takes it, or it counts.
+        if self._comments:
+            self._comments -= 1
+        elif not self._opened:
+            self._whole += 1
+            if self._whole > 1:
+                self._fail(_MORE_THAN_ONE)
 
 
 def _with_atoms(tree: object, atoms: list[bytes]) -> Sexp:
@@ -218,7 +442,46 @@ def unescape(content: bytes) -> bytes:
 
 def unquote(atom: bytes) -> bytes:
     """The octets of an atom written in quotes (one that `QUOTED` matches)."""
-    return unescape(atom[1:-1])
+    return finished(unquoting(atom))
+
+
+def unquoting(atom: bytes) -> Steps[bytes]:
+    """The same in steps."""
+    if b"\\" not in atom:
+        return atom[1:-1]
+    return (yield from (unquoting_compiled if codec.COMPILED else unquoting_plain)(atom))
+
+
+def unquoting_compiled(atom: bytes) -> Steps[bytes]:
+    """`unquoting` by the compiled codec."""
+    at, end = 1, len(atom) - 1
+    pieces: list[bytes] = []
+    while True:
+        piece, at = codec.native.unescaped(atom, at, min(end, at + _STEP), end)
+        pieces.append(piece)
+        if at == end:
+            return b"".join(pieces)
+        yield
+
+
+# Whole escapes: one that the end of a window cuts is left to the next window.
+_WHOLE = re.compile(rb"[^\\]*+(?:" + _ESCAPE + rb"[^\\]*+)*+")
+
+
+def unquoting_plain(atom: bytes) -> Steps[bytes]:
+    """`unquoting` in plain Python."""
+    at, end = 1, len(atom) - 1
+    if end - at <= _WINDOW or b"\n" in atom:
+        # An escape with a line feed goes on over the blanks behind it; it does not occur in lines.
+        return unescape(atom[1:-1])
+    pieces: list[bytes] = []
+    while at < end:
+        found = _WHOLE.match(atom, at, min(end, at + _WINDOW))
+        assert found is not None
+        pieces.append(unescape(found[0]))
+        at = found.end()
+        yield
+    return b"".join(pieces)
 
 
 _NEEDS_QUOTES = re.compile(rb'[^!-~]|["();\\]|#\||\|#')

@@ -24,8 +24,10 @@ from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
+from omq.protocol.steps import Steps
 from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.transport import Transport
+from omq.terminals.connection.turns import in_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class Problem:
     code: ResponseCode
     why: str
 
+
+HEADS_A_STEP = 512
+"""Of how many messages the producer is looked for in one step."""
 
 STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
 TOO_SLOW = Problem(
@@ -69,9 +74,12 @@ class Posts:
             await self._signal.wait()
 
 
-def _kept_beside(heads: list[bytes]) -> tuple[list[bytes], list[Origin | None]]:
+def _kept_beside(heads: list[bytes]) -> Steps[tuple[list[bytes], list[Origin | None]]]:
     """What goes beside the messages: their heads, and which producer sent each; nothing for none."""
-    origins = list(map(origin, heads))
+    origins: list[Origin | None] = []
+    for start in range(0, len(heads), HEADS_A_STEP):
+        origins += map(origin, heads[start : start + HEADS_A_STEP])
+        yield
     return [b"" if head == PLAIN_HEAD else head for head in heads], origins if any(origins) else []
 
 
@@ -179,7 +187,7 @@ class SinkService:
 
     async def _take(self, received: bytes) -> None:
         try:
-            batch = self._envelopes.feed_batch(received)
+            batch = await in_turns(self._envelopes.reading(received))
         except EnvelopeError as error:
             if error.batch is not None:
                 await self._post(error.batch)
@@ -202,7 +210,8 @@ class SinkService:
         if batch.options:
             await self._look_for_takers(driver, batch.options)
         try:
-            confirmation = await driver.post(batch.batch, *_kept_beside(batch.heads))
+            heads, origins = await in_turns(_kept_beside(batch.heads))
+            confirmation = await driver.post(batch.batch, heads, origins)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return

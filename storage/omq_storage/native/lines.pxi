@@ -2,7 +2,6 @@
 
 # What an octet is in a bare atom: 0 for any that may stand there, 1 for one that ends it, and # and |.
 cdef uint8_t KIND[256]
-cdef int _octet
 for _octet in range(256):
     KIND[_octet] = 0
 for _octet in b' \t\f\r\n"();':

@@ -56,11 +56,11 @@ cdef class Spans:
         cdef uint32_t length = <uint32_t>(end - body)
         self.add(octets_of(self._data) + body, length, length, <uint32_t>(body - NUMBER - head), options)
 
-    def take_envelopes(self, Py_ssize_t position, max_message, max_head):
-        """Add the envelopes from `position` on.
+    def take_envelopes(self, Py_ssize_t position, max_message, max_head, Py_ssize_t most):
+        """Add the envelopes from `position` on, at most about so many.
 
         Returns where it stopped, and how many octets it takes from there to get further: 0 when they are all
-        there, and the plain code is to say what they are.
+        there, and the plain code is to say what they are; -1 when it has added as many as it should.
         """
         cdef const uint8_t* octets = octets_of(self._data)
         cdef int64_t size = PyBytes_GET_SIZE(self._data)
@@ -68,6 +68,7 @@ cdef class Spans:
         cdef int64_t longest_body = min(max(max_message, 0), LONGEST_SIZE)
         cdef int64_t longest_head = min(max(max_head, 0), 1 << 20)
         cdef int64_t length, end, start, head_end, left
+        cdef int64_t work = most
         cdef uint32_t number, options
         cdef const uint8_t* known = NULL  # the last head, unless it was one without names and properties
         cdef int64_t known_length = 0
@@ -79,7 +80,10 @@ cdef class Spans:
         while True:
             if size - at < NUMBER:
                 return at, NUMBER
+            if work <= 0:
+                return at, -1
             length = get_u32(octets + at)
+            work -= 1
             if length == 0:
                 at += NUMBER
                 continue
@@ -92,9 +96,10 @@ cdef class Spans:
             if known_length and known_length <= length - NUMBER and not memcmp(octets + start, known, known_length):
                 head_end = start + known_length
             else:
-                head_end = after_head(octets, start, end - NUMBER)
+                head_end = after_head(octets, start, min(end - NUMBER, start + longest_head))
                 if head_end < 0:
                     return at, 0
+                work -= (head_end - start) // 16  # a table may have a value in every octet
                 known = octets + start
                 known_length = head_end - start if head_end - start > NAMES else 0
             left = end - NUMBER - head_end
@@ -166,12 +171,14 @@ cdef class Spans:
         return [self._spans[i].options for i in range(self.count)]
 
 
-def deal_lines(bytes data not None, Py_ssize_t position):
+def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
     """Deal the bodies of the Publish lines from `position` on, as long as they are in a quick form, to a `Spans`
     for each topic.
 
     Returns pairs of a topic as it is written and its spans, in the order in which the topics first come, and where
-    it stopped.  No two of them are of one topic, whichever way it is written: a topic with escapes stands alone.
+    it stopped: at the end, at another line, or when it has read `most` octets.  A line of more than `most` octets is
+    taken only where its body is copied as it is.  No two topics are the same, whichever way they are written: a topic
+    with escapes stands alone.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
@@ -188,11 +195,13 @@ def deal_lines(bytes data not None, Py_ssize_t position):
     cdef bytes key
     if not 0 <= at <= size:
         raise ValueError(f"{position} is not within 0 to {size}.")
-    while at < size:
+    while at < size and at - position < most:
         found = <const uint8_t*>memchr(octets + at, 10, size - at)
         if found == NULL:
             break
         line_end = found - octets
+        if line_end - at > most and not is_simple(octets + at, line_end - at):
+            break
         same = head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length)
         if same:
             # `quoted` is that of the last line: a quote would have been part of its head.
@@ -240,6 +249,13 @@ def deal_lines(bytes data not None, Py_ssize_t position):
     return dealt, at
 
 
+cdef bint is_simple(const uint8_t* at, int64_t size) noexcept nogil:
+    """Whether a line has neither escapes nor what takes more than one look in a bare atom."""
+    return (
+        memchr(at, c'\\', size) == NULL and memchr(at, c'#', size) == NULL and memchr(at, c'|', size) == NULL
+    )
+
+
 cdef int64_t after_name(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
     """Where a short string at `at` is over; -1 when that is not by `end`."""
     if at >= end or octets[at] > end - at - 1:
@@ -247,8 +263,65 @@ cdef int64_t after_name(const uint8_t* octets, int64_t at, int64_t end) noexcept
     return at + 1 + octets[at]
 
 
+# How many octets the value of a field takes, by the octet of its type; or one of those below.
+cdef uint8_t SIZE[256]
+cdef enum:
+    STRING = 252  # counted octets
+    FIELDS = 253  # a table
+    VALUES = 254  # an array
+    NO_TYPE = 255
+    MAX_NESTING = 32  # as in omq/protocol/amqp/fields.py
+for _octet in range(256):
+    SIZE[_octet] = NO_TYPE
+for _octet in b"bBt":
+    SIZE[_octet] = 1
+for _octet in b"sUu":
+    SIZE[_octet] = 2
+for _octet in b"Iif":
+    SIZE[_octet] = 4
+for _octet in b"lLdT":
+    SIZE[_octet] = 8
+SIZE[<int>c'D'] = 5
+SIZE[<int>c'V'] = 0
+SIZE[<int>c'S'] = SIZE[<int>c'x'] = STRING
+SIZE[<int>c'F'] = FIELDS
+SIZE[<int>c'A'] = VALUES
+
+
+cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int levels, bint named) noexcept nogil:
+    """Where the table or the array is over whose length stands at `at`; -1 when that is not by `end`, or it is bad."""
+    cdef int64_t stop
+    cdef uint8_t size
+    if not levels or end - at < NUMBER or get_u32(octets + at) > end - at - NUMBER:
+        return -1
+    stop = at + NUMBER + get_u32(octets + at)
+    at += NUMBER
+    while at < stop:
+        if named:
+            at = after_name(octets, at, stop)
+            if at < 0 or at == stop:
+                return -1
+        size = SIZE[octets[at]]
+        at += 1
+        if size == NO_TYPE:
+            return -1
+        if size == FIELDS or size == VALUES:
+            at = after_values(octets, at, stop, levels - 1, size == FIELDS)
+            if at < 0:
+                return -1
+        elif size == STRING:
+            if stop - at < NUMBER or get_u32(octets + at) > stop - at - NUMBER:
+                return -1
+            at += NUMBER + get_u32(octets + at)
+        else:
+            if size > stop - at:
+                return -1
+            at += size
+    return at
+
+
 cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Where a head is over; -1 when it has a table, or is not over by `end`, or is bad."""
+    """Where a head is over; -1 when it is not over by `end`, or is bad."""
     cdef uint32_t flags, flag
     at = after_name(octets, at, end)
     if at >= 0:
@@ -259,7 +332,7 @@ cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept
     at += 2
     if not flags:
         return at
-    if flags & (TABLE | UNKNOWN):
+    if flags & UNKNOWN:
         return -1
     flag = 0x8000
     while flag > UNKNOWN:
@@ -268,6 +341,8 @@ cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept
                 at += 1
             elif flag & LONG:
                 at += 8
+            elif flag & TABLE:
+                at = after_values(octets, at, end, MAX_NESTING, True)
             else:
                 at = after_name(octets, at, end)
             if at < 0 or at > end:
