@@ -19,6 +19,7 @@ from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.housekeeping import (
+    keep_deleting,
     keep_flushing,
     keep_positions,
     keep_tidy,
@@ -355,6 +356,7 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
     nursery.start_soon(keep_flushing, catalogue.writers[Level.WEAK], config.weak_flush_seconds)
     nursery.start_soon(keep_flushing, catalogue.writers[Level.ASYNC], config.async_flush_seconds)
     nursery.start_soon(watch_disk, catalogue, config)
+    nursery.start_soon(keep_deleting, catalogue)
     for level in Level:
         nursery.start_soon(keep_tidy, catalogue, level)
         nursery.start_soon(keep_positions, catalogue, level)

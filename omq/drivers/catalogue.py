@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar, assert_never
 
@@ -23,7 +24,7 @@ from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, Top
 from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
-from omq_storage.errors import StoreError
+from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.levels import Level
 from omq_storage.soundness import ADVICE
 from omq_storage.store import Store
@@ -57,7 +58,9 @@ class Catalogue:
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
         self._complaints = Complaints(log, "the catalogue")
-        self._leftovers = Complaints(log, "not all of a deleted topic could be deleted yet")
+        self._is_cramped = False
+        self._leftovers: set[tuple[Level, int]] = set()
+        self._undropped = Complaints(log, "not all of a deleted topic could be deleted yet")
 
     def __iter__(self) -> Iterator[Driver]:
         return iter(self._drivers.values())
@@ -115,7 +118,7 @@ class Catalogue:
                 case _:
                     assert_never(persistence)
         # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
-        await in_thread(partial(self._store.catalogue.settle, burnt))
+        await self._in_need(partial(self._store.catalogue.settle, burnt))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
@@ -129,7 +132,8 @@ class Catalogue:
                         f"never knew; {ADVICE}."
                     )
                 # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
-                await self.writers[level].call(partial(self._store.level(level).drop, leftover))
+                self._leftovers.add((level, leftover))
+        await self.drop_leftovers()
         for topic in self._config.topics:
             await self.declare(topic.name.encode(), *topic.types())
 
@@ -302,12 +306,22 @@ class Catalogue:
                 driver.end()
                 self._stop(driver)
                 if driver.writer is not None:
-                    try:
-                        await driver.writer.call(partial(driver.environment.drop, driver.topic.id))
-                    except StoreError as problem:
-                        # The catalogue has forgotten it: the next start drops what is left.
-                        self._leftovers.add(f"{name!r}: {problem}")
+                    # The catalogue has forgotten it: what cannot be deleted now is tried again until it is.
+                    self._leftovers.add((driver.environment.level, driver.topic.id))
+                    await self.drop_leftovers()
             return driver.topic
+
+    async def drop_leftovers(self) -> None:
+        """Delete what is left of deleted topics, as far as the store lets it."""
+        for level, topic in sorted(self._leftovers, key=lambda leftover: leftover[1]):
+            drop = partial(self._store.level(level).drop_some, topic)
+            try:
+                while await self._in_need(drop, self.writers[level]):
+                    pass
+            except StoreError as problem:
+                self._undropped.add(f"topic {topic}: {problem}")
+            else:
+                self._leftovers.discard((level, topic))
 
     def _stop(self, driver: Driver) -> None:
         driver.deleted = True
@@ -319,17 +333,46 @@ class Catalogue:
 
     async def _reserve(self, bounds: Mapping[int, int]) -> None:
         """See `omq_storage.catalogue.Catalogue.reserve`."""
-        await in_thread(partial(self._store.catalogue.reserve, bounds))
+        try:
+            await in_thread(partial(self._store.catalogue.reserve, bounds))
+        except StoreFull:
+            self._is_cramped = True
+            raise
         for topic in bounds.keys() & self._records.keys():  # the others were deleted meanwhile
             self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
 
     async def _in_store(self, function: Callable[[], T]) -> T:
         """Run a call of the store's catalogue in a thread; its errors become refusals."""
         try:
-            return await in_thread(function)
+            return await self._in_need(function)
         except StoreError as problem:
             self._complaints.add(problem)
             raise Refused.of(for_clients(problem)) from problem
+
+    async def _in_need(self, function: Callable[[], T], writer: Writer | None = None) -> T:
+        """Run what deletes or declares, between the commits of its writer if it has one. Raises StoreError.
+
+        Where the disk is full, it takes the room that is kept for it, while no writer takes that.
+        """
+        try:
+            return await (in_thread(function) if writer is None else writer.call(function))
+        except StoreFull as full:
+            if full.limit is not Limit.DISK:
+                raise
+        async with AsyncExitStack() as paused:
+            for other in self.writers.values():
+                await paused.enter_async_context(other.paused())
+            return await in_thread(partial(self._store.in_need, function))
+
+    async def make_room(self) -> None:
+        """See that the catalogue has pages for the next reservation of ids, and that there is room for
+        deletions, as far as the disk lets it. Raises StoreError and OSError.
+        """
+        if self._is_cramped:
+            # Not where it failed, in the middle of a commit: there is a writer that cannot pause.
+            self._is_cramped = False
+            await self._in_need(self._store.catalogue.turn_over)
+        await in_thread(self._store.restore_spare_room)
 
     def release_ids(self) -> dict[int, int]:
         """For each topic with reserved ids its next id: at a clean end, those from there on are unused."""

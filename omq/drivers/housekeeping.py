@@ -41,6 +41,16 @@ async def watch_disk(catalogue: Catalogue, config: Config) -> None:
     await repeat(log, "the disk's free room", TIDY_SECONDS, partial(look_at_disk, catalogue, config))
 
 
+async def keep_deleting(catalogue: Catalogue) -> None:
+    """Delete what is left of deleted topics, and keep room for deletions, as far as the disk lets it."""
+
+    async def delete() -> None:
+        await catalogue.drop_leftovers()
+        await catalogue.make_room()
+
+    await repeat(log, "room for deletions", TIDY_SECONDS, delete)
+
+
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     """Stop the writers while the disk has less free than the reserve."""
     reserve = config.disk_reserve_bytes

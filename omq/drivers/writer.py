@@ -8,6 +8,7 @@ import logging
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -142,6 +143,10 @@ class Writer:
         """Run a writing call of the environment between commits, in a thread."""
         async with self._lock:
             return await in_thread(function)
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """Keep it from writing within the block."""
+        return self._lock
 
     async def run(self) -> None:
         """Commit what is submitted, group after group, until cancelled."""

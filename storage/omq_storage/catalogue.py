@@ -229,6 +229,18 @@ class Catalogue:
             del self._records[topic]
             del self._ids[known.name]
 
+    def turn_over(self) -> None:
+        """Commits twice, without changing anything.  Raises StoreFull and StoreError.
+
+        LMDB uses a freed page again in the commit after the next one.  On a full disk a commit that finds no
+        free page fails, and so would every later one: so here two are done while there is some room.
+        """
+        with self._lock:
+            self._reopen_after_panic()
+            for _ in range(2):
+                with self._database.writing() as transaction:
+                    _put_next_id(transaction, _next_id(transaction))
+
     def close(self) -> None:
         """Waits for the calls under way and closes the environment."""
         with self._lock:

@@ -50,7 +50,10 @@ __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 TABLES = (*TABLES_OF_FORMAT_1, IDENTITY)
 _DELETED_AT_ONCE = 256
+_DELETED_OCTETS_AT_ONCE = 64 << 20
 _FORGOTTEN_AT_ONCE = 4096
+_IN_NEED = 64
+"""How many times less is deleted at once where there is no room for the pages that a deletion writes."""
 _SCANNED_AT_ONCE = 4096
 _MERGED_AT_ONCE = 8 << 20
 _GROWTH = 8 << 20
@@ -255,12 +258,17 @@ class Environment:
 
         One that was interrupted leaves a topic with fewer blocks; dropping it again completes it.
         """
-        more = True
-        while more:  # before the extent, which tells that something is left
-            more = self._with_room(lambda writing: forget_producers(writing, topic, _FORGOTTEN_AT_ONCE))
-        more = True
-        while more:
-            more = self._freeing(topic, lambda _, __: False, forget=True)[1]
+        while self.drop_some(topic):
+            pass
+
+    def drop_some(self, topic: int) -> bool:
+        """One transaction of ``drop``; whether there is more to be deleted."""
+
+        # Producers before the extent, which tells that something is left.
+        def forget(writing: Writing, share: int) -> bool:
+            return forget_producers(writing, topic, _FORGOTTEN_AT_ONCE // share)
+
+        return self._with_room(forget) or self._freeing(topic, lambda _, __: False, forget=True)[1]
 
     def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
         """Merges small blocks that follow one another, from message ``start`` on, in one bounded transaction.
@@ -372,19 +380,20 @@ class Environment:
         self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
     ) -> tuple[Extent, bool]:
         """Deletes oldest blocks in one transaction; see ``_delete``."""
-        return self._with_room(lambda transaction: _delete(transaction, topic, kept, forget))
+        return self._with_room(lambda transaction, share: _delete(transaction, topic, kept, forget, share))
 
-    def _with_room(self, delete: Callable[[Writing], T]) -> T:
+    def _with_room(self, delete: Callable[[Writing, int], T]) -> T:
         """Runs what deletes in one transaction.  Gets by in a full environment too.
 
         Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
-        before held; where that is not enough, and where nothing is left behind it, the map grows a little.
-        Raises StoreFull when the disk has no room even so.
+        before held; where that is not enough, the map grows a little, or less is deleted at once:
+        ``delete`` is told by how much its usual portion is to be divided.  Raises StoreFull when the disk has
+        no room even so.
         """
 
-        def attempt() -> T:
+        def attempt(share: int = 1) -> T:
             with self._writing() as transaction:
-                return delete(transaction)
+                return delete(transaction, share)
 
         with self._one_writer:
             try:
@@ -394,10 +403,9 @@ class Environment:
                 try:
                     result = attempt()
                 except StoreFull as full:
-                    if full.limit is Limit.DISK:
-                        raise
-                    self._renew(_GROWTH)
-                    result = attempt()
+                    if full.limit is Limit.MAP:
+                        self._renew(_GROWTH)
+                    result = attempt(_IN_NEED)
             room = self._database.room()
             if room.map_size - room.used < _SPARE:
                 # What was freed can be used by the commit after the next one. If this one took the last pages
@@ -412,10 +420,10 @@ def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
 
 
 def _delete(
-    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool
+    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool, share: int
 ) -> tuple[Extent, bool]:
-    """Deletes oldest blocks until one is ``kept``, 256 at most; the new extent, and whether it stopped for
-    that.
+    """Deletes oldest blocks until one is ``kept``, of 256 and 64 MiB at most the ``share``th part, but one at
+    the least; the new extent, and whether it stopped for that.
 
     ``kept`` is asked with the record of the oldest block and the extent as it then is.  ``forget``: when
     nothing is left, the extent and the position go too.
@@ -423,11 +431,17 @@ def _delete(
     extent = extent_of(transaction, topic)
     doomed: list[BlockInfo] = []
     following: BlockInfo | None = None
+    freed = 0
+    is_portion = False
     for info in infos_from(transaction, topic, 0):
-        if len(doomed) == _DELETED_AT_ONCE or kept(info, extent):
+        is_portion = (
+            len(doomed) == _DELETED_AT_ONCE // share or freed + info.bytes > _DELETED_OCTETS_AT_ONCE // share
+        ) and bool(doomed)
+        if is_portion or kept(info, extent):
             following = info
             break
         doomed.append(info)
+        freed += info.bytes
         # Where a record was damaged these are estimates.
         messages, octets = max(0, extent.messages - info.count), max(0, extent.bytes - info.bytes)
         extent = Extent(info.next, extent.last, messages, octets)
@@ -439,7 +453,7 @@ def _delete(
         extent = Extent(following.first, extent.last, extent.messages, extent.bytes)
     elif doomed:
         extent = Extent(extent.last + 1, extent.last, 0, 0)
-    more = following is not None and len(doomed) == _DELETED_AT_ONCE
+    more = following is not None and is_portion
     if forget and following is None:
         transaction.delete(EXTENTS, topic_key(topic))
         transaction.delete(POSITIONS, topic_key(topic))

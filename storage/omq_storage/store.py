@@ -5,6 +5,7 @@ The directory::
     format       {"format": 2}; a higher number is refused.  Besides it "begun", true until everything
                  was made for the first time, or "backup", true until a backup is opened for the first time
     lock         held by the one process that has the store open
+    spare        room that is kept for deletions
     catalogue/   strong/   weak/   async/       LMDB environments
 
 In format 1 the environments did not say which store they belong to, see ``omq_storage.identity``.  Opening
@@ -15,12 +16,13 @@ import fcntl
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Self, TypeVar, assert_never
 
 from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue
 from omq_storage.checkpoint import Recovered, recover
@@ -30,6 +32,7 @@ from omq_storage.files import make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.levels import Level
 from omq_storage.soundness import ADVICE, DATA, require_sound
+from omq_storage.spare import SpareRoom
 
 CATALOGUE = "catalogue"
 FORMAT_FILE = "format"
@@ -42,6 +45,8 @@ _NOT_SETTLED = "A start before this one put it back to a checkpoint, and was cut
 _RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Store:
         catalogue: Catalogue,
         environments: dict[Level, Environment],
         recoveries: tuple[Recovery, ...],
+        spare: SpareRoom,
         lock: ExitStack,
     ) -> None:
         """Use ``open``.  ``lock`` gives the directory back when it is closed."""
@@ -71,6 +77,7 @@ class Store:
         self.catalogue = catalogue
         self.recoveries = recoveries
         self._environments = environments
+        self._spare = spare
         self._lock = lock
 
     @classmethod
@@ -102,6 +109,8 @@ class Store:
                         require_sound(path / CATALOGUE)
                     case state:
                         assert_never(state)
+                spare = SpareRoom(path)
+                opened.callback(spare.close)
                 is_backup = form is not None and form.state is State.BACKUP
                 catalogue = Catalogue(path / CATALOGUE, map_size=min(map_size, CATALOGUE_MAP_SIZE))
                 opened.callback(catalogue.close)
@@ -144,7 +153,7 @@ class Store:
                 else:
                     recoveries = [_with_earlier(recovery, opening.lost) for recovery in recoveries]
                 opened.pop_all()
-                return cls(path, catalogue, environments, tuple(recoveries), lock)
+                return cls(path, catalogue, environments, tuple(recoveries), spare, lock)
         except NotADirectoryError as error:
             what = f"{error.filename} is no directory"
             raise StoreError(f"The store {path} cannot be opened: {what}.") from error
@@ -155,6 +164,23 @@ class Store:
         """The environment of one sync level."""
         return self._environments[level]
 
+    def in_need(self, function: Callable[[], T]) -> T:
+        """Runs what deletes with the room that is kept for it; nobody else may write meanwhile.
+
+        Topics can be declared afterwards, too, in the room that was made.
+        """
+        try:
+            with self._spare.given():
+                result = function()
+                self.catalogue.turn_over()
+                return result
+        except OSError as error:
+            raise StoreError(f"The spare room of {self.path} cannot be used: {error}.") from error
+
+    def restore_spare_room(self) -> None:
+        """Keeps room for deletions again, as far as there is any.  OSError when the disk fails."""
+        self._spare.restore()
+
     def close(self, clean: bool = True) -> None:
         """Closes everything and gives the directory back; calling it again does nothing.
 
@@ -163,6 +189,7 @@ class Store:
         with ExitStack() as closing:
             # Called last to first, each whatever happens to the others.
             closing.callback(self._lock.close)
+            closing.callback(self._spare.close)
             closing.callback(self.catalogue.close)
             for environment in self._environments.values():
                 closing.callback(environment.close, clean)

@@ -30,7 +30,15 @@ def open_small(path: Path, **options: str) -> Store:
 def test_a_store_is_made_and_found_again(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     with open_small(path) as store:
-        assert {p.name for p in path.iterdir()} == {"format", "lock", "catalogue", "strong", "weak", "async"}
+        assert {p.name for p in path.iterdir()} == {
+            "format",
+            "lock",
+            "spare",
+            "catalogue",
+            "strong",
+            "weak",
+            "async",
+        }
         assert json.loads((path / "format").read_bytes()) == {"format": 2}
         assert [recovery.level for recovery in store.recoveries] == list(Level)
         assert not any(recovery.rolled_back for recovery in store.recoveries)

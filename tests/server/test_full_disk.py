@@ -1,0 +1,122 @@
+"""A disk that the store itself has filled: what is deleted makes room, also after a restart."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.model import Topic
+from omq.protocol.omq.types import Confirmed, Deleted, Error
+from omq_storage.blocks import encode
+from omq_storage.levels import Level
+from omq_storage.spare import SPARE_FILE, SPARE_OCTETS
+from omq_storage.store import Store
+
+from .conversation import PERSISTENCES, Conversation, eventually, publish, serving
+
+DISK_OCTETS = 16 << 20
+KEPT = {name: persistence for name, persistence in PERSISTENCES.items() if name != "Transient"}
+NOON = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["mount", "-t", "tmpfs", "-o", f"size={DISK_OCTETS}", "omq", str(place)]
+    if subprocess.run(options, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system may be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+async def fill(client: Conversation, topic: bytes) -> int:
+    """Publish until nothing more is stored; how many octets are."""
+    for octets in (200_000, 5_000, 500):
+        while True:
+            await client.send(publish(topic, [b"x" * octets] * 5))
+            await client.say(b"(Confirm 1)")
+            answers = [await client.frame()]
+            while not (isinstance(answers[-1], Confirmed) or b"Confirm" in answers[-1].text):  # type: ignore[union-attr]
+                answers.append(await client.frame())
+            if isinstance(answers[0], Error):
+                assert b"the disk is full" in answers[0].text
+                break
+    return (await client.topics())[topic].bytes
+
+
+def fill_up(disk: Path) -> None:
+    """Take every octet that is left."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass  # it is full
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_what_is_deleted_makes_room_again_and_again(disk: Path, clock: MockClock, name: str) -> None:
+    store = disk / "store"
+    for turn in range(5):
+        async with serving(store, disk_reserve_bytes=0, missed_pings=0) as host:
+            client = await host.connect()
+            if turn:
+                deleted = await client.ask(b"(Delete %d)" % (turn - 1))
+                assert deleted == Deleted(Topic(turn - 1, b"%d" % (turn - 1)))
+                assert b"%d" % (turn - 1) not in await client.topics()
+            await client.ask(b"(Declare %d Broadcast %s)" % (turn, KEPT[name]))
+            for _ in range(20):  # until a checkpoint does not need any more what was deleted
+                octets = await fill(client, b"%d" % turn)
+                if octets > DISK_OCTETS / 4:
+                    break
+                clock.jump(2)
+                await wait_all_tasks_blocked(0.02)
+            assert octets > DISK_OCTETS / 4
+
+
+async def test_one_more_topic_can_be_deleted_each_time(disk: Path, clock: MockClock) -> None:
+    """Without a restart, and at levels that have nothing free."""
+    store = disk / "store"
+    async with serving(store, disk_reserve_bytes=0, missed_pings=0) as host:
+        client = await host.connect()
+        for name, persistence in KEPT.items():
+            await client.ask(b"(Declare %s Broadcast %s)" % (name.encode(), persistence))
+            await client.send(publish(name.encode(), [b"x" * 10_000] * 100))
+            await client.confirm()
+        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+        await fill(client, b"t")
+        for id, name in enumerate(KEPT):
+            assert await client.ask(b"(Delete %s)" % name.encode()) == Deleted(Topic(id, name.encode()))
+        for level in Level:
+            environment = host.server._catalogue.writers[level].environment
+            assert environment.extents().keys() <= {3}
+        assert (store / SPARE_FILE).stat().st_size > SPARE_OCTETS / 2
+
+
+async def test_a_full_disk_keeps_nothing_from_starting_over_a_leftover(
+    disk: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deletion that was cut short is completed when there is room."""
+    store = disk / "store"
+    with Store.open(store) as opened:
+        for _ in range(2):
+            topic = opened.catalogue.create(b"t", "Broadcast", "Strong", True, reserved=10_000).id
+            for first in range(1, 2001, 100):
+                body = b"x" * 1000
+                opened.level(Level.STRONG).append([encode(topic, first, [body] * 100, NOON)])
+            opened.catalogue.delete(topic)
+    (store / SPARE_FILE).write_bytes(b"")
+    fill_up(disk)
+    async with serving(store, disk_reserve_bytes=0, missed_pings=0) as host:
+        assert "not all of a deleted topic could be deleted yet" in caplog.text
+        environment = host.server._catalogue.writers[Level.STRONG].environment
+        assert environment.extents() != {}
+        (disk / "filler").unlink()
+        clock.jump(2)
+        await eventually(lambda: environment.extents() == {})
+        await eventually(lambda: (store / SPARE_FILE).stat().st_size == SPARE_OCTETS)
