@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
 import pytest
 from storage_helpers import numbered
 from test_storage_repair import contents, problems, repaired
@@ -96,6 +97,15 @@ def test_a_repair_mends_it_and_costs_no_message(whole: Path, tmp_path: Path, nam
                 assert contents(store) == everything, (octet, bit)
                 # What is flipped back is the new file, which nobody looks at any more.
             shutil.rmtree(store)
+
+
+def test_a_copy_is_not_taken_for_empty(whole: Path, tmp_path: Path) -> None:
+    """LMDB's compact copies have one commit only: the other page leads to nothing."""
+    with lmdb.open(str(whole / "strong"), max_dbs=16, map_size=1 << 28) as environment:
+        environment.copy(str(tmp_path), compact=True)
+    assert soundness.problems(tmp_path) == []
+    with flipped(tmp_path / "data.mdb", 0, 144, 1):  # now this page says that it is the newest
+        assert soundness.problems(tmp_path)
 
 
 @pytest.mark.parametrize("page", [0, 1])
