@@ -58,6 +58,9 @@ cdef enum:
 cdef int64_t FRAMES_LIMIT = 1 << 30
 cdef int64_t LONGEST_SIZE = 0xFFFFFFFF
 
+# Octets of a line from which on it is not read at once where each of them has to be looked at.
+cdef int64_t LONG_LINE = 1 << 17
+
 # The GIL is let go only where it takes longer than getting it back from a thread that is busy in Python.
 cdef int64_t LARGE = 1 << 20
 

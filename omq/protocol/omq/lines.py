@@ -185,10 +185,8 @@ ALIKE_OCTETS = 64 << 10
 BLANK_OCTETS = 16 << 10
 """How many octets of blank lines are passed over in one step."""
 
-DEALT_OCTETS = 128 << 10
-"""How many octets of lines in the quick forms the compiled codec reads in one step. A longer line with
-escapes is read in several.
-"""
+DEALT_OCTETS = 512 << 10
+"""How many octets of lines in the quick forms the compiled codec reads in one step: as a read has at most."""
 
 Turn = Steps[tuple[list[Event], int]]
 """The events of some whole lines from a position on, and where the next line begins."""

@@ -176,8 +176,8 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
     for each topic.
 
     Returns pairs of a topic as it is written and its spans, in the order in which the topics first come, and where
-    it stopped: at the end, at another line, or when it has read `most` octets.  A line of more than `most` octets is
-    taken only where its body is copied as it is.  No two topics are the same, whichever way they are written: a topic
+    it stopped: at the end, at another line, or when it has read `most` octets.  A long line is taken only where its
+    body is copied as it is: one with escapes is read in steps.  No two topics are the same, whichever way they are written: a topic
     with escapes stands alone.
     """
     cdef const uint8_t* octets = octets_of(data)
@@ -200,7 +200,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
         if found == NULL:
             break
         line_end = found - octets
-        if line_end - at > most and not is_simple(octets + at, line_end - at):
+        if line_end - at > LONG_LINE and not is_simple(octets + at, line_end - at):
             break
         same = head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length)
         if same:
