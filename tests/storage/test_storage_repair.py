@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, read_all
 
 from omq_storage.backup import backup
-from omq_storage.catalogue import MESSAGES_LEAPT, TOPICS_LEAPT, TopicRecord
+from omq_storage.catalogue import COUNTER, MESSAGES_LEAPT, NEXT, TOPICS_LEAPT, TopicRecord
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError
 from omq_storage.inspection import inspect
@@ -156,6 +157,25 @@ def test_a_bit_in_what_a_table_is_called_or_how_it_is_ordered_costs_no_message(
     assert any("is kept as" in sentence for sentence in repaired(path))
     assert problems(path) == []
     assert contents(path) == whole
+
+
+def test_a_lost_number_of_topics_is_named_and_no_topic_id_is_used_again(tmp_path: Path) -> None:
+    path = filled(tmp_path / "store")
+    before = contents(path)
+    catalogue = path / "catalogue"
+    with lmdb.open(str(catalogue), max_dbs=8) as database:
+        counter = database.open_db(COUNTER, create=False)
+        with database.begin(write=True) as transaction:
+            assert transaction.delete(NEXT, db=counter)
+    (found,) = problems(path)
+    assert found == f"The file {catalogue / 'data.mdb'} has lost which topic id is next."
+    repaired(path)
+    assert problems(path) == []
+    assert contents(path) == before
+    with opened(path) as store:
+        assert (
+            store.catalogue.create(b"new", "news", "weak", True, reserved=1).id >= len(before) + TOPICS_LEAPT
+        )
 
 
 def test_lost_first_pages_cost_no_message(tmp_path: Path) -> None:
