@@ -70,6 +70,28 @@ async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: M
     assert refused == list(range(8))
 
 
+async def test_a_network_that_guessed_is_not_forgotten_within_its_pause(mock_clock: MockClock) -> None:
+    clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
+    assert await clients.identify(b"alice:guess", "192.0.2.1", "peer") is None
+    refused = False
+
+    async def guess() -> None:
+        nonlocal refused
+        assert await clients.identify(b"alice:guess", "192.0.2.1", "peer") is None
+        refused = True
+
+    mock_clock.jump(0.5)
+    clients.look()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guess)
+        await wait_all_tasks_blocked()
+        # Secrets are checked one after another, so when this one was, the other could have been.
+        assert await clients.identify(b"alice:guess", "elsewhere", "peer") is None
+        assert not refused
+        mock_clock.jump(0.5)
+    assert refused
+
+
 async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> None:
     clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
 

@@ -340,3 +340,12 @@ def test_a_line_of_very_many_parts_is_refused_as_no_sexp_of_a_command(line: Call
         parse(line(MAX_TOKENS))
     with pytest.raises(CommandError, match=r"^Unsubscribe"):
         parse(line(10))
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [(b"(Delete)", "takes exactly 1 argument: "), (b"(Publish t)", "takes exactly 2 arguments: ")],
+)
+def test_one_argument_is_one_and_two_are_several(line: bytes, text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        parse(line)

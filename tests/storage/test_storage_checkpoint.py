@@ -10,7 +10,7 @@ import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, open_level, read_all
 
-from omq_storage.checkpoint import recover
+from omq_storage.checkpoint import needs_recovery, recover
 from omq_storage.database import Database
 from omq_storage.environment import Environment, Position
 from omq_storage.errors import StoreError, StoreFailed
@@ -373,3 +373,17 @@ def test_an_environment_that_could_not_be_opened_anew_is_opened_later(
     environment.append([numbered(1, 10, 10)])
     assert environment.extent(1).messages == 20
     environment.close()
+
+
+@pytest.mark.parametrize("boot_id", ["first", "second"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_only_a_restart_of_the_machine_without_a_clean_end_needs_recovery(
+    tmp_path: Path, clean: bool, boot_id: str
+) -> None:
+    path = tmp_path / "weak"
+    environment = open_level(path)
+    environment.append([numbered(1, 0, 10)])
+    environment.close(clean)
+    needed = not clean and boot_id != "first"
+    assert needs_recovery(path, boot_id) is needed
+    assert recover(path, boot_id).rolled_back is needed
