@@ -104,7 +104,7 @@ PROTOCOL = Area(
         "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
         "dmp/envelopes.py": _protocol("dmp_envelopes"),
         "amqp/head.py": _protocol("dmp_fields"),
-        "amqp/producer.py": _server("dmp_sinks"),
+        "amqp/producer.py": _server("dmp_heads"),
         "omq/client.py": _protocol("client_session"),
         "silence.py": ("tests/client/test_silence.py",),
         "dmp/reader.py": _protocol("dmp_envelopes"),
