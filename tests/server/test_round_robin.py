@@ -409,6 +409,19 @@ async def test_credit_ends_with_the_topic_it_was_given_for(store: Path) -> None:
         assert await client.ids(3) == [1, 2, 3]
 
 
+async def test_credit_given_before_subscribing_ends_with_its_topic_too(store: Path) -> None:
+    async with serving(store) as host:
+        publisher = await declared(host, b"Transient")
+        client = await host.connect()
+        await client.say(b"(Request t 1)")
+        await client.confirm()
+        assert isinstance(await publisher.ask(b"(Delete t)"), Deleted)
+        await publisher.ask(b"(Declare t Round_robin Transient)")
+        await client.ask(b"(Subscribe t From_current)")
+        await publisher.send(publish(b"t", numbered(1, 3)))
+        assert await client.ids(3) == [1, 2, 3]
+
+
 @KEPT
 async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, missed_pings=0) as host:

@@ -1,0 +1,70 @@
+"""Shares of the memory, and ids that are reserved: who waits gets its own, and no more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from omq.drivers.budget import Budget
+from omq.drivers.reservations import IDS_RESERVED, Reservations
+from omq.model import Topic
+
+
+async def test_who_is_cancelled_when_it_gets_its_share_gives_it_back() -> None:
+    budget = Budget(10)
+    await budget.take(10)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(budget.take, 5)
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            budget.give(10)  # it is granted before it hears that it was cancelled
+            assert budget.used == 5
+    assert scope.cancelled_caught
+    assert budget.used == 0
+
+
+async def test_who_is_cancelled_lets_those_behind_it_pass() -> None:
+    budget = Budget(10)
+    await budget.take(6)
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as inner:
+                inner.start_soon(budget.take, 8)
+                await wait_all_tasks_blocked()
+                nursery.start_soon(budget.take, 3)
+                await wait_all_tasks_blocked()
+                assert budget.used == 6
+                scope.cancel()
+    assert budget.used == 9
+    assert not budget.is_wanted
+
+
+@dataclass(eq=False)
+class Numbers:
+    """What has ids to hand out."""
+
+    topic: Topic = field(default_factory=lambda: Topic(1, b"t"))
+    next_id: int = 1
+    reserved: int = 1
+    deleted: bool = False
+
+
+async def test_reservations_that_come_together_make_one_commit() -> None:
+    commits: list[Mapping[int, int]] = []
+    go_on = trio.Event()
+
+    async def commit(bounds: Mapping[int, int]) -> None:
+        commits.append(bounds)
+        await go_on.wait()
+
+    numbers, reservations = Numbers(), Reservations(commit)
+    async with trio.open_nursery() as nursery:
+        for count in (5, 1000, 3):
+            nursery.start_soon(reservations.reserve, {numbers: count})
+            await wait_all_tasks_blocked()
+        assert len(commits) == 1
+        go_on.set()
+    assert commits == [{1: 6 + IDS_RESERVED}]
+    assert numbers.reserved == 6 + IDS_RESERVED
