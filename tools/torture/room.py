@@ -1,4 +1,5 @@
-"""No room: the disk is full, the map is full, there are no descriptors, the memory is spent.
+"""No room: the disk is full, the map is full, the memory is spent; no descriptors, no threads, no places for
+readers.
 
 Publishers get a clear Error or wait; what was confirmed is there; subscribers go on; and when there is room
 again everything works again, without a restart.
@@ -10,6 +11,8 @@ import random
 import resource
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -35,6 +38,36 @@ MOST_LOG_LINES = 30
 MIB = 1 << 20
 
 
+HOUSEKEEPING_SECONDS = 6.0
+"""Within this everything that the server does now and then is done, but for checkpoints of Async."""
+
+IDLE_SECONDS = 11.0
+"""How long Trio keeps a thread that has nothing to do."""
+
+STEADY = 100
+"""How many messages are published to each level while something is scarce."""
+
+PIDS = Path("/sys/fs/cgroup/pids")
+
+LEAST_PLACES = 3000
+
+TAKE_PLACES = """
+import sys
+import lmdb
+
+held = []
+for name in ("catalogue", "strong", "weak", "async"):
+    environment = lmdb.open(f"{sys.argv[1]}/{name}", readonly=True, max_readers=1024, max_spare_txns=0)
+    try:
+        while True:
+            held.append((environment, environment.begin()))
+    except lmdb.ReadersFullError:
+        pass
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
 class Failed(Exception):
     """Something was not as it should be."""
 
@@ -47,7 +80,7 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
     """Every scenario, so many times."""
     outcome = Outcome()
     for number in range(count):
-        for scenario in (file_limit, full_disk, full_map, no_descriptors, little_memory):
+        for scenario in SCENARIOS:
             place = directory / f"{scenario.__name__}-{number}"
             place.mkdir()
             try:
@@ -138,6 +171,7 @@ async def no_descriptors(directory: Path) -> int:
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 20, used + 20))
                 crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
                 await _until(lambda: "cannot be accepted" in server.log(), "nothing in the log")
+                await trio.sleep(HOUSEKEEPING_SECONDS)  # whatever the server does now and then
                 for number in range(50):
                     for level in LEVELS:
                         await client.publish_confirmed(level, b"%d" % number)
@@ -163,6 +197,99 @@ async def no_descriptors(directory: Path) -> int:
     finally:
         server.kill()
     return 50 * len(LEVELS)
+
+
+async def own_disk(directory: Path) -> int:
+    """A disk that the store itself fills, and topics deleted to make room, each after a kill and a restart.
+    Only where a file system may be mounted.
+    """
+    disk = directory / "disk"
+    disk.mkdir()
+    if not _mount(disk):
+        return 0
+    confirmed = 0
+    server: Server | None = None
+    try:
+        for turn in range(4):
+            for level in LEVELS:
+                server = Server(disk / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
+                async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
+                    for info in await client.topics():
+                        await _delete_in_need(client, info.topic.decode())
+                    topic = f"{level} {turn}"
+                    try:
+                        await client.declare(topic, Delivery.BROADCAST, PERSISTENCES[level])
+                    except ServerError as refusal:
+                        raise Failed(f"{topic}: deletions made no room for a topic: {refusal}") from refusal
+                    stored = await _publish_until_refused(client, topic, b"full")
+                    await _read_back(client, topic, stored)
+                    confirmed += stored
+                server.kill()
+    finally:
+        if server is not None:
+            server.kill()
+        await trio.run_process(["umount", disk])
+    return confirmed
+
+
+async def no_places(directory: Path) -> int:
+    """Another process holds all of LMDB's places for readers that it can get."""
+    server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
+    try:
+        async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
+            for level in LEVELS:
+                await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+            command = [sys.executable, "-c", TAKE_PLACES, str(directory / "store")]
+            others = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert others.stdin is not None
+            assert others.stdout is not None
+            async with others.stdin, others.stdout:
+                if int(await others.stdout.receive_some()) < LEAST_PLACES:
+                    raise Failed("the other process did not get its places")
+                await _publish_steadily(client)
+            await others.wait()
+        _is_quiet(server)
+    finally:
+        server.kill()
+    _all_is_there(directory)
+    return STEADY * len(LEVELS)
+
+
+async def no_threads(directory: Path) -> int:
+    """No thread can be started for some seconds. Only where a control group can be made."""
+    group = PIDS / f"omq-torture-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        return 0
+    server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
+    try:
+        async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
+            for level in LEVELS:
+                await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
+            (group / "cgroup.procs").write_text(str(server.process.pid))
+            (group / "pids.max").write_text("1")
+            await trio.sleep(IDLE_SECONDS)  # until the threads that there are have ended
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_publish_steadily, client)
+                    await trio.sleep(HOUSEKEEPING_SECONDS)
+                    (group / "pids.max").write_text("max")
+        if "one can be started" not in server.log():
+            raise Failed("threads could be started")
+        _is_quiet(server)
+    finally:
+        server.kill()
+        group.rmdir()
+    _all_is_there(directory)
+    return STEADY * len(LEVELS)
+
+
+async def _publish_steadily(client: Client) -> None:
+    for number in range(STEADY):
+        for level in LEVELS:
+            await client.publish_confirmed(level, b"%d" % number)
+        await trio.sleep(0.02)
 
 
 async def little_memory(directory: Path) -> int:
@@ -199,6 +326,18 @@ async def little_memory(directory: Path) -> int:
     finally:
         server.kill()
     return len(LEVELS) * 4 * 10 * 50
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    file_limit,
+    full_disk,
+    own_disk,
+    full_map,
+    no_descriptors,
+    no_places,
+    no_threads,
+    little_memory,
+)
 
 
 async def _without_room(
