@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Messages
+from omq.drivers.channel import SLOW_SECONDS, Channel, End, Messages
 from omq.drivers.memory import Memory
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
-from omq_storage.blocks import Block, encode
+from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.store import Store
 
 MIB = 1 << 20
@@ -83,3 +84,21 @@ def test_a_tail_with_a_gap_forgets_what_lies_before_it() -> None:
     assert [found.first for found in tail.from_position(8, MIB)] == [7]
     assert (tail.first, tail.next, len(tail)) == (7, 9, 1)
     assert memory.used == tail.octets == block(7, 2).held
+
+
+@pytest.mark.parametrize("heads", [(), (b"first", b"", b"third")])
+async def test_a_slow_subscriber_gets_its_messages_with_their_heads(
+    catalogue: Catalogue, heads: tuple[bytes, ...], mock_clock: MockClock
+) -> None:
+    driver = await catalogue.declare(b"topic", Delivery.BROADCAST, Transient())
+    channel = driver.open(Listener(), FromCurrent())
+    await driver.post(Bodies([b"taken slowly"]))
+    assert isinstance(await channel.take(), Messages)
+    mock_clock.jump(SLOW_SECONDS)
+    channel.written(1)
+    await driver.post(Bodies([b"a", b"b", b"c"]), heads)
+    taken = await channel.take()
+    assert isinstance(taken, Messages)
+    (cut,) = taken.cuts
+    assert [bytes(cut.block.frame(message))[FRAME_HEADER:] for message in cut.ids] == [b"a", b"b", b"c"]
+    assert tuple(cut.block.heads_from(cut.ids.start)) == (heads or (b"", b"", b""))
