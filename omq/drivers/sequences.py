@@ -4,6 +4,7 @@ A message that names its producer and has a sequence is *repeated* when that seq
 one kept of the producer: it is confirmed as if it were new, and dropped.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 
@@ -21,7 +22,8 @@ class RecentSequences:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sequences: dict[tuple[int, bytes], int] = {}  # in the order of their last use
+        # In the order of their last use. A plain dict would look for its first entry behind all deleted ones.
+        self._sequences: OrderedDict[tuple[int, bytes], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -37,7 +39,7 @@ class RecentSequences:
             self._sequences.pop((topic, producer), None)
             self._sequences[topic, producer] = sequence
         while len(self._sequences) > self._limit:
-            del self._sequences[next(iter(self._sequences))]
+            self._sequences.popitem(last=False)
 
 
 def producers_of(origins: Origins) -> set[bytes]:
