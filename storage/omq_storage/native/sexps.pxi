@@ -103,7 +103,7 @@ cdef class SexpScan:
     def step(self, Py_ssize_t octets):
         """Read about so many octets more; False when the end is reached."""
         cdef int64_t size = PyBytes_GET_SIZE(self._text)
-        self.read(min(size, self._at + max(octets, 1)), size)
+        self.read(self._at + min(max(octets, 1), size - self._at), size)
         if self._lexical != NO_FAULT:
             return False
         if self._at < size:
