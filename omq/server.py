@@ -39,6 +39,7 @@ from omq.terminals.connection.liveness import look_seconds
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal, Shared
+from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.terminal import OmqTerminal
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
@@ -87,6 +88,7 @@ class Server:
         self._catalogue = catalogue
         self.memory = memory
         self.clients = Clients(config.clients)
+        self.long_answers = LongAnswers(catalogue, memory.listed)
         self._connections = Places(config.max_connections)
         self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
         self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
@@ -192,7 +194,14 @@ class Server:
                 rest = received[handshake.LENGTH :]
                 await self._serve(
                     OmqTerminal(
-                        transport, self._catalogue, self._leases, self.clients, self.memory, self.config, rest
+                        transport,
+                        self._catalogue,
+                        self._leases,
+                        self.clients,
+                        self.memory,
+                        self.config,
+                        self.long_answers,
+                        rest,
                     )
                 )
             case handshake.Dmp():
@@ -317,6 +326,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                 await look_at_disk(catalogue, config)
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
+                background.start_soon(server.long_answers.run)
                 async with trio.open_nursery() as connections:
                     accepting = await connections.start(_accept, server, listeners, connections)
                     try:

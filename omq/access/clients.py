@@ -50,7 +50,9 @@ class Client:
         self.received = None if rate is None else Pace(rate)
         """For what it sends to the server; None without a limit."""
         self.sent = None if rate is None else Pace(rate)
-        """For the messages that it is sent; None without a limit."""
+        """For everything that it is sent; messages wait for it. None without a limit."""
+        self.answered = None if rate is None else Pace(rate)
+        """For the answers among that, which wait for nothing but one another. None without a limit."""
 
 
 NOBODY = Client(NOTHING)

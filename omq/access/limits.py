@@ -46,6 +46,7 @@ class Pace:
 
     def __init__(self, octets_per_second: int) -> None:
         self._rate = octets_per_second
+        self.octets_per_second = octets_per_second
         self._spent = 0.0  # until when what has passed lasts at the allowed pace
         self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
         """How much is best read at once."""

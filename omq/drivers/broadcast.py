@@ -83,6 +83,9 @@ class BroadcastDriver(Driver):
     def subscribers(self) -> Iterable[tuple["BroadcastChannel", Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def subscriber_count(self) -> int:
+        return len(self._channels)
+
     def has_taker(self) -> bool:
         """Somebody who follows what comes: at its end, or no further behind than memory reaches."""
         return any(

@@ -20,7 +20,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
-from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, TopicInfo, Transient, check_topic
+from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, Transient, check_topic
 from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
@@ -76,9 +76,19 @@ class Catalogue:
                 pass
         return self._drivers.get(name)
 
-    def topics(self) -> tuple[TopicInfo, ...]:
-        """Every topic, by id."""
-        return tuple(sorted((driver.info() for driver in self), key=lambda info: info.id))
+    def drivers(self) -> list[Driver]:
+        """All drivers as they are now, in the order of their topics' ids."""
+        # Topics are opened and made in this order, and one that is replaced keeps its place.
+        return list(self._drivers.values())
+
+    def current(self, driver: Driver) -> Driver | None:
+        """The driver that the topic of this one has now; None when the topic was deleted."""
+        found = self._drivers.get(driver.topic.topic)
+        return found if found is not None and found.topic.id == driver.topic.id else None
+
+    def size(self) -> tuple[int, int]:
+        """How many topics there are, and how many octets their names have."""
+        return len(self._drivers), sum(map(len, self._drivers))
 
     # -- opening -------------------------------------------------------------------------------------------
 

@@ -236,6 +236,10 @@ class Driver(ABC):
         """The channels that are open."""
 
     @abstractmethod
+    def subscriber_count(self) -> int:
+        """How many channels are open."""
+
+    @abstractmethod
     def check_replay(self, first: int) -> None:
         """Raises Refused unless stored messages can be read from this id on."""
 
@@ -295,21 +299,26 @@ class Driver(ABC):
             self._unreadable.add(problem)
             raise
 
-    async def stored_blocks(self, first: int, count: int, limit: int) -> list[BlockInfo]:
-        """The blocks that hold any of `count` messages from `first` on, the first `limit` of them.
+    async def stored_blocks(
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
+    ) -> T:
+        """The blocks that hold any of `count` messages from `first` on, the first `limit` of them, as `then`
+        gives them, which is called in the thread that has read them.
 
         Raises omq_storage.errors.StoreError, which the log tells.
         """
         end = min(first + count, self.next_id)
-        if first >= end:
-            return []
-        look = partial(self.environment.blocks, self.topic.id, first, limit)
+        environment = self.environment
+
+        def listed() -> T:
+            infos = environment.blocks(self.topic.id, first, limit) if first < end else []
+            return then([info for info in infos if info.first < end])
+
         try:
-            infos = await in_thread(look, limiter=self.resources.listers)
+            return await in_thread(listed, limiter=self.resources.listers)
         except StoreError as problem:
             self._unreadable.add(problem)
             raise
-        return [info for info in infos if info.first < end]
 
     @property
     def environment(self) -> Environment:
@@ -329,7 +338,7 @@ class Driver(ABC):
             bytes=octets,
             first=first,
             last=last,
-            subscribers=sum(1 for _ in self.subscribers()),
+            subscribers=self.subscriber_count(),
         )
 
     def _kept(self) -> tuple[int, int, int, int]:

@@ -34,12 +34,14 @@ class Memory:
         """The topics whose publishers wait for a part of `waiting`."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
-        self.reading = Budget(limit // 8)
+        self.reading = Budget(3 * limit // 32)
         """What connections have read and not yet acted on, beyond a little for each."""
         self.replayed = Budget(limit // 16)
         """What was read from a store for subscribers that are far behind, and is not sent yet."""
         self.fetched = Budget(limit // 16)
         """What was read from a store for Fetch commands, and is not sent yet."""
+        self.listed = Budget(limit // 32)
+        """Answers to Topics and Blocks commands that are being made or sent."""
         self.stalled = Stalled(limit // 16)
         """What is held for clients that stopped reading in the middle of a message."""
         self.unconfirmed = Unconfirmed(limit // 32)

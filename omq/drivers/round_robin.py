@@ -92,6 +92,9 @@ class RoundRobinDriver(Driver):
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def subscriber_count(self) -> int:
+        return len(self._channels)
+
     def has_taker(self) -> bool:
         return any(channel.room(1) for channel in self._channels)
 

@@ -4,6 +4,9 @@ One is `((first 1)(count 1000)(time 1700000000000000)(bytes 121052))`; the time 
 epoch.
 """
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from omq.model import BlockInfo
 from omq.protocol.omq import sexp
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp
@@ -13,9 +16,30 @@ _FIELDS = (b"first", b"count", b"time", b"bytes")
 _RECORD = b"((first %d)(count %d)(time %d)(bytes %d))"
 
 
+class Info(Protocol):
+    """What a record is made of."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def time(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
 def write(blocks: tuple[BlockInfo, ...]) -> bytes:
     """The records in machine form, in their order."""
-    return b"(" + b"".join([_RECORD % (b.first, b.count, b.time, b.bytes) for b in blocks]) + b")"
+    return b"(" + records(blocks) + b")"
+
+
+def records(blocks: Iterable[Info]) -> bytes:
+    """The same without the parentheses around them."""
+    return b"".join([_RECORD % (b.first, b.count, b.time, b.bytes) for b in blocks])
 
 
 def read(payload: bytes) -> tuple[BlockInfo, ...]:

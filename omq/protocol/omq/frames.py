@@ -148,13 +148,18 @@ def encode(frame: Frame) -> bytes:
             assert_never(frame)
 
 
+def header(kind: FrameType, octets: int) -> bytes:
+    """What stands before a payload of so many octets: together they are a frame."""
+    return _HEADER.pack(1 + octets, kind)
+
+
 def block_header(octets: int) -> bytes:
     """What stands before a stored block of so many octets: together they are its Block frame."""
-    return _HEADER.pack(1 + octets, FrameType.BLOCK)
+    return header(FrameType.BLOCK, octets)
 
 
 def _framed(kind: FrameType, payload: bytes) -> bytes:
-    return _HEADER.pack(1 + len(payload), kind) + payload
+    return header(kind, len(payload)) + payload
 
 
 class FrameDecoder:

@@ -42,7 +42,7 @@ _FIELDS = (
 
 def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
     """A list of records, each with its fields in the order of `TopicInfo`: what a Topics frame carries."""
-    return b"(" + b"".join(map(_printed_info, topics)) + b")"
+    return b"(" + b"".join(map(topic_info_sexp, topics)) + b")"
 
 
 _RECORD = (
@@ -51,7 +51,8 @@ _RECORD = (
 )
 
 
-def _printed_info(info: TopicInfo) -> bytes:
+def topic_info_sexp(info: TopicInfo) -> bytes:
+    """One record of that list."""
     # What `write` would print. There can be very many of these records, and only two fields need a look.
     topic = atom(info.topic)
     persistence = write(sexp_of_persistence(info.persistence))

@@ -116,6 +116,8 @@ class FeedService:
             if now >= due:
                 due = now + self._null_seconds
                 await self._forwarder.send(NULL_MESSAGE)
+                if self._pace is not None:
+                    self._pace.spend(len(NULL_MESSAGE))
             if self._feed.has_ended:
                 await self._report(DELETED)
                 return

@@ -13,19 +13,15 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
-from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.omq.fetches import Fetches, stored_topic
+from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.permission import check_rights
 from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions
 from omq_storage.batches import Batch, Bodies, joined
-from omq_storage.errors import StoreError
-
-MOST_BLOCKS = 4096
-"""How many blocks the answer to one Blocks lists: some 300 KiB."""
 
 T = TypeVar("T")
 
@@ -43,6 +39,7 @@ class Commands:
         leases: Leases,
         config: Config,
         replies: Replies,
+        long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
         room: Callable[[], Awaitable[None]],
@@ -57,6 +54,7 @@ class Commands:
         self._leases = leases
         self._config = config
         self._replies = replies
+        self._long_answers = long_answers
         self._fetches = fetches
         self._subscriptions = subscriptions
         self._room = room
@@ -152,7 +150,7 @@ class Commands:
             case types.Delete(topic):
                 self._replies.add(types.Deleted(await self._catalogue.delete(topic)))
             case types.Topics():
-                self._replies.look(self._topics)
+                self._replies.make(partial(self._long_answers.topics, self._client.rights))
             case types.Request(topic, n):
                 await self._request(topic, n)
             case types.Received(topic, id):
@@ -169,24 +167,10 @@ class Commands:
                 # It reads what was published before it; and nothing behind it waits for it.
                 self._replies.after(partial(self._fetches.add, command))
             case types.Blocks(topic, first, count):
-                self._replies.add(await self._list_blocks(topic, first, count))
+                stored_topic(self._catalogue, topic, first, count)
+                self._replies.make(partial(self._long_answers.blocks, command))
             case _:
                 assert_never(command)
-
-    async def _list_blocks(self, topic: bytes, first: int, count: int) -> types.BlockList:
-        driver = stored_topic(self._catalogue, topic, first, count)
-        try:
-            found = await driver.stored_blocks(first, count, MOST_BLOCKS)
-        except StoreError as problem:
-            raise Refused.of(for_clients(problem)) from problem
-        return types.BlockList(
-            tuple(model.BlockInfo(info.first, info.count, info.time, info.bytes) for info in found)
-        )
-
-    def _topics(self) -> types.TopicList:
-        """Those that the client may know of."""
-        sees = self._client.rights.sees
-        return types.TopicList(tuple(info for info in self._catalogue.topics() if sees(info.topic)))
 
     def _with_place(self, open: Callable[[Callable[[], None]], T]) -> T:
         """Open a subscription or feed, with what gives its place back when it is over. Raises Refused."""

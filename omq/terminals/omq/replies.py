@@ -4,7 +4,7 @@ Some can be given at once; others wait until messages are safe, and hold back th
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -13,6 +13,7 @@ from omq.drivers.reasons import Failure
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.types import Confirmed, Error, Frame
+from omq.terminals.omq.long_answers import LongAnswer
 
 COLLECTED_OCTETS = 64 << 10
 """How much is collected at once: an answer can be large, and others have their turn after each send."""
@@ -30,11 +31,16 @@ class _Answer:
     then: Callable[[], None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A frame that tells how things are when it is sent, after everything before it is answered."""
+Make = Callable[[], Awaitable[LongAnswer]]
 
-    frame: Callable[[], Frame]
+
+@dataclass(slots=True)
+class _Long:
+    """An answer that is made when everything before it is answered, by `make`, in a task of its own."""
+
+    make: Make
+    begun: bool = False
+    made: LongAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,13 @@ class _Confirm:
 
 
 class Replies:
-    """A queue of answers. `wake` is called whenever `collect` may have more to give."""
+    """A queue of answers. `wake` is called whenever `collect` or `take_long` may have more to give."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], begin: Callable[[Make], None]) -> None:
+        """`begin` has a long answer made: `made` is called with it afterwards."""
         self._wake = wake
-        self._queue: deque[_Answer | _Look | _Refusal | _Outcome | _Confirm] = deque()
+        self._begin = begin
+        self._queue: deque[_Answer | _Long | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
         self.octets = 0
         """About how much memory the answers take that wait."""
@@ -85,11 +93,35 @@ class Replies:
         self.octets += len(octets) + ANSWER_OCTETS
         self._wake()
 
-    def look(self, frame: Callable[[], Frame]) -> None:
-        """Answer with a frame that is made when it is about to be sent."""
-        self._queue.append(_Look(frame))
+    def make(self, make: Make) -> None:
+        """Answer with what `make` gives; it is called when everything before it is answered."""
+        self._queue.append(_Long(make))
         self.octets += ANSWER_OCTETS
         self._wake()
+
+    def made(self, answer: LongAnswer) -> None:
+        """The long answer that was begun is made."""
+        first = self._queue[0] if self._queue else None
+        if isinstance(first, _Long) and first.begun:
+            first.made = answer
+            self._wake()
+        else:
+            answer.close()  # nothing is answered any more
+
+    @property
+    def is_making(self) -> bool:
+        """Whether a long answer is next that is not made yet: no message goes before it."""
+        first = self._queue[0] if self._queue else None
+        return isinstance(first, _Long) and first.begun and first.made is None
+
+    def take_long(self) -> LongAnswer | None:
+        """The next answer, where it is a long one that is made. Whoever takes it closes it."""
+        first = self._queue[0] if self._queue else None
+        if not isinstance(first, _Long) or first.made is None:
+            return None
+        self._queue.popleft()
+        self.octets -= ANSWER_OCTETS
+        return first.made
 
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
         """Answer so many Publishes with one Error: the next Confirm will say so too."""
@@ -112,6 +144,9 @@ class Replies:
 
     def clear(self) -> None:
         """Answer nothing more."""
+        for answer in self._queue:
+            if isinstance(answer, _Long) and answer.made is not None:
+                answer.made.close()
         self._queue.clear()
         self.octets = 0
 
@@ -127,9 +162,11 @@ class Replies:
                     self.octets -= len(octets) + ANSWER_OCTETS
                     if then is not None:
                         then()
-                case _Look(frame):
-                    ready.append(encode(frame()))
-                    self.octets -= ANSWER_OCTETS
+                case _Long(make, begun):
+                    if not begun:
+                        answer.begun = True
+                        self._begin(make)
+                    break
                 case _Refusal(octets, refused):
                     ready.append(octets)
                     self.octets -= len(octets) + ANSWER_OCTETS

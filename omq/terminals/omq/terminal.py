@@ -6,7 +6,8 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import assert_never
 
 import trio
@@ -30,7 +31,8 @@ from omq.terminals.connection.liveness import Liveness, Tick
 from omq.terminals.connection.transport import Transport
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
-from omq.terminals.omq.replies import Replies
+from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
+from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscription, Subscriptions
 from omq_storage.batches import Batch
 from omq_storage.errors import StoreError
@@ -43,6 +45,8 @@ MOST_REPLY_OCTETS = 32 << 10
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the most octets of a line of somebody who is not known yet."""
+
+TOO_SLOW = "it took too long to read while others wait for its memory"
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send what is left to say."""
@@ -61,6 +65,7 @@ class OmqTerminal:
         clients: Clients,
         memory: Memory,
         config: Config,
+        long_answers: LongAnswers,
         received: bytes,
     ) -> None:
         self._transport = transport
@@ -74,18 +79,22 @@ class OmqTerminal:
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
         self._signal = Signal()
-        self._replies = Replies(self._signal.set)
+        self._replies = Replies(self._signal.set, self._begin_long)
+        self._long_answers = long_answers
+        self._long: LongAnswer | None = None  # that is being sent
         self._replied = trio.lowlevel.ParkingLot()
         self._fetches = Fetches(catalogue, memory, self._fetched)
         self._ready: dict[Subscription | Fetches, None] = {}
         self._commands: Commands | None = None  # from Connect on
         self._connect_by = math.inf
         self._over = False
+        self._ending = False
         self._finished = False
         self._finishing = False
         self._ended_by_peer = False
         self._reading = trio.CancelScope()
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
         self._subscriptions = Subscriptions(
             transport, memory.stalled, self._replies, self._woken, self._scope.cancel
@@ -101,6 +110,7 @@ class OmqTerminal:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._fetches.run)
                     await self._read()
@@ -121,6 +131,7 @@ class OmqTerminal:
             # Nothing here is to point back at this: so what it holds is free at once, and need not be found
             # by a garbage collection, which keeps everybody waiting.
             self._fetches.stop()
+            self._nursery = None
             self._commands = None
             self._replies.clear()
             self._ready.clear()
@@ -129,10 +140,14 @@ class OmqTerminal:
     def sweep(self, now: float) -> None:
         """Called about every second: see whether a ping is due, or the client is gone."""
         self._forwarder.look()
+        if self._long is not None and self._long.hinders(now, self._transport.sent):
+            # Its frame is begun, so there is nothing that could be said on this connection.
+            log.info("%s: closed in the middle of an answer: %s", self._transport.peer(), TOO_SLOW)
+            self._scope.cancel()
+            return
         if self._finished:
             # It cannot answer any more, but it can read.
-            pace = self._client.sent
-            waiting = pace is not None and not pace.is_open()
+            waiting = not (self._may_answer() and self._may_send())
             if self._liveness.is_stuck(now, self._transport.sent, waiting=waiting):
                 self._scope.cancel()
             return
@@ -163,6 +178,7 @@ class OmqTerminal:
 
     def shut_down(self) -> None:
         """End the connection: no more commands, and no more messages, but the answers that are due."""
+        self._ending = True
         self._subscriptions.close_all()
         self._fetches.stop()
         self._reading.cancel()
@@ -190,58 +206,114 @@ class OmqTerminal:
         self._ready[self._fetches] = None
         self._signal.set()
 
+    def _may_answer(self) -> bool:
+        """Whether the client's octets a second allow an answer now."""
+        pace = self._client.answered
+        return pace is None or pace.is_open() or self._ending
+
+    def _may_send(self) -> bool:
+        """Whether they allow messages now."""
+        pace = self._client.sent
+        return pace is None or pace.is_open()
+
     async def _write(self) -> None:
         try:
-            while True:
-                octets = self._replies.collect()
-                self._replied.unpark_all()
-                if self._liveness.take_ping():
-                    octets += encode(types.Ping(self._liveness.clock()))
-                if octets:
-                    await self._forwarder.send(octets)
-                elif self._ready and (self._client.sent is None or self._client.sent.is_open()):
-                    turn = next(iter(self._ready))
-                    del self._ready[turn]
-                    if isinstance(turn, Fetches):
-                        await self._send_fetched()
-                    else:
-                        await self._forward(turn)
-                elif self._ready and self._client.sent is not None:
-                    with trio.move_on_at(self._client.sent.until):
-                        await self._signal.wait()
-                elif self._finished and not self._replies and not self._fetches:
-                    if self._finishing:
-                        self._fetches.stop()
-                        return
-                    self._finish_channels()
-                else:
-                    await self._signal.wait()
+            while await self._write_next():
+                pass
         except trio.BrokenResourceError:
             # The client is gone. That is its right, and no news to anybody else.
             self._ended_by_peer = True
             self._scope.cancel()
 
+    async def _write_next(self) -> bool:
+        """Send what is next, or wait for it; False when everything is sent."""
+        octets = self._replies.collect() if self._may_answer() else b""
+        self._replied.unpark_all()
+        if self._liveness.take_ping():
+            octets += encode(types.Ping(self._liveness.clock()))
+        if octets:
+            with self._spending(answer=True):
+                await self._forwarder.send(octets)
+        elif (answer := self._replies.take_long()) is not None:
+            with self._spending(answer=True):
+                await self._send_long(answer)
+        elif self._ready and self._may_send() and not self._replies.is_making:
+            turn = next(iter(self._ready))
+            del self._ready[turn]
+            if isinstance(turn, Fetches):
+                await self._send_fetched()
+            else:
+                await self._forward(turn)
+        elif self._fetches.ready:
+            await self._send_fetched()  # it was read when the client's octets a second allowed it
+        elif self._finished and not self._replies and not self._fetches and not self._ready:
+            if self._finishing:
+                self._fetches.stop()
+                return False
+            self._finish_channels()
+        else:
+            with trio.move_on_at(self._goes_on_at()):
+                await self._signal.wait()
+        return True
+
+    def _goes_on_at(self) -> float:
+        """When the client's octets a second allow what waits for that; never where nothing does."""
+        times = []
+        if self._replies and self._client.answered is not None and not self._may_answer():
+            times.append(self._client.answered.until)
+        if self._ready and self._client.sent is not None and not self._may_send():
+            times.append(self._client.sent.until)
+        return min(times, default=math.inf)
+
+    @contextmanager
+    def _spending(self, *, answer: bool) -> Iterator[None]:
+        """What is sent within counts among the client's octets a second."""
+        before = self._transport.sent
+        try:
+            yield
+        finally:
+            octets = self._transport.sent - before
+            if answer and self._client.answered is not None:
+                self._client.answered.spend(octets)
+            if self._client.sent is not None:
+                self._client.sent.spend(octets)
+
+    def _begin_long(self, make: Make) -> None:
+        """A long answer is next: have it made beside everything else."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._make_long, make)
+
+    async def _make_long(self, make: Make) -> None:
+        self._replies.made(await make())
+
+    async def _send_long(self, answer: LongAnswer) -> None:
+        self._long = answer
+        try:
+            for part in answer.parts:
+                await self._forwarder.send(part)
+        finally:
+            self._long = None
+            answer.close()
+
     async def _send_fetched(self) -> None:
         """Give the Fetch commands their turn: one block."""
         if not self._fetches.ready:
             return
-        await self._forwarder.send(*self._fetches.take())
+        with self._spending(answer=False):
+            await self._forwarder.send(*self._fetches.take())
         self._fetches.sent()
         if self._fetches.ready:
             self._ready[self._fetches] = None
 
     async def _forward(self, subscription: Subscription) -> None:
         """Give one subscription its turn."""
-        before = self._transport.sent
         try:
-            if await self._subscriptions.forward(subscription):
-                self._ready[subscription] = None
+            with self._spending(answer=False):
+                if await self._subscriptions.forward(subscription):
+                    self._ready[subscription] = None
         except StoreError as problem:
             what = f"{for_clients(problem)}, the connection is closed"
             self.fail(sentence("Subscribe", subscription.topic.topic, what))
-        finally:
-            if self._client.sent is not None:
-                self._client.sent.spend(self._transport.sent - before)
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -359,6 +431,7 @@ class OmqTerminal:
             self._replies.add(types.Error(what % (client.connections.most or 0)))
             return False
         self._client = self._principal.client = client
+        self._fetches.pace = client.sent
         self._commands = Commands(
             client,
             self._principal,
@@ -366,6 +439,7 @@ class OmqTerminal:
             self._leases,
             self._config,
             self._replies,
+            self._long_answers,
             self._fetches,
             self._subscriptions,
             self._room_for_replies,
