@@ -202,8 +202,9 @@ class _Subscriber:
                     for id in run.ids[:printed] if credit is not None else ():
                         await subscription.received(id)
                     printer.end()
-                if printed < len(run.ids):
-                    await trio.sleep_forever()  # until whoever printed the last message has ended it
+                if printer.left == 0:
+                    # Until it is cancelled: a gap behind the last message is not reported.
+                    await trio.sleep_forever()
 
     async def _print_envelopes(self, name: bytes, replay: Replay) -> None:
         printer = self._printer
@@ -221,5 +222,5 @@ class _Subscriber:
                 printed = await printer.print(len(run.bodies), text)
                 if printed and printer.left == 0:
                     printer.end()
-                if printed < len(run.bodies):
+                if printer.left == 0:
                     await trio.sleep_forever()
