@@ -25,9 +25,17 @@ class Pieces:
 
         Raises Torn when the message cannot be had any more, and omq_storage.errors.StoreError.
         """
-        driver = self._driver
-        if not slow and driver.resources.memory.replayed.try_take(READ_OCTETS):
+        if not slow and self._driver.resources.memory.replayed.try_take(READ_OCTETS):
             self._held = READ_OCTETS
+        try:
+            return await self._read()
+        except BaseException:
+            self.give_back()  # there is no piece that could be written
+            raise
+
+    async def _read(self) -> Piece:
+        """Raises Torn and StoreError."""
+        driver = self._driver
         while not driver.deleted:
             if self._looked_at is None:
                 self._looked_at = await self._look()
