@@ -95,6 +95,8 @@ class BroadcastDriver(Driver):
 
     def closed(self, channel: "BroadcastChannel") -> None:
         self._channels.pop(channel, None)
+        if not self._channels:
+            self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
         self.moved()
 
     def moved(self) -> None:
