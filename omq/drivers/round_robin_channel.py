@@ -233,6 +233,7 @@ class RoundRobinChannel:
             if len(first.ids) > 1:
                 back.insert(0, Cut(first.block, first.ids[1:]))
         self._outbox.extendleft(reversed(back))
+        self._leave_if_held()
         self._dealer.can_take()
 
     def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
@@ -247,6 +248,7 @@ class RoundRobinChannel:
         elif octets is None:
             self._begun = None
             self._outbox.appendleft(Large(begun.message, begun.octets))
+            self._leave_if_held()
 
     def _end(self, begun: Begun) -> None:
         """It is sent."""
@@ -277,8 +279,13 @@ class RoundRobinChannel:
         self._dealer.can_take()
 
     def hold(self) -> None:
-        """What it was dealt and is not taken goes to others."""
+        """What it was dealt and is not taken goes to others; so does what is given back while it is held."""
         self._held = True
+        self._leave_if_held()
+
+    def _leave_if_held(self) -> None:
+        if not self._held:
+            return
         unsent = Ids()
         returned: list[Run] = []
         while self._outbox:
