@@ -6,6 +6,8 @@ Each purpose has a share of its own, so that none can starve another: what waits
 not keep what is being written from being finished.
 """
 
+from dataclasses import dataclass
+
 from omq.drivers.budget import Budget
 from omq.drivers.entrance import Entrances
 from omq.drivers.sequences import RecentSequences
@@ -16,6 +18,21 @@ from omq.drivers.unfinished import Unfinished
 
 SEQUENCES_KEPT = 1 << 15
 """Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatistics:
+    """How many octets each share holds now. `Memory` says what each share is for."""
+
+    tails: int
+    waiting: int
+    posted: int
+    reading: int
+    replayed: int
+    fetched: int
+    stalled: int
+    unconfirmed: int
+    unfinished: int
 
 
 class Memory:
@@ -50,3 +67,17 @@ class Memory:
         """Long lines and envelopes that are not complete yet."""
         self.sequences = RecentSequences(SEQUENCES_KEPT)
         """What idempotent producers of transient topics have sent; not a share, its number is bounded."""
+
+    def statistics(self) -> MemoryStatistics:
+        """Count the octets that each share holds now. All are 0 when nothing is waiting or on its way."""
+        return MemoryStatistics(
+            tails=self.tails.used,
+            waiting=self.waiting.used,
+            posted=self.posted.used,
+            reading=self.reading.used,
+            replayed=self.replayed.used,
+            fetched=self.fetched.used,
+            stalled=self.stalled.used,
+            unconfirmed=self.unconfirmed.used,
+            unfinished=self.unfinished.used,
+        )

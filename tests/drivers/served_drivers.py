@@ -1,0 +1,276 @@
+"""What tests of the seam between terminals and drivers share: drivers with a real store behind them, and the
+terminal's side of their channels.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.channel import Channel, End, Gone, Messages, Piece, Taken
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.housekeeping import save_positions
+from omq.drivers.memory import Memory, MemoryStatistics
+from omq.drivers.reasons import Failure
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.sequences import Origins
+from omq.model import Delivery, FromCurrent, Persistence, Persistent, Replay, Sync, Transient
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+KIB, MIB = 1 << 10, 1 << 20
+STRONG, WEAK, ASYNC = Persistent(Sync.STRONG), Persistent(Sync.WEAK), Persistent(Sync.ASYNC)
+PERSISTENCES: list[Persistence] = [Transient(), STRONG, WEAK, ASYNC]
+NOTHING = MemoryStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+_FRAME = struct.Struct(">IBQI")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The types of a topic."""
+
+    delivery: Delivery
+    persistence: Persistence
+
+    def __str__(self) -> str:
+        match self.persistence:
+            case Transient():
+                return f"{self.delivery.name}-TRANSIENT"
+            case Persistent(sync):
+                return f"{self.delivery.name}-{sync.name}"
+
+    @property
+    def is_persistent(self) -> bool:
+        return isinstance(self.persistence, Persistent)
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.delivery is Delivery.BROADCAST
+
+
+ALL_KINDS = [Kind(delivery, persistence) for delivery in Delivery for persistence in PERSISTENCES]
+
+
+def of_kinds(wanted: Callable[[Kind], bool] = lambda kind: True) -> pytest.MarkDecorator:
+    """Run a test with each kind of topic that is wanted: by default with all eight."""
+    return pytest.mark.parametrize("kind", list(filter(wanted, ALL_KINDS)), ids=str)
+
+
+class Drivers:
+    """A catalogue and its writers, as a server has them."""
+
+    def __init__(self, catalogue: Catalogue, memory: Memory, store: Store) -> None:
+        self.catalogue = catalogue
+        self.memory = memory
+        self.store = store
+
+    async def declare(
+        self, persistence: Persistence, delivery: Delivery = Delivery.BROADCAST, name: bytes = b"t"
+    ) -> Driver:
+        return await self.catalogue.declare(name, delivery, persistence)
+
+    async def topic(self, kind: Kind, name: bytes = b"t") -> Driver:
+        """The topic of this name and kind."""
+        return await self.catalogue.declare(name, kind.delivery, kind.persistence)
+
+    async def drain(self) -> None:
+        """Wait until all posts are settled."""
+        for writer in self.catalogue.writers.values():
+            await writer.drain()
+
+    async def save_positions(self) -> None:
+        """Save how far the round-robin topics are, as housekeeping does."""
+        for writer in self.catalogue.writers.values():
+            await save_positions(writer)
+
+
+@asynccontextmanager
+async def opened(
+    path: Path, boot_id: str = "first", *, memory: int = 64 * MIB, killed: bool = False, **config: object
+) -> AsyncIterator[Drivers]:
+    """The drivers of a store, ended as a server ends: or, when it is killed, without any of that."""
+    store = Store.open(path, map_size=1 << 28, boot_id=boot_id)
+    try:
+        async with serving(store, memory=memory, **config) as drivers:
+            yield drivers
+            if not killed:
+                await drivers.save_positions()
+                unused = drivers.catalogue.release_ids()
+                await trio.to_thread.run_sync(partial(store.catalogue.release, unused))
+    finally:
+        store.close(clean=not killed)
+
+
+@asynccontextmanager
+async def serving(store: Store, *, memory: int = 64 * MIB, **config: object) -> AsyncIterator[Drivers]:
+    """The drivers of an open store. What was posted is settled at the end."""
+    settings = Config(store=str(store.path), **config)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        shares = Memory(memory)
+        catalogue = Catalogue(settings, store, shares, nursery)
+        for writer in catalogue.writers.values():
+            nursery.start_soon(writer.run)
+        await catalogue.open_stored()
+        drivers = Drivers(catalogue, shares, store)
+        yield drivers
+        await drivers.drain()
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def emptied(store: Store, **config: object) -> AsyncIterator[Drivers]:
+    """The drivers of an open store, without topics, for one test, which must give back all memory."""
+    async with serving(store, **config) as drivers:  # type: ignore[arg-type]
+        for driver in list(drivers.catalogue):
+            await drivers.catalogue.delete(driver.topic.topic)
+        yield drivers
+        assert drivers.memory.statistics() == NOTHING
+
+
+async def quiet() -> None:
+    """Wait until every task waits and no thread works: nothing more happens by itself, but for time."""
+    while True:
+        await trio.testing.wait_all_tasks_blocked()
+        if not trio.testing.active_thread_count():
+            return
+        await trio.testing.wait_all_threads_completed()
+
+
+async def settled(confirmation: Confirmation) -> Failure | None:
+    """The failure of a post, None when it is confirmed."""
+    event = trio.Event()
+    confirmation.listen(event.set)
+    with trio.fail_after(20):
+        await event.wait()
+    return confirmation.failure
+
+
+async def post(driver: Driver, *bodies: bytes, heads: Sequence[bytes] = (), origins: Origins = ()) -> None:
+    """Post messages, and wait until they are confirmed and nothing more happens."""
+    assert await settled(await driver.post(Bodies(bodies), heads, origins)) is None
+    await quiet()
+
+
+@dataclass(frozen=True)
+class Got:
+    """A message as a client gets it."""
+
+    id: int
+    body: bytes
+    head: bytes = b""
+
+
+def messages_of(taken: Messages, topic: int) -> list[Got]:
+    """The messages that were taken, read from their octets as a client of this topic does."""
+    return [got for cut in taken.cuts for got in _read(bytes(cut.frames()), cut.ids, topic, cut.block.head)]
+
+
+def _read(frames: bytes, ids: range, topic: int, head: Callable[[int], bytes]) -> Iterator[Got]:
+    at = 0
+    for expected in ids:
+        length, kind, id, of_topic = _FRAME.unpack_from(frames, at)
+        assert (kind, id, of_topic) == (2, expected, topic)
+        yield Got(id, frames[at + _FRAME.size : at + 4 + length], head(id))
+        at += 4 + length
+    assert at == len(frames)
+
+
+class Client:
+    """The terminal's side of one channel, for a client that reads what it is sent."""
+
+    def __init__(self, driver: Driver, replay: Replay = FromCurrent()) -> None:  # noqa: B008 (it is frozen)
+        self.topic = driver.topic.id
+        self.wakes = 0
+        self.ends: list[End] = []
+        self.got: list[Got] = []
+        self.gaps: list[Gone] = []
+        self.channel: Channel = driver.open(self, replay)
+
+    # -- for the driver ------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def replaced(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def ended(self, end: End) -> None:
+        self.ends.append(end)
+
+    # -- for the test --------------------------------------------------------------------------------------
+
+    @property
+    def worker(self) -> RoundRobinChannel:
+        assert isinstance(self.channel, RoundRobinChannel)
+        return self.channel
+
+    @property
+    def ids(self) -> list[int]:
+        return [got.id for got in self.got]
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [got.body for got in self.got]
+
+    async def take(self) -> list[Got]:
+        """What the channel gives at once, which must be messages, and says nothing yet about it."""
+        taken = await self.channel.take()
+        assert isinstance(taken, Messages)
+        return messages_of(taken, self.topic)
+
+    async def read(self) -> "Client":
+        """Take all there is, and have it written: until nothing more comes."""
+        await quiet()
+        while self.channel.ready():
+            await self.read_once()
+            await quiet()
+        return self
+
+    async def read_once(self) -> None:
+        """Take once, and have all of it written, to the end of the message that is begun if one is."""
+        taken: Taken | None = await self.channel.take()
+        match taken:
+            case None:
+                pass
+            case Gone():
+                self.gaps.append(taken)
+            case Messages():
+                got = messages_of(taken, self.topic)
+                self.got += got
+                self.channel.written(len(got))
+            case Piece():
+                await self.read_pieces(taken)
+
+    async def read_pieces(self, piece: Piece | None = None, begin: int = 0) -> list[Piece]:
+        """Read one message to its end, piece by piece, from octet `begin` on."""
+        pieces = []
+        while True:
+            if piece is None:
+                taken = await self.channel.take()
+                assert isinstance(taken, Piece)
+                piece = taken
+            assert piece.topic == self.topic
+            assert piece.begin == begin
+            begin += len(piece.octets)
+            pieces.append(piece)
+            if begin == piece.size:
+                self.channel.written(1)
+                body = b"".join(each.octets for each in pieces)
+                self.got.append(Got(piece.message, body, piece.head))
+                return pieces
+            assert piece.octets
+            self.channel.written(0, begin)
+            piece = None
+
+    def close(self) -> None:
+        self.channel.close()

@@ -1,0 +1,389 @@
+"""What round-robin topics promise (docs/PROTOCOL.md, "Round-robin"), with a fake client and a real store."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from served_drivers import (
+    KIB,
+    MIB,
+    NOTHING,
+    Client,
+    Drivers,
+    Kind,
+    emptied,
+    of_kinds,
+    opened,
+    post,
+    quiet,
+)
+
+from omq.drivers.channel import Piece
+from omq.drivers.driver import Driver
+from omq.drivers.housekeeping import tidy
+from omq.drivers.reasons import Reason, Refused
+from omq.model import FromBeginning, FromMessage
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+ROUND_ROBIN = of_kinds(lambda kind: not kind.is_broadcast)
+STORED = of_kinds(lambda kind: not kind.is_broadcast and kind.is_persistent)
+IN_MEMORY = of_kinds(lambda kind: not kind.is_broadcast and not kind.is_persistent)
+
+
+def with_credit(driver: Driver, credit: int) -> Client:
+    client = Client(driver)
+    client.worker.request(credit)
+    return client
+
+
+def refusal(client: Client, message: int) -> tuple[Reason, str]:
+    """How a Received of this message is refused."""
+    with pytest.raises(Refused) as refused:
+        client.worker.received(message)
+    return refused.value.reason, str(refused.value)
+
+
+@ROUND_ROBIN
+async def test_workers_take_turns(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    clients = [Client(driver) for _ in range(3)]
+    await post(driver, *[b"x"] * 7)
+    await post(driver, b"y")
+    for client in clients:
+        await client.read()
+    assert [client.ids for client in clients] == [[1, 4, 7], [2, 5, 8], [3, 6]]
+    await post(driver, b"z")
+    assert [client.channel.ready() for client in clients] == [False, False, True]
+    await clients[2].read()
+    assert driver.info().messages == 0
+    for client in clients:
+        client.close()
+
+
+@ROUND_ROBIN
+async def test_who_has_no_room_is_left_out(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    no_credit, held, full, able = (
+        with_credit(driver, 0),
+        Client(driver),
+        with_credit(driver, 2),
+        Client(driver),
+    )
+    held.channel.hold()
+    await post(driver, *[b"x"] * 9)
+    for client in (no_credit, held, full, able):
+        await client.read()
+    assert (no_credit.ids, held.ids, full.ids) == ([], [], [1, 3])
+    assert able.ids == [2, 4, 5, 6, 7, 8, 9]
+    for client in (no_credit, held, full, able):
+        client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == [1, 3]
+    last.close()
+
+
+@ROUND_ROBIN
+async def test_messages_wait_for_a_worker(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    await post(driver, b"a", b"b")
+    await post(driver, b"c")
+    assert not driver.has_taker()
+    assert (driver.info().messages, driver.info().first) == (3, 1)
+    client = Client(driver)
+    assert (await client.read()).bodies == [b"a", b"b", b"c"]
+    assert driver.has_taker()
+    client.close()
+
+
+@ROUND_ROBIN
+async def test_it_cannot_be_replayed(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    for replay in (FromBeginning(), FromMessage(1)):
+        with pytest.raises(Refused, match=r"^a round-robin topic cannot be replayed$") as refused:
+            Client(driver, replay)
+        assert refused.value.reason is Reason.NO_REPLAY
+    with pytest.raises(Refused, match=r"^a round-robin topic cannot be replayed$"):
+        driver.check_replay(1)
+    assert not list(driver.subscribers())
+
+
+@ROUND_ROBIN
+async def test_what_a_plain_worker_was_written_is_done(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    plain = Client(driver)
+    await post(driver, *[b"x"] * 5)
+    await plain.take()
+    assert driver.info().messages == 5
+    plain.channel.written(2, 3)  # of the third one, three octets of its body
+    assert driver.info().messages == 3
+    plain.close()
+    other = Client(driver)
+    assert (await other.read()).ids == [3, 4, 5]
+    assert driver.info().messages == 0
+    other.close()
+    assert refusal(other, 3) == (
+        Reason.INVALID,
+        "only a subscriber that sent a Request confirms messages",
+    )
+
+
+@ROUND_ROBIN
+async def test_what_a_worker_has_not_confirmed_goes_to_the_others(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    lost, other = with_credit(driver, 3), with_credit(driver, 100)
+    await post(driver, *[b"x"] * 8)
+    await lost.read()
+    await other.read()
+    assert (lost.ids, other.ids) == ([1, 3, 5], [2, 4, 6, 7, 8])
+    lost.worker.received(3)
+    await quiet()
+    assert not lost.channel.ready()
+    assert driver.info().messages == 7
+    lost.close()
+    assert (await other.read()).ids == [2, 4, 6, 7, 8, 1, 5]
+    for message in (8, 1, 2, 7, 5, 4, 6):
+        other.worker.received(message)
+    assert driver.info().messages == 0
+    other.close()
+
+
+@ROUND_ROBIN
+async def test_nobody_has_more_messages_unconfirmed_than_its_credit(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = with_credit(driver, 2)
+    await post(driver, *[b"x"] * 9)
+    assert (await client.read()).ids == [1, 2]
+    client.worker.received(2)
+    assert (await client.read()).ids == [1, 2, 3]
+    client.worker.request(0)  # pauses, and takes nothing back
+    client.worker.received(1)
+    assert (await client.read()).ids == [1, 2, 3]
+    client.worker.request(4)
+    assert (await client.read()).ids == [1, 2, 3, 4, 5, 6]
+    client.worker.request(1)
+    client.worker.received(3)
+    client.worker.received(4)
+    assert (await client.read()).ids == [1, 2, 3, 4, 5, 6]
+    for message in (5, 6):
+        client.worker.received(message)
+    assert (await client.read()).ids == [1, 2, 3, 4, 5, 6, 7]
+    client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == [7, 8, 9]
+    last.close()
+
+
+@ROUND_ROBIN
+async def test_only_what_a_worker_has_can_be_confirmed_and_once(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    first, second = with_credit(driver, 5), with_credit(driver, 5)
+    await post(driver, *[b"x"] * 4)
+    await first.read()
+    await second.read()
+    first.worker.received(1)
+    for client, message in ((first, 1), (first, 2), (second, 1), (second, 5), (second, 0), (second, -1)):
+        assert refusal(client, message) == (
+            Reason.INVALID,
+            f"message {message} is not waiting to be confirmed here",
+        )
+    assert driver.info().messages == 3
+    for client, message in ((first, 3), (second, 4), (second, 2)):
+        client.worker.received(message)
+    assert driver.info().messages == 0
+    first.close()
+    second.close()
+
+
+@ROUND_ROBIN
+async def test_the_first_request_makes_what_is_not_written_unconfirmed(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    await post(driver, *[b"x"] * 4)
+    await client.take()
+    client.channel.written(1)
+    assert driver.info().messages == 3
+    client.worker.request(10)
+    await client.read()
+    assert (client.ids, driver.info().messages) == ([2, 3, 4], 3)
+    assert refusal(client, 1)[0] is Reason.INVALID
+    client.worker.received(3)
+    client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == [2, 4]
+    last.close()
+
+
+@ROUND_ROBIN
+@pytest.mark.parametrize("closes", [False, True])
+async def test_a_message_can_be_confirmed_before_its_last_octet_left(
+    shared_drivers: Drivers, kind: Kind, closes: bool
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = with_credit(driver, 1)
+    await post(driver, b"x" * KIB, b"y")
+    await client.take()
+    client.channel.written(0, 10)
+    client.worker.received(1)
+    if not closes:
+        if kind.is_persistent:
+            await client.read_pieces(begin=10)
+            client.got.clear()
+        else:
+            client.channel.written(1)
+        assert (await client.read()).bodies == [b"y"]
+        client.worker.received(2)
+    client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == ([2] if closes else [])
+    assert driver.info().messages == 0
+    last.close()
+
+
+@ROUND_ROBIN
+@pytest.mark.parametrize("credit", [None, 100])
+async def test_a_held_channel_leaves_to_others_what_it_has_not_begun(
+    shared_drivers: Drivers, kind: Kind, credit: int | None
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    stalled = Client(driver) if credit is None else with_credit(driver, credit)
+    for _ in range(4):
+        await post(driver, *[b"x" * 80 * KIB])
+    first = await stalled.take()
+    taken = [got.id for got in first]
+    assert 1 < len(taken) <= 4
+    other = Client(driver)
+    # As a terminal whose client stalls: first nobody takes for now, then how much of the last take left.
+    stalled.channel.hold()
+    await other.read()
+    assert other.ids == [*range(taken[-1] + 1, 5)]
+    stalled.channel.written(0, 5)
+    await other.read()
+    assert sorted(other.ids) == [2, 3, 4]
+    stalled.channel.release()
+    if kind.is_persistent:
+        await stalled.read_pieces(begin=5)
+    else:
+        stalled.channel.written(1)
+    if credit is not None:
+        stalled.worker.received(1)
+    assert driver.info().messages == 0
+    stalled.close()
+    other.close()
+
+
+@STORED
+async def test_a_restart_keeps_what_is_not_done(tmp_path: Path, kind: Kind) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.topic(kind)
+        client = with_credit(driver, 6)
+        await post(driver, *[b"%d" % number for number in range(1, 10)])
+        await client.read()
+        for message in (1, 2, 4, 6):
+            client.worker.received(message)
+        await quiet()
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.topic(kind)
+        client = Client(driver)
+        await post(driver, b"10")
+        assert (await client.read()).ids == [3, 5, 7, 8, 9, 10]
+        assert client.bodies == [b"%d" % message for message in client.ids]
+        client.close()
+        assert drivers.memory.statistics() == NOTHING
+
+
+@STORED
+async def test_after_a_kill_nothing_is_left_out(tmp_path: Path, kind: Kind) -> None:
+    async with opened(tmp_path / "store", killed=True) as drivers:
+        driver = await drivers.topic(kind)
+        client = with_credit(driver, 6)
+        await post(driver, *[b"%d" % number for number in range(1, 10)])
+        await client.read()
+        client.worker.received(1)
+        client.worker.received(3)
+        await drivers.save_positions()
+        client.worker.received(4)
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.topic(kind)
+        assert driver.next_id == 10
+        client = Client(driver)
+        await client.read()
+        assert client.ids in ([2, 4, 5, 6, 7, 8, 9], [2, 5, 6, 7, 8, 9])
+        client.close()
+
+
+@STORED
+async def test_what_is_done_is_deleted_and_what_is_not_is_kept(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    assert driver.writer is not None
+    client = with_credit(driver, 100)
+    for number in range(6):
+        await post(driver, *[b"%d" % number * 100])
+    await client.read()
+    for message in (1, 2, 3, 5):
+        client.worker.received(message)
+    await shared_drivers.save_positions()
+    await tidy(driver, driver.writer)
+    assert driver.info().messages == 2
+    client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == [4, 6]
+    assert last.bodies == [b"3" * 100, b"5" * 100]
+    await shared_drivers.save_positions()
+    await tidy(driver, driver.writer)
+    assert (driver.info().messages, driver.info().bytes, driver.extent.messages) == (0, 0, 0)
+    last.close()
+
+
+@IN_MEMORY
+async def test_publishers_wait_for_workers(shared_store: Store, kind: Kind) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers, trio.open_nursery() as nursery:
+        driver = await drivers.topic(kind)
+        posted: list[int] = []
+
+        async def publish() -> None:
+            for number in range(40):
+                await driver.post(Bodies([b"%d" % number * 10 * KIB]))
+                posted.append(number)
+
+        nursery.start_soon(publish)
+        await quiet()
+        assert 1 <= len(posted) < 40
+        assert drivers.memory.statistics().waiting <= MIB // 4
+        client = Client(driver)
+        await client.read()
+        assert posted == [*range(40)]
+        assert client.bodies == [b"%d" % number * 10 * KIB for number in range(40)]
+        client.close()
+
+
+@STORED
+async def test_a_large_message_that_waits_in_the_store_comes_in_pieces(
+    shared_store: Store, kind: Kind
+) -> None:
+    body = bytes(range(256)) * 6 * KIB
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"before")
+        await post(driver, body)
+        await post(driver, b"after")
+        client = with_credit(driver, 10)
+        await client.read()
+        assert client.bodies == [b"before", body, b"after"]
+        client.close()
+        again = Client(driver)
+        await quiet()
+        again.channel.written(len(await again.take()))
+        assert isinstance(await again.channel.take(), Piece)
+        assert drivers.memory.statistics().replayed > 0
+        again.close()  # in the middle of the message
+        assert drivers.memory.statistics().replayed == 0
+        last = Client(driver)
+        assert sorted((await last.read()).bodies) == sorted([body, b"after"])
+        last.close()
