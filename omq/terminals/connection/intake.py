@@ -86,6 +86,11 @@ class Intake:
         await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give everything back. Nothing here points back at the connection afterwards."""
         self.done()
         self.finished()
+        self._holding.give_way = _nothing
+
+
+def _nothing() -> None:
+    """Is to be ended any more."""

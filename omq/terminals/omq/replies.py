@@ -143,7 +143,8 @@ class Replies:
         self._wake()
 
     def clear(self) -> None:
-        """Answer nothing more."""
+        """Answer nothing more. Nothing here points back at the connection afterwards."""
+        self._begin = _nobody
         for answer in self._queue:
             if isinstance(answer, _Long) and answer.made is not None:
                 answer.made.close()
@@ -196,3 +197,7 @@ class Replies:
 def _not_stored(topic: bytes, count: int, failure: Failure) -> bytes:
     what = failure.text if count == 1 else f"{count} messages: {failure}"
     return sentence("Publish", topic, what)
+
+
+def _nobody(make: Make) -> None:
+    """Is to make anything any more."""
