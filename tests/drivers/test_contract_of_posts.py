@@ -1,0 +1,218 @@
+"""What drivers promise to publishers (docs/PROTOCOL.md, "Publish", "Confirm", "Idempotent producers")."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from served_drivers import (
+    NOTHING,
+    Client,
+    Drivers,
+    Kind,
+    emptied,
+    of_kinds,
+    opened,
+    post,
+    quiet,
+    settled,
+)
+
+from omq.config import Config
+from omq.drivers.confirmation import Confirmation, confirmed
+from omq.drivers.housekeeping import look_at_disk
+from omq.drivers.reasons import DELETED, Failure, Reason, Refused
+from omq.model import FromBeginning, FromCurrent
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+STORED = of_kinds(lambda kind: kind.is_persistent)
+IN_MEMORY = of_kinds(lambda kind: not kind.is_persistent)
+
+
+def test_a_confirmation_calls_its_listener_once_when_it_is_settled() -> None:
+    calls: list[str] = []
+    failure = Failure(Reason.NO_ROOM, "the disk is full")
+    confirmation = Confirmation()
+    confirmation.listen(lambda: calls.append("before"))
+    assert (confirmation.settled, calls) == (False, [])
+    confirmation.settle(failure)
+    assert (confirmation.settled, confirmation.failure, calls) == (True, failure, ["before"])
+    confirmation.listen(lambda: calls.append("after"))
+    assert calls == ["before", "after"]
+    done = confirmed()
+    assert (done.settled, done.failure) == (True, None)
+
+
+@of_kinds()
+async def test_ids_begin_with_1_and_rise_by_1_in_the_order_of_the_posts(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    confirmations = [
+        await driver.post(Bodies([b"%d %d" % (number, place) for place in range(number)]))
+        for number in range(1, 20)
+    ]
+    assert [await settled(confirmation) for confirmation in confirmations] == [None] * 19
+    assert driver.next_id == 191
+    await client.read()
+    assert client.ids == [*range(1, 191)]
+    assert client.bodies == [b"%d %d" % (number, place) for number in range(1, 20) for place in range(number)]
+    client.close()
+
+
+@IN_MEMORY
+async def test_what_was_handed_to_a_transient_topic_is_confirmed_at_once(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    confirmation = await driver.post(Bodies([b"a"]))
+    assert confirmation.settled
+    assert confirmation.failure is None
+    assert driver.next_id == 2
+    await shared_drivers.catalogue.delete(b"t")
+
+
+@STORED
+async def test_a_message_is_stored_before_it_is_confirmed_and_before_it_is_sent(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    stored: list[tuple[str, int]] = []
+
+    class Watching(Client):
+        def wake(self) -> None:
+            stored.append(("woken", driver.environment.extent(driver.topic.id).last))
+
+    client = Watching(driver)
+    confirmation = await driver.post(Bodies([b"a", b"b"]))
+    assert not confirmation.settled
+    assert not client.channel.ready()
+    confirmation.listen(lambda: stored.append(("confirmed", driver.environment.extent(driver.topic.id).last)))
+    await quiet()
+    assert sorted(set(stored)) == [("confirmed", 2), ("woken", 2)]
+    assert [what for what, _ in stored].count("confirmed") == 1
+    assert (await client.read()).ids == [1, 2]
+    client.close()
+
+
+@of_kinds()
+async def test_a_repeated_message_is_confirmed_and_dropped(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    first = [(b"p", 1), None, (b"q", 1), (b"p", 5)]
+    await post(driver, b"p1", b"-", b"q1", b"p5", origins=first)
+    await post(driver, b"p1", b"-", b"q1", b"p5", origins=first)
+    await post(driver, b"p5", b"p3", origins=[(b"p", 5), (b"p", 3)], heads=[b"\0" * 4] * 2)
+    await post(
+        driver, b"p5", b"p6", b"p6", origins=[(b"p", 5), (b"p", 6), (b"p", 6)], heads=[b"", b"\0" * 4, b""]
+    )
+    await client.read()
+    assert client.bodies == [b"p1", b"-", b"q1", b"p5", b"-", b"p6"]
+    assert client.ids == [1, 2, 3, 4, 5, 6]
+    assert [got.head for got in client.got] == [b""] * 5 + [b"\0" * 4]
+    client.close()
+
+
+@of_kinds()
+async def test_as_many_heads_and_origins_as_messages(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    with pytest.raises(ValueError, match="1 heads for 2 messages"):
+        await driver.post(Bodies([b"a", b"b"]), [b"head"])
+    with pytest.raises(ValueError, match="3 origins for 2 messages"):
+        await driver.post(Bodies([b"a", b"b"]), origins=[None] * 3)
+    assert driver.next_id == 1
+    assert driver.is_empty
+
+
+@IN_MEMORY
+async def test_a_post_to_a_deleted_transient_topic_is_refused(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    await shared_drivers.catalogue.delete(b"t")
+    with pytest.raises(Refused) as refused:
+        await driver.post(Bodies([b"a"]))
+    assert refused.value.failure == DELETED
+
+
+@STORED
+async def test_a_post_to_a_deleted_persistent_topic_fails(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    confirmation = await driver.post(Bodies([b"a"]))
+    await shared_drivers.catalogue.delete(b"t")
+    assert await settled(confirmation) in (None, DELETED)  # it was stored before, or not at all
+    assert await settled(await driver.post(Bodies([b"b"]))) == DELETED
+    assert driver.environment.extent(driver.topic.id).messages == 0
+
+
+@STORED
+async def test_what_the_disk_has_no_room_for_is_refused_and_subscribers_go_on(
+    shared_store: Store, kind: Kind
+) -> None:
+    reserve = 1 << 60
+    full = Config(store=str(shared_store.path), disk_reserve_bytes=reserve)
+    async with emptied(shared_store) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"a", origins=[(b"p", 1)])
+        await look_at_disk(drivers.catalogue, full)
+        confirmation = await driver.post(Bodies([b"b"]), origins=[(b"p", 2)])
+        text = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
+        assert await settled(confirmation) == Failure(Reason.NO_ROOM, text)
+        client = Client(driver, FromBeginning() if kind.is_broadcast else FromCurrent())
+        assert (await client.read()).bodies == [b"a"]
+        await look_at_disk(drivers.catalogue, Config(store=str(shared_store.path), disk_reserve_bytes=0))
+        await post(driver, b"b", origins=[(b"p", 2)])
+        assert (await client.read()).bodies == [b"a", b"b"]
+        assert client.ids == [1, 2]
+        client.close()
+
+
+@of_kinds()
+@pytest.mark.parametrize("killed", [False, True])
+async def test_no_id_is_used_twice_over_restarts(tmp_path: Path, kind: Kind, killed: bool) -> None:
+    ids: list[int] = []
+    for _ in range(2):
+        async with opened(tmp_path / "store", killed=killed) as drivers:
+            driver = await drivers.topic(kind)
+            client = Client(driver)
+            await post(driver, b"a", b"b")
+            await client.read()
+            ids += client.ids
+            client.close()
+            assert drivers.memory.statistics() == NOTHING
+    if kind.is_persistent or not killed:
+        new = sorted(set(ids))  # after a kill, what was done of a round-robin topic may come again
+        assert new == [1, 2, 3, 4]
+    else:
+        assert ids[:2] == [1, 2]
+        assert ids == sorted(set(ids))
+
+
+@of_kinds()
+async def test_producers_are_remembered_as_long_as_the_messages(tmp_path: Path, kind: Kind) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        await post(await drivers.topic(kind), b"a", origins=[(b"p", 7)])
+    async with opened(tmp_path / "store") as drivers:
+        driver = await drivers.topic(kind)
+        before = driver.next_id
+        await post(driver, b"again", origins=[(b"p", 7)])
+        assert driver.next_id == before + (0 if kind.is_persistent else 1)
+        await drivers.catalogue.delete(b"t")
+        driver = await drivers.topic(kind)
+        await post(driver, b"new", origins=[(b"p", 7)])
+        assert driver.next_id == 2
+
+
+@of_kinds()
+async def test_a_cancelled_post_takes_nothing_with_it(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    await post(driver, b"a")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await driver.post(Bodies([b"b"]))
+    await quiet()
+    await post(driver, b"c")
+    await client.read()
+    assert client.bodies in ([b"a", b"c"], [b"a", b"b", b"c"])
+    assert client.ids == [*range(1, len(client.ids) + 1)]
+    client.close()
