@@ -5,7 +5,7 @@ See docs/PROTOCOL.md, "The first eight octets".
 
 import logging
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -98,7 +98,8 @@ class Server:
         places = Places(config.max_dmp_connections)
         self._dmp = Shared(catalogue, self._leases, memory, config, places, self._untold)
         self._terminals: dict[Terminal, None] = {}
-        self._handshakes: dict[trio.CancelScope, None] = {}  # the oldest first
+        self._handshakes: set[trio.CancelScope] = set()
+        self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
         self._stopping = False
 
     @property
@@ -135,34 +136,44 @@ class Server:
             self._turned_away.add(f"{transport.peer()}: there are {most} connections, the most there may be")
             transport.close()
             return
+        newcomer = trio.CancelScope()
+        self._newcomers[newcomer] = None
+        known = partial(self._newcomers.pop, newcomer, None)
         try:
-            await self._choose_terminal(stream, transport, tls_only=tls_only)
+            with newcomer:
+                await self._choose_terminal(stream, transport, known, tls_only=tls_only)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is told, and the others go on
             self._defects.add(f"a connection ended by a defect of the server\n{traceback.format_exc()}")
         finally:
+            known()
             self._connections.give()
             transport.close()
 
     def _make_room(self) -> bool:
-        """When all connections are taken: give the place of the one that has taken longest to say what it
-        speaks to a new one. So nobody keeps others out by connecting and saying nothing.
+        """When all connections are taken, end the oldest one whose client is not known yet, for a new one.
+
+        A client is known when its Connect is accepted, or its lease. So nobody keeps others out with
+        connections that say nothing, or that say which protocol they speak and nothing else.
         """
-        for oldest in self._handshakes:
+        for oldest in self._newcomers:
             oldest.cancel()
-            del self._handshakes[oldest]
+            del self._newcomers[oldest]
             self._connections.used += 1
             return True
         return False
 
     async def _choose_terminal(
-        self, stream: trio.SocketStream, transport: Transport, *, tls_only: bool
+        self, stream: trio.SocketStream, transport: Transport, known: Callable[[], None], *, tls_only: bool
     ) -> None:
-        """Read the first eight octets and hand the connection to the protocol that they name."""
+        """Read the first eight octets and hand the connection to the protocol that they name.
+
+        `known` is called once it is known whose connection it is.
+        """
         received = b""
         with trio.move_on_after(self.config.handshake_seconds) as limit:
-            self._handshakes[limit] = None
+            self._handshakes.add(limit)
             try:
                 received = await _first_octets(transport)
                 is_tls = isinstance(handshake.recognise(received[: handshake.LENGTH]), handshake.Tls)
@@ -181,10 +192,10 @@ class Server:
             except _Ended:
                 return
             finally:
-                self._handshakes.pop(limit, None)
+                self._handshakes.remove(limit)
         if limit.cancelled_caught:
             if trio.current_time() < limit.deadline:
-                return  # it had to make room, or the server stops
+                return  # the server stops
             within = f"no handshake within {self.config.handshake_seconds:g} s"
             self._strangers.add(f"{transport.peer()}: {within}")
             return
@@ -201,11 +212,12 @@ class Server:
                         self.memory,
                         self.config,
                         self.long_answers,
+                        known,
                         rest,
                     )
                 )
             case handshake.Dmp():
-                await self._serve(DmpTerminal(transport, self._dmp, received[handshake.LENGTH :]))
+                await self._serve(DmpTerminal(transport, self._dmp, known, received[handshake.LENGTH :]))
             case handshake.UnknownVersion(version):
                 self._strangers.add(f"{transport.peer()}: version {version} is not spoken here")
                 await transport.send(handshake.REFUSED)

@@ -13,6 +13,7 @@ What is answered to the lease, beside the 200 of a good one:
     541 INTERNAL-ERROR   (sinks only, later: the store failed)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -73,10 +74,13 @@ class Shared:
 class DmpTerminal:
     """One connection after its header. `serve` returns when it is over, whatever the reason."""
 
-    def __init__(self, transport: Transport, shared: Shared, received: bytes) -> None:
-        """`received` is what came after the header."""
+    def __init__(
+        self, transport: Transport, shared: Shared, known: Callable[[], None], received: bytes
+    ) -> None:
+        """`known` is called when the lease is accepted; `received` is what came after the header."""
         self._transport = transport
         self._shared = shared
+        self._known = known
         self._received = DMP_HEADER + received
         self._dialogue = ServerDialogue()
         self._intake = Intake(transport, shared.memory, self._give_way)
@@ -175,6 +179,7 @@ class DmpTerminal:
                         leased.close()
                     await self._refuse(TOO_MANY_OF_CLIENT)
                     return
+                self._known()
                 try:
                     await self._serve_leased(leased, principal)
                 finally:

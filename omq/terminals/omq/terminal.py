@@ -6,7 +6,7 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
@@ -66,8 +66,10 @@ class OmqTerminal:
         memory: Memory,
         config: Config,
         long_answers: LongAnswers,
+        known: Callable[[], None],
         received: bytes,
     ) -> None:
+        """`known` is called when Connect is accepted; `received` is what came after the handshake."""
         self._transport = transport
         self._catalogue = catalogue
         self._leases = leases
@@ -76,6 +78,7 @@ class OmqTerminal:
         self._principal = Principal(transport.host(), self._report)
         self._config = config
         self._intake = Intake(transport, memory, self._give_way)
+        self._known = known
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
         self._signal = Signal()
@@ -430,6 +433,7 @@ class OmqTerminal:
             what = b"Connect: this client has its %d connections, the most it is configured for"
             self._replies.add(types.Error(what % (client.connections.most or 0)))
             return False
+        self._known()
         self._client = self._principal.client = client
         self._fetches.pace = client.sent
         self._commands = Commands(

@@ -1,0 +1,99 @@
+"""When all connections are taken, those that have not shown whose they are give way to new ones."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omq.config import ClientConfig
+
+from .conversation import VERSION_ONE, Conversation, Host, eventually, serving
+from .dmp_conversation import GREETING, HEADER, feed, lease, response, show, sink
+
+CROWD = 300
+
+SCRYPT = (
+    "$scrypt$ln=14,r=8,p=1$cjlfUX8QXZDgvQwGrQa2zA$K2pjpd/gtUics5+I/taNPkPptCUVkUWJZbleuNrapNg"  # of "sesame"
+)
+
+ANYBODY: list[ClientConfig] = []
+ALICE = [ClientConfig(name="alice", secret=SCRYPT, publish=["*"], subscribe=["*"], declare=["*"])]
+
+
+async def only_version(host: Host) -> Conversation:
+    """A connection that says that it speaks omq, and nothing else."""
+    opened = await host.open()
+    await opened.send(VERSION_ONE)
+    assert await opened.octets(8) == VERSION_ONE
+    return opened
+
+
+async def only_header(host: Host) -> Conversation:
+    """A connection that says that it speaks DMP, and nothing else."""
+    opened = await host.open()
+    await opened.send(HEADER)
+    assert await opened.octets(len(GREETING)) == GREETING
+    return opened
+
+
+async def only_a_wrong_lease(host: Host) -> Conversation:
+    """A connection that shows half of a lease."""
+    opened = await only_header(host)
+    await opened.send(b"\x20no-lease")
+    return opened
+
+
+async def enter(host: Host, clients: list[ClientConfig]) -> Conversation:
+    """A connection whose client is known."""
+    opened = await host.open()
+    await opened.send(VERSION_ONE + b"(Connect 1 %s)\n" % (b"alice:sesame" if clients else b"me"))
+    assert await opened.octets(8) == VERSION_ONE
+    await opened.confirm()
+    return opened
+
+
+@pytest.mark.parametrize("clients", [ANYBODY, ALICE], ids=["anybody", "configured"])
+@pytest.mark.parametrize("say", [Host.open, only_version, only_header, only_a_wrong_lease])
+async def test_a_crowd_that_does_not_say_who_it_is_keeps_nobody_out(
+    store: Path, say: Any, clients: list[ClientConfig]
+) -> None:
+    async with serving(store, max_connections=CROWD, clients=clients) as host:
+        crowd = [await say(host) for _ in range(CROWD)]
+        await eventually(lambda: host.server.connections == CROWD)
+        newcomers = [await enter(host, clients) for _ in range(CROWD)]
+        for connection in crowd:
+            assert not await connection.receive()
+        for newcomer in newcomers:
+            await newcomer.confirm()
+
+
+async def test_the_oldest_gives_way_whatever_it_said(store: Path) -> None:
+    async with serving(store, max_connections=4) as host:
+        known = await host.connect()
+        silent = await host.open()
+        await eventually(lambda: host.handshakes == 1)
+        crowd = [silent, await only_version(host), await only_header(host)]
+        for connection in crowd:
+            await (await host.connect()).confirm()
+            await connection.ended()
+        await known.confirm()
+
+
+async def test_who_is_known_does_not_give_way(store: Path) -> None:
+    async with serving(store, max_connections=3) as host:
+        client = await host.connect()
+        put, get = await sink(host, client), await feed(host, client)
+        for _ in range(5):
+            turned_away = await host.open()
+            await eventually_closed(turned_away)
+        await client.confirm()
+        put.close()
+        await eventually(lambda: host.connections == 2)
+        again = await show(host, await lease(client, b"(Put t)"))
+        assert (await response(again)).startswith(b"200 ")
+        get.connection.close()
+
+
+async def eventually_closed(connection: Conversation) -> None:
+    """The server closes it without a word."""
+    assert not await connection.receive()
