@@ -1,4 +1,4 @@
-"""Where a server is: `omq://host:port`, or `omqs://host:port` with TLS."""
+"""Parse a server's address: `omq://host:port`, or `omqs://host:port` with TLS."""
 
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -7,7 +7,7 @@ DEFAULT_PORT = 7730
 
 
 class Address(NamedTuple):
-    """A server's host and port, and whether it is spoken to with TLS."""
+    """A server's host and port, and whether to connect with TLS."""
 
     host: str
     port: int
@@ -15,9 +15,9 @@ class Address(NamedTuple):
 
 
 def parse_url(url: str) -> Address:
-    """The address that `omq://host[:port]` or `omqs://host[:port]` is; an IPv6 address stands in brackets.
+    """Parse `omq://host[:port]` or `omqs://host[:port]`; an IPv6 address is in brackets.
 
-    Raises ValueError, whose text never has a word of what may be a secret.
+    Raises ValueError. Its text does not repeat a URL that may contain a secret.
     """
     problem = f"{url!r} is no address of the form omq://HOST:PORT or omqs://HOST:PORT"
     if "@" in url:

@@ -1,4 +1,4 @@
-"""What a body may be, for those who give something else."""
+"""The types that a message's body may have."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ KINDS = (bytes, bytearray, memoryview)
 
 
 def check_bodies(bodies: Iterable[object]) -> None:
-    """Raises TypeError for the first that is no body, in words that say what is wanted.
+    """Raise TypeError for the first object that is not a body, and name the required type.
 
-    Only called when something has failed: to look at each message beforehand would cost too much.
+    Call this only after a failure: checking each message beforehand would cost too much.
     """
     for body in bodies:
         if not isinstance(body, KINDS):

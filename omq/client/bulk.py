@@ -1,4 +1,4 @@
-"""Stored blocks in bulk: Fetch, on a connection of its own, so that nothing else waits for them."""
+"""Read stored blocks in bulk with Fetch, on a separate connection, so that no other traffic waits for them."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -32,13 +32,13 @@ LONGEST_FRAME = 1 << 31
 class Blocks:
     """An iterator over the blocks of a Fetch: whole stored blocks, verified, in the order of their ids.
 
-    What is known to be missing between them is told to the `on_gap` of `connect`. Iterating raises
-    ServerError when the server ends the Fetch, and ConnectionLost.
+    It reports gaps between them to the `on_gap` of `connect`. Iterating raises ServerError when the server
+    ends the Fetch, and ConnectionLost.
     """
 
     def __init__(self, stream: Stream, id: bytes, command: Fetch, on_gap: Callable[[Gap], None]) -> None:
         self.next: int | None = None
-        """The id to go on at, once everything was received."""
+        """The id of the next message, after the whole range was received."""
         self._stream = stream
         self._topic = command.topic
         self._on_gap = on_gap
@@ -96,7 +96,7 @@ class Blocks:
         return self._events.popleft()
 
     async def flush(self) -> None:
-        """Send what the session has to send: at first who we are and what we ask. Raises ConnectionLost."""
+        """Send the session's output: at first Connect and Fetch. Raises ConnectionLost."""
         if not (octets := self._session.take_output()):
             return
         try:
@@ -115,12 +115,15 @@ async def fetching(
     command: Fetch,
     on_gap: Callable[[Gap], None],
 ) -> AsyncIterator[Blocks]:
-    """A Fetch on a connection that ends with the block. Raises ConnectionFailed and HandshakeRefused."""
+    """Run a Fetch on a connection that closes at the end of the block.
+
+    Raises ConnectionFailed and HandshakeRefused.
+    """
     stream = await open_greeted(host, port, seconds, security)
     try:
         blocks = Blocks(stream, id, command, on_gap)
         await blocks.flush()
         yield blocks
     finally:
-        # Closed at once: the rest of what was asked for is not wanted.
+        # Close at once: the caller does not need the rest of the range.
         stream.socket.close()

@@ -1,4 +1,4 @@
-"""A client: what a program says to a server."""
+"""The client's methods: declare, publish, confirm, subscribe, fetch, sinks and feeds."""
 
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -63,12 +63,12 @@ Name = bytes | str
 
 
 class Client:
-    """A connected client. Made by `connect`; any number of tasks may use it.
+    """A connected client. `connect` creates it; any number of tasks may use it.
 
-    Topics may be given as octets or as text, which stands for its UTF-8 octets; bodies are octets. Every
-    method that talks to the server raises ConnectionLost when the connection ends before it is done (with
-    `reconnect`, those that have sent nothing yet wait for the next connection instead), and ValueError when a
-    topic's name is empty or longer than 255 octets, and TypeError for a topic or a body of another type.
+    A topic's name is bytes, or str, which is encoded as UTF-8; bodies are bytes. Every method that uses the
+    connection raises ConnectionLost when the connection ends before the method is done (with `reconnect`, a
+    method that has sent nothing yet waits for the next connection instead), ValueError when a topic's name is
+    empty or longer than 255 octets, and TypeError for a topic or a body of another type.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -79,7 +79,7 @@ class Client:
 
     @property
     def ended(self) -> bool:
-        """Whether there is no connection, and there will be none any more."""
+        """Whether the last connection has ended and the client will not reconnect."""
         return self._connections.ended
 
     # -- topics --------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Client:
         delivery: Delivery = Delivery.BROADCAST,
         persistence: Persistence = Persistent(Sync.WEAK),  # noqa: B008 - a frozen value
     ) -> Topic:
-        """See that a topic exists with these types. Raises ServerError when it exists with others."""
+        """Create a topic, unless it exists with these types. Raises ServerError when it exists with others."""
         match await self._call(Declare(_name(topic), delivery, persistence)):
             case Declared(declared):
                 return declared
@@ -98,7 +98,7 @@ class Client:
                 raise unexpected(other)
 
     async def delete(self, topic: Name) -> Topic:
-        """Delete a topic with all its messages; its subscriptions end. Raises ServerError."""
+        """Delete a topic with all its messages, and end its subscriptions. Raises ServerError."""
         match await self._call(Delete(_name(topic))):
             case Deleted(deleted):
                 return deleted
@@ -106,7 +106,7 @@ class Client:
                 raise unexpected(other)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
-        """Every topic of the server, with its types, counts and ids."""
+        """List the server's topics, with their types, counts and ids."""
         match await self._call(Topics()):
             case TopicList(infos):
                 return infos
@@ -116,10 +116,10 @@ class Client:
     # -- publishing ----------------------------------------------------------------------------------------
 
     async def publish(self, topic: Name, body: bytes) -> None:
-        """Send a message, and do not wait for what becomes of it; `confirm` tells.
+        """Send a message without waiting for its confirmation; `confirm` waits for it.
 
-        Waits only while much is queued that the server does not take. A lone message leaves at once; messages
-        published one after another share system calls.
+        Waits only while the send queue is full. A single message is sent at once; messages published one
+        after another share system calls.
 
         Raises MessageTooLong for a body that does not fit into a line of 1 MiB (see `max_line_bytes` of
         `connect`): publish it through a `sink`.
@@ -141,9 +141,10 @@ class Client:
         await self._send(line, 1)
 
     async def publish_many(self, topic: Name, bodies: Iterable[bytes]) -> int:
-        """Send many messages, for a fraction of the time that as many calls of `publish` take.
+        """Send many messages, much faster than with one call of `publish` for each.
 
-        Returns how many there were. Raises MessageTooLong as `publish` does; those before it are sent.
+        Returns the number of messages. Raises MessageTooLong as `publish` does, after it has sent the
+        messages before the long one.
         """
         start = self._start(topic)
         self._ledger.see()
@@ -174,10 +175,10 @@ class Client:
         return count + len(batch)
 
     async def publish_lines(self, topic: Name, text: bytes) -> int:
-        """Send each line of `text` as a message, without its line feed; the last one may lack it.
+        """Send each line of `text` as a message, without its line feed; the last line may lack one.
 
-        The fastest way to publish. Give it some 64 KiB at a time. Returns how many lines there were. Raises
-        MessageTooLong as `publish` does; then nothing of `text` is sent.
+        This is the fastest way to publish lines. Pass about 64 KiB at a time. Returns the number of lines.
+        Raises MessageTooLong as `publish` does, and then has sent nothing of `text`.
         """
         check_bodies([text])
         text = bytes(text)
@@ -193,27 +194,26 @@ class Client:
         return count
 
     async def confirm(self) -> None:
-        """Wait until everything published on this client so far is as safe as its topic declares: on disk,
+        """Wait until everything published on this client so far has its topic's persistence: on disk,
         written, or handed over.
 
-        Raises PublishRefused when messages were refused, and ConnectionLost when a connection was lost before
-        the fate of messages was known. When several tasks share the client:
+        Raises PublishRefused when the server refused messages, and ConnectionLost when a connection was lost
+        before the outcome of messages was known. When several tasks share the client:
 
-        - Each task that calls `confirm` is told of each failure once, whoever published the message and
-          whoever else was told: all failures from the moment on when the task first published or asked here
-          (for the one that entered the client's block, from the beginning), and also those before that of
-          which nobody was told.
-        - Nothing else uses up a failure: not `ping`, and not a `confirm` that was cancelled.
-        - Which message was refused is only known roughly, so a failure may be told to a task whose own
-          messages are all safe. Success is never told to one with a message that is not.
-        - When nobody asks, leaving the client's block tells.
+        - `confirm` reports each failure once to each task that calls it, no matter which task published the
+          message and which other tasks got the report: all failures since the task first published or called
+          `confirm` (for the task that entered the client's block, since the beginning), and earlier failures
+          that no task was told of.
+        - Only a report consumes a failure; `ping` and a cancelled `confirm` do not.
+        - The client knows only approximately which message was refused, so a task may get the report of a
+          failure although all its own messages are safe. A task with an unsafe message never gets success.
+        - If no task calls `confirm`, the end of the client's block reports the failures.
         """
         self._ledger.see_asking()
         try:
             connection = self._connections.live_now()
             if connection is None:
-                # It may take long until there is a connection again, and what was lost with the last one is
-                # known already.
+                # The next connection may take long, and the losses of the last one are known already.
                 self._ledger.tell(self._ledger.published)
                 connection = await self._connections.live()
             end = self._ledger.published
@@ -224,11 +224,11 @@ class Client:
         self._ledger.tell(end)
 
     async def publish_confirmed(self, topic: Name, body: bytes) -> None:
-        """`publish`, and wait until the message is as safe as its topic declares.
+        """Publish a message, and wait until it has its topic's persistence.
 
-        Raises as `confirm` does, when this message was refused or may be lost, and for other messages as
-        well, unless each was published by `publish_confirmed` of another task, which is told of it there.
-        What it raises is told: a later `confirm` of the same task does not repeat it.
+        Raises as `confirm` does when the server refused this message or the message may be lost. Also raises
+        for failures of other messages, except those that another task published with `publish_confirmed`,
+        which raises there. A later `confirm` of the same task does not repeat the failure.
         """
         start = self._start(topic)
         line = publish_line(start, body)
@@ -244,8 +244,8 @@ class Client:
         self._ledger.tell_publisher(number)
 
     async def ping(self) -> float:
-        """The seconds that a round trip takes. It waits for messages that are on their way to disk, but what
-        has become of them is left for `confirm` to tell. Raises ConnectionLost when there is no answer.
+        """Measure a round trip, in seconds. It includes the wait for earlier messages to be stored, but only
+        `confirm` reports their failures. Raises ConnectionLost when the connection ends without an answer.
         """
         started = time.perf_counter()
         await self._connections.ask(await self._connections.live(), own=False)
@@ -262,15 +262,15 @@ class Client:
         credit: int | None = None,
         capacity: int = DEFAULT_CAPACITY,
     ) -> AsyncIterator[Subscription]:
-        """Subscribed within the block, unsubscribed behind it.
+        """Subscribe to a topic; unsubscribe at the end of the block.
 
-        `credit` is for round-robin topics: at most so many messages at a time are dealt to us and not
-        confirmed; see `Subscription`. It starts with the current messages, whatever `replay` says.
+        `credit` is for round-robin topics: the window, the greatest number of messages that we hold
+        unconfirmed; see `Subscription`. Such a subscription starts with new messages and ignores `replay`.
 
-        `capacity` is how many octets of messages wait here. When they are not taken the whole connection
-        stops being read, other subscriptions on it included, until there is room or somebody waits for a
-        reply (then up to 64 MiB more are taken in, and behind that the reply is given up with ReplyBlocked).
-        So give a slow consumer a client of its own.
+        `capacity` is the size of the receive buffer, in octets of messages. While it is full, the client does
+        not read the connection, so other subscriptions on it wait too, until the buffer has room or a task
+        waits for a reply (then the client reads up to 64 MiB more, and beyond that gives up the reply with
+        ReplyBlocked). So use a separate client for a slow consumer.
 
         Raises ServerError when the server refuses.
         """
@@ -281,7 +281,7 @@ class Client:
         try:
             connection = await self._connections.live()
             if self._connections.settings.reconnect and credit is None and isinstance(replay, FromCurrent):
-                # Where "current" is, in case the connection is lost before the first message.
+                # Note the current id, in case the connection is lost before the first message.
                 infos = {info.topic: info for info in await self.topics()}
                 info = infos.get(subscription.name)
                 subscription.floor = 0 if info is None else info.last
@@ -303,8 +303,9 @@ class Client:
     # -- bulk reading ---------------------------------------------------------------------------------------
 
     async def blocks(self, topic: Name, first: int = 1, count: int = EVERYTHING) -> tuple[BlockInfo, ...]:
-        """The stored blocks that hold any of `count` messages from `first` on: at most 4,096, ask again from
-        behind the last. Raises ServerError, also for a topic that cannot be replayed.
+        """List the stored blocks that hold any of `count` messages from `first` on, at most 4,096; for more,
+        call again with the id behind the last block. Raises ServerError, also for a topic that cannot be
+        replayed.
         """
         match await self._call(Blocks(_name(topic), first, count)):
             case BlockList(blocks):
@@ -315,13 +316,13 @@ class Client:
     def fetch(
         self, topic: Name, first: int = 1, count: int = EVERYTHING
     ) -> AbstractAsyncContextManager[bulk.Blocks]:
-        """`async with client.fetch(topic) as blocks:` gives an iterator over whole stored blocks, those that
-        hold any of `count` messages from `first` on: the fastest way to read what is stored. It has a
-        connection of its own, which is read only as fast as blocks are taken.
+        """Read stored messages the fastest way: `async with client.fetch(topic) as blocks:` gives an iterator
+        over the whole stored blocks that hold any of `count` messages from `first` on. It uses a separate
+        connection, and reads it only as fast as the caller takes blocks.
 
-        The first block may begin before `first`, and the last may end behind the range. Blocks are merged in
-        the background, so they are not always the same ones, and one may begin before the end of the one
-        before it: ids below that were there already. Gaps are told to the `on_gap` of `connect`.
+        The first block may begin before `first`, and the last may end behind the range. The server merges
+        blocks in the background, so block bounds may change, and a block may begin before the end of the
+        previous one: skip the ids that you have already. Gaps go to the `on_gap` of `connect`.
 
         Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.bulk.Blocks`.
         """
@@ -336,43 +337,44 @@ class Client:
             settings.on_gap,
         )
 
-    # -- the fast door -------------------------------------------------------------------------------------
+    # -- DMP -----------------------------------------------------------------------------------------------
 
     def sink(
         self, topic: Name, *, producer: Name | None = None, first: int = 1
     ) -> AbstractAsyncContextManager[Sink]:
-        """`async with client.sink(topic) as sink:` publishes to a topic on a connection made for speed (DMP).
+        """Publish to one topic over a DMP connection: `async with client.sink(topic) as sink:`.
 
-        Leaving the block confirms: it waits until all messages are as safe as the topic declares, and
-        `sink.stored` says how many they are. It raises SinkFailed when they are fewer than were sent, and
-        ConnectionLost when the server did not say. After an exception in the block nothing is confirmed.
+        The end of the block waits until all messages have the topic's persistence; `sink.stored` is then
+        their number. It raises SinkFailed when the server stored fewer messages than were sent, and
+        ConnectionLost when the server did not answer. After an exception in the block nothing is confirmed.
 
-        With a `producer` each message also carries this name and a number, which begins at `first`. A
-        producer that is in doubt about messages sends them again with the same numbers, and what the topic
-        has already is not stored twice. Every producer of a topic needs a name of its own.
+        With a `producer` each message also carries this name and a sequence number, which begins at `first`.
+        A producer that does not know whether messages were stored sends them again with the same numbers; the
+        server does not store them twice. Every producer of a topic needs a unique name.
 
-        What the server says of single messages (`mandatory` and `immediate` ones that nobody took) is logged
-        as a warning, and kept in `sink.notices`.
+        The client logs the server's notices about single messages (`mandatory` and `immediate` messages that
+        no subscriber took) as warnings, and keeps them in `sink.notices`.
 
-        Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink goes on when the
-        client's connection breaks. It is lost when its own breaks, and when the server falls silent on the
-        client's connection, since a server sends nothing to a sink before the end. It is not made again.
+        Entering raises ServerError, SinkFailed, ConnectionFailed and ConnectionLost. A sink survives the end
+        of the client's connection. It is lost when its own connection breaks, and when the server falls
+        silent on the client's connection, since a server sends nothing to a sink before the end. It does not
+        reconnect.
         """
         heads = Heads(None if producer is None else octets_of(producer), first)
         return SinkBlock(self._connections.opened, self._connections.live, _name(topic), heads)
 
     def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:  # noqa: B008
-        """`async with client.feed(topic) as feed:` receives a topic on a connection made for speed (DMP).
+        """Receive one topic over a DMP connection: `async with client.feed(topic) as feed:`.
 
-        It has what came with the messages too (exchange, routing key, properties), and no ids. Nothing that
-        is published after entering the block is missed. Of a round-robin topic it gets its share, and what it
-        has received counts as done: there is no credit.
+        A feed gives the heads of messages (exchange, routing key, properties), but no ids. It misses no
+        message that is published after the block was entered. On a round-robin topic it gets its share, and a
+        received message counts as confirmed: a feed has no credit.
 
-        What is known to be missing is told to the `on_gap` of `connect` as soon as the server says so, with
-        feeds on the same topic once for all of them. Other news of it is logged as a warning.
+        The client reports gaps to the `on_gap` of `connect` as soon as the server announces them, once for
+        all feeds of a topic. It logs other notices as warnings.
 
-        Entering raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed whose connection
-        is lost is not made again.
+        Entering raises ServerError, FeedFailed, ConnectionFailed and ConnectionLost. A feed does not
+        reconnect.
         """
         return feed_block(self._connections.opened, self._connections.live, _name(topic), replay)
 
@@ -388,12 +390,12 @@ class Client:
                 await connection.send(octets, messages)
                 return
             except ConnectionLost:
-                # Nothing of it was queued, so it can be given to the next connection.
+                # Nothing of it was queued, so the next connection can send it.
                 if not self._connections.settings.reconnect:
                     raise
 
     async def _queue(self, octets: bytes, messages: int) -> Connection:
-        """`_send`, but the caller goes on before anybody else; says over which connection it went."""
+        """As `_send`, but do not yield to other tasks afterwards. Return the connection that sends it."""
         while True:
             connection = await self._connections.live()
             try:
@@ -408,11 +410,11 @@ class Client:
             await self._send(publish_bodies(start, batch), len(batch))
 
     def _start(self, topic: Name) -> bytes:
-        """How a Publish line of this topic begins."""
+        """The beginning of a Publish line of this topic, cached."""
         try:
             return self._starts.get(topic) or self._new_start(topic)
         except TypeError:
-            octets_of(topic)  # which says what is wanted
+            octets_of(topic)  # its error names the required type
             raise
 
     def _new_start(self, topic: Name) -> bytes:
@@ -423,7 +425,7 @@ class Client:
 
 
 def octets_of(name: Name) -> bytes:
-    """Raises TypeError for what is neither."""
+    """Encode a name as UTF-8. Raises TypeError for another type."""
     match name:
         case str():
             return name.encode()

@@ -1,4 +1,4 @@
-"""The block within which a client is connected."""
+"""`connect`, and the `async with` block in which a client is connected."""
 
 import logging
 from collections.abc import Callable
@@ -18,15 +18,15 @@ log = logging.getLogger("omq.client")
 
 
 def warn_of_gap(gap: Gap) -> None:
-    """What is done with a gap when nothing else is asked for: a warning in the log."""
+    """Log a gap as a warning: the default of `on_gap`."""
     log.warning("%r: messages %d to %d are missing: %s", gap.topic, gap.first, gap.last, gap.reason)
 
 
 class Connecting(AbstractAsyncContextManager[Client]):
-    """The block within which a client is connected; it owns the client's tasks."""
+    """The `async with` block in which a client is connected; it owns the client's tasks."""
 
-    # No generator with a nursery in it: the nursery would wrap what the block raises into a group, and nobody
-    # could write `except ServerError` around it.
+    # Not an async generator with a nursery: the nursery would wrap the block's exceptions in a group, and the
+    # user could not write `except ServerError` around the block.
 
     def __init__(self, settings: Settings) -> None:
         self._connections = Connections(settings)
@@ -70,34 +70,35 @@ def connect(
 ) -> Connecting:
     """Connect to a server: `async with connect("omq://host:port", id="prices-feed") as client:`.
 
-    `id` is who we say we are; the server logs it, up to the first colon. Connecting, handshake included,
-    takes at most `connect_seconds`. A server that knows its clients wants to see `NAME:SECRET`. When that is
-    refused, it is not tried again, with `reconnect` either.
+    `id` is the client's id; the server logs it, up to the first colon. A server with configured clients
+    requires an id of the form `NAME:SECRET`. If the server rejects the id, the client does not try again,
+    even with `reconnect`. Connecting, handshake included, takes at most `connect_seconds`.
 
-    With `omqs://host:port` everything goes through TLS, and the server must show a certificate for this host:
-    one that the authorities in the file `ca` vouch for, or without it those whom the system trusts. A server
-    that wants to see a certificate of ours is shown that in the file `certificate`, whose private key is in
-    `key`, or else in the same file.
+    With `omqs://host:port` the client uses TLS, and the server must present a certificate for this host,
+    issued by a certificate authority in the file `ca`, or by default by one that the system trusts. If the
+    server requires a client certificate, the client presents the one in the file `certificate`, whose private
+    key is in the file `key`, or else in the same file.
 
-    A connection on which the server sends nothing for 100 s is lost, like one that breaks: the protocol
-    promises something every 50 s. The time in which the program takes no messages does not count.
+    A connection is lost when it breaks, or when the server sends nothing for 100 s: the protocol promises
+    at least one frame every 50 s. The time in which the program takes no messages does not count.
 
-    With `reconnect`, a lost connection is made again, as often as it takes (the first one is tried once);
-    commands that were waiting for an answer still raise ConnectionLost, and so does the `confirm` after
-    publishes of unknown fate. Subscriptions go on: of persistent broadcast topics behind the last
-    message seen, without loss or repeat; of the others with the current messages, and `on_gap` is called with
-    what a transient broadcast topic sent meanwhile. With credit, messages not confirmed come again, here or
-    elsewhere.
+    With `reconnect`, the client reconnects after it loses the connection, any number of times (but it tries
+    the first connection once); commands that wait for an answer still raise ConnectionLost, and so does the
+    `confirm` after publishes with an unknown outcome. Subscriptions continue: those of persistent broadcast
+    topics behind the last received message, without loss or repetition; the others with new messages, and the
+    client calls `on_gap` with the messages that a transient broadcast topic sent meanwhile. With credit, the
+    server delivers unconfirmed messages again, to this or another client.
 
-    `on_gap` is also called when the server itself has lost messages of a subscription. It is called by the
-    task that iterates, when it gets there. By default it logs a warning.
+    The client also calls `on_gap` when the server itself has lost messages of a subscription. The iterating
+    task calls it when it reaches the gap. By default it logs a warning.
 
-    `max_line_bytes` is the longest line that the server takes, as its key of this name has it. A message that
-    makes a longer one is refused here with MessageTooLong: the server would close the connection.
+    `max_line_bytes` is the longest line that the server accepts, the same as the server's configuration key
+    of this name. `publish` raises MessageTooLong for a longer line, since the server would close the
+    connection.
 
-    Leaving the block without an exception sends what was published and sees that the server has read
-    it. Raises ConnectionFailed and HandshakeRefused when entered, ConnectionLost and PublishRefused when
-    left, and ValueError at once for a bad `url` and for files that cannot be used.
+    Leaving the block without an exception sends all published messages and waits until the server has read
+    them. Entering raises ConnectionFailed and HandshakeRefused, leaving raises ConnectionLost and
+    PublishRefused, and the call itself raises ValueError for a bad `url` and for files that cannot be used.
     """
     host, port, tls = parse_url(url)
     security = None

@@ -1,8 +1,8 @@
-"""One connection to a server, from its handshake to its end: octets out, frames in, replies in order.
+"""One connection to a server, after its handshake: octets out, frames in, replies in order.
 
-Two tasks run it. The writer sends what has gathered since its last send, so publishes that come close
-together share a system call. The reader feeds what the socket has to a `ClientSession`, and gives messages to
-their subscriptions and answers to those who wait for them.
+Two tasks run it. The writer sends the output that has collected since its last send, so publishes close
+together share a system call. The reader passes received octets to a `ClientSession`, and dispatches messages
+to subscriptions and answers to waiting tasks.
 """
 
 import logging
@@ -51,17 +51,17 @@ from omq.protocol.omq.types import Confirm, Request, Subscribe, Subscribed, Unsu
 log = logging.getLogger("omq.client")
 
 READ_OCTETS = 256 << 10
-"""How much one read takes from the socket."""
+"""The most octets that one read takes from the socket."""
 
 OVERRUN_OCTETS = 64 << 20
-"""How many octets of untaken messages a subscription may hold while a reply is awaited."""
+"""The most octets of messages that a subscription may buffer while a task waits for a reply."""
 
 SIGN_OF_LIFE_SECONDS = 1.0
-"""How often the server is told that we live while its pings cannot be read."""
+"""How often to send an Ack while the reader waits for room and cannot read the server's pings."""
 
 
 class Sink(Protocol):
-    """What a connection needs of a subscription."""
+    """A subscription, as the connection sees it."""
 
     @property
     def name(self) -> bytes: ...
@@ -87,10 +87,10 @@ class Sink(Protocol):
 
 
 class Connection:
-    """A connection with its handshake behind it. `run` serves it; the rest may be called while that runs."""
+    """A connection after its handshake. Call the other methods while `run` runs."""
 
     def __init__(self, stream: Stream, id: bytes, ledger: Ledger, news: Callable[[bytes], None]) -> None:
-        """`news` takes what the server says about a sink or a feed whose lease was asked for here."""
+        """`news` receives the server's notices about sinks and feeds whose leases came over this connection."""
         self._stream = stream
         self._ledger = ledger
         self._news = news
@@ -103,10 +103,10 @@ class Connection:
         self._ended = trio.Event()
         self._leaving = False
         self.heard_from = False
-        """Whether the server has sent anything but its half of the handshake."""
+        """Whether the server has sent anything after its half of the handshake."""
         self.silent = False
-        """Whether the connection ended because the server sent nothing any more."""
-        self._refusals: list[str] = []  # of Publishes, since a Confirm was answered
+        """Whether the connection ended because the server fell silent."""
+        self._refusals: list[str] = []  # refused Publishes since the last answer to a Confirm
 
     @classmethod
     async def open(
@@ -119,8 +119,8 @@ class Connection:
         ledger: Ledger,
         news: Callable[[bytes], None],
     ) -> Self:
-        """Connect, agree on the version, and introduce ourselves, within `seconds`. What becomes of published
-        messages is noted in `ledger`.
+        """Connect, exchange the version, and queue Connect, within `seconds`. Record the outcome of published
+        messages in `ledger`.
 
         Raises ConnectionFailed and HandshakeRefused.
         """
@@ -130,7 +130,7 @@ class Connection:
         return connection
 
     async def run(self) -> None:
-        """Serve the connection until it ends; `failure` then says why. Raises nothing of its own."""
+        """Serve the connection until it ends; `failure` then gives the reason. Raises no OmqError."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._outlet.run)
@@ -142,8 +142,8 @@ class Connection:
             self._ended.set()
 
     def peer(self) -> tuple[str, int]:
-        """The address and port at the other end. Where a name has several addresses, the lease of a sink or a
-        feed is good at this one. Raises ConnectionLost when there is no such end any more.
+        """The server's address and port. If a host name has several addresses, the lease of a sink or a feed
+        is valid at this one. Raises ConnectionLost when the connection has ended.
         """
         self._refuse()
         try:
@@ -167,7 +167,7 @@ class Connection:
 
     @property
     def _last_words(self) -> str | None:
-        """Why the server closed, if it said so; an oversized Publish is refused and closes too."""
+        """The server's Error before it closed, if any; the refusal of an oversized Publish also closes."""
         return self._server_error or (self._refusals[-1] if self._refusals else None)
 
     def _fail(self, kind: type[ConnectionLost], text: str) -> None:
@@ -182,9 +182,9 @@ class Connection:
         self._outlet.close()
 
     def _settle_all(self) -> None:
-        """No Confirm will be answered any more: say what becomes of the messages that wait for one."""
+        """The connection has ended: record the outcome of the messages without a confirmation."""
         if self._leaving and self._failure == (ConnectionLost, _CLOSED):
-            # Not lost: the server has read to the end.
+            # Not lost: the server has read everything before it closed.
             if self._refusals:
                 first, *others = self._refusals
                 end = self._ledger.published
@@ -204,12 +204,12 @@ class Connection:
         self._taken.unpark_all()
 
     async def finish(self) -> None:
-        """Send what is queued, and see that the server has read it.
+        """Send the queue, and wait until the server has read it.
 
-        Closing a socket with unread octets resets the connection, and the reset may overtake what was sent
-        last. So we only say that nothing more comes, and the server closes when it is done.
+        Closing a socket with unread octets resets the connection, and the reset may discard octets that the
+        server has not read. So close only the sending direction, and let the server close when it is done.
 
-        Raises ConnectionLost when that did not work out.
+        Raises ConnectionLost when the connection ends in another way.
         """
         try:
             await self._outlet.finish()
@@ -221,7 +221,7 @@ class Connection:
             raise self.failure()
 
     async def send(self, octets: bytes, messages: int = 0) -> None:
-        """Queue octets, of which some publish `messages` messages; wait first while too much is queued.
+        """Wait while the queue is full, then queue octets that publish `messages` messages.
 
         Raises ConnectionLost, and then has queued nothing.
         """
@@ -229,13 +229,15 @@ class Connection:
         await self._outlet.pause()
 
     async def queue(self, octets: bytes, messages: int) -> None:
-        """`send`, but what the caller does next comes right behind it, before anything of other tasks."""
+        """As `send`, but without a checkpoint at the end: the caller's next command follows directly, before
+        any command of another task.
+        """
         await self._outlet.send(octets)
         self._ledger.published += messages
 
     async def send_made(self, make: Callable[[], bytes]) -> None:
-        """`send` what `make` gives as soon as there is room: when this is cancelled or raises before, it was
-        not called.
+        """Wait for room, then `send` the result of `make`. If this is cancelled or raises while it waits, it
+        does not call `make`.
         """
         await self._outlet.room()
         self._outlet.post(make())
@@ -244,14 +246,14 @@ class Connection:
     # -- commands and their answers ------------------------------------------------------------------------
 
     async def call(self, command: AnsweredCommand, sink: Sink | None = None, *, own: bool = False) -> Answer:
-        """Send a command and wait for its answer. `own` is for a Confirm right behind a message that its
-        caller has published.
+        """Send a command and wait for its answer. Set `own` for a Confirm that directly follows a message of
+        the same caller.
 
         Raises ServerError when the answer is an Error, ConnectionLost, and ReplyBlocked.
         """
         self._refuse()
         pending = self._expect(command, sink, awaited=True, own=own)
-        self._taken.unpark_all()  # a reader that waits for room must read on, to the answer
+        self._taken.unpark_all()  # a reader that waits for room must continue reading, up to the answer
         try:
             await pending.answered.wait()
         finally:
@@ -265,14 +267,14 @@ class Connection:
                 return answer
 
     async def subscribe(self, sink: Sink, replay: Replay) -> None:
-        """Subscribe, with credit if the sink has some. Raises as `call`."""
+        """Subscribe, with credit if the sink has it. Raises as `call` does."""
         if sink.credit is not None:
             self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
             replay = FromCurrent()
         await self.call(Subscribe(sink.name, replay), sink)
 
     def leave(self, name: bytes) -> None:
-        """Unsubscribe without waiting; messages that still come are dropped by their closed sink."""
+        """Unsubscribe without waiting; the closed sink drops messages that still arrive."""
         if not self.failed:
             self._expect(Unsubscribe(name), None, awaited=False)
         self._taken.unpark_all()
@@ -286,15 +288,15 @@ class Connection:
         return pending
 
     def _flush(self) -> None:
-        """Queue what the session has to send."""
+        """Queue the session's output."""
         if octets := self._session.take_output():
             self._outlet.post(octets)
 
     def taken(self) -> None:
-        """A subscription has room again."""
+        """Wake the reader: a subscription has room again."""
         self._taken.unpark_all()
 
-    # -- coming in -----------------------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         try:
@@ -350,7 +352,7 @@ class Connection:
                 assert_never(event)
 
     async def _wait_for_room(self, sink: Sink) -> None:
-        """Read no further while a subscription is full, unless somebody waits for an answer behind it."""
+        """Stop reading while a subscription is full, unless a task waits for an answer."""
         while sink.full and self._outlet.broken is None:
             awaited = [pending for pending in self._session.waiting if pending.awaited]
             if awaited and sink.buffered <= OVERRUN_OCTETS:
@@ -382,7 +384,7 @@ class Connection:
         pending.settle(answer)
 
     def _settle(self, confirm: Pending, refused: str | None) -> None:
-        """A Confirm is answered. Whether somebody still waits for it or not, what it says is noted."""
+        """Record the answer to a Confirm, also when no task waits for it any more."""
         refusals, self._refusals = self._refusals, []
         if refused is not None or refusals:
             self._ledger.refused(
@@ -396,7 +398,7 @@ class Connection:
         self._ledger.settle(confirm.published)
 
     def _told(self, told: Told) -> None:
-        """An Error that answers no command that waits."""
+        """Handle an Error that answers no waiting command."""
         text = _shown(told.text)
         match told.sentence.constructor if told.sentence is not None else None:
             case "Sink" | "Feed":
@@ -413,7 +415,7 @@ class Connection:
                         sink.fail(ServerError(text, refused, sink.name))
                         return
             case "Unsubscribe":
-                log.debug("left a topic that was deleted meanwhile: %s", text)
+                log.debug("unsubscribed from a topic that was deleted meanwhile: %s", text)
                 return
             case _:
                 pass

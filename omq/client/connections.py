@@ -1,4 +1,4 @@
-"""One connection after another: those that a client talks over, made again when one is lost."""
+"""The successive connections of a client: reconnect after a loss, and resume the subscriptions."""
 
 import itertools
 import logging
@@ -31,26 +31,27 @@ log = logging.getLogger("omq.client")
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 5.0
-"""Seconds between attempts to connect again; until a server answers, each is about twice the one before."""
+"""Seconds between attempts to reconnect; each pause is about twice the one before, until the server answers.
+"""
 
 FINISH_SECONDS = 10.0
-"""How long the server has to read what was sent last, and to close."""
+"""How long to wait at the end until the server has read everything and closed."""
 
 BREAK_OFF_SECONDS = 0.5
-"""The same when the client is left by an exception."""
+"""The same wait when an exception leaves the client's block."""
 
 NOT_LET_IN = "Connect: "
-"""How an Error begins that says why the server does not let this client in: not now, or not at all."""
+"""The beginning of an Error by which the server denies this client admission, temporarily or permanently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client connects; see `connect` for their meaning."""
+    """How a client connects; `connect` documents the fields."""
 
     host: str
     port: int
     security: Security | None
-    id: bytes = field(repr=False)  # there may be a secret in it
+    id: bytes = field(repr=False)  # may contain a secret
     reconnect: bool
     on_gap: Callable[[Gap], None]
     connect_seconds: float
@@ -58,22 +59,24 @@ class Settings:
 
 
 class Connections:
-    """The connections of one client, and what outlives each: what was published, and who subscribed."""
+    """The connections of one client, and the state that outlives each: the ledger and the subscriptions."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.current: Connection | None = None
-        """The one there is, which may have failed already."""
+        """The present connection, which may have failed already."""
         self.ledger = Ledger()
         self.subscriptions: dict[Subscription, None] = {}
         self.opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
-        self._changed = trio.lowlevel.ParkingLot()  # a connection has come, or none will
+        self._changed = trio.lowlevel.ParkingLot()  # wakes tasks at a new connection, and at the end
         self._failure: OmqError | None = None
         self._numbers = itertools.count(1)
         self._leaving = False
 
     async def live(self) -> Connection:
-        """The connection there is, or the next one. Raises the reason when there will be none."""
+        """Return the present connection, or wait for the next one. Raises the failure if there is no next
+        one.
+        """
         while (connection := self.live_now()) is None:
             if self._failure is not None:
                 raise self._failure
@@ -82,15 +85,15 @@ class Connections:
 
     @property
     def ended(self) -> bool:
-        """Whether the last connection is gone."""
+        """Whether the last connection has ended."""
         return self._failure is not None
 
     def live_now(self) -> Connection | None:
-        """The connection there is; None while there is none."""
+        """The present connection; None while disconnected."""
         return None if self.current is None or self.current.failed else self.current
 
     async def ask(self, connection: Connection, *, own: bool) -> None:
-        """Wait for the answer to a Confirm; what it says is in the ledger."""
+        """Send a Confirm and wait for its answer, which the connection records in the ledger."""
         try:
             await connection.call(Confirm(next(self._numbers)), own=own)
         except ServerError as error:
@@ -110,7 +113,7 @@ class Connections:
         )
 
     async def run(self, connection: Connection) -> None:
-        """Serve `connection`, and if so asked those that follow it, until there will be no other."""
+        """Serve `connection`, and with `reconnect` its successors, until the client gives up or ends."""
         pause = SHORTEST_PAUSE
         resuming = False
         while True:
@@ -130,7 +133,7 @@ class Connections:
             if not self.settings.reconnect or self._leaving or final:
                 self._give_up(failure)
                 return
-            log.warning("%s; connecting again", failure)
+            log.warning("%s; reconnecting", failure)
             if connection.heard_from and not said.startswith(NOT_LET_IN):
                 pause = SHORTEST_PAUSE
             while True:
@@ -153,9 +156,9 @@ class Connections:
         self._changed.unpark_all()
 
     async def _resume(self, connection: Connection) -> bool:
-        """See that the server answers, and subscribe again where each subscription had got to.
+        """Wait for an answer of the server, and resume each subscription behind its last message.
 
-        False when this connection ended too.
+        Return False when this connection ended too.
         """
         subscriptions = [one for one in self.subscriptions if one.topic is not None and not one.finished]
         try:
@@ -173,7 +176,7 @@ class Connections:
                     subscription.end()
                     continue
                 if subscription not in self.subscriptions:
-                    continue  # its owner left meanwhile
+                    continue  # its owner left its block meanwhile
                 try:
                     await connection.subscribe(subscription, subscription.resume(info))
                 except (ServerError, ReplyBlocked) as error:
@@ -185,10 +188,10 @@ class Connections:
         return True
 
     async def finish(self) -> None:
-        """The proper end: what was sent leaves, and is read by the server.
+        """End cleanly: send the queue, and wait until the server has read it.
 
         Raises ConnectionLost when published messages may not have arrived, and PublishRefused when the
-        server refused some and nobody was told.
+        server refused messages and no task was told.
         """
         self._leaving = True
         connection = self.current
@@ -209,7 +212,7 @@ class Connections:
         self.ledger.tell_untold()
 
     async def break_off(self) -> None:
-        """The end after an exception: what was sent still leaves if that takes no time to speak of."""
+        """End after an exception: send the queue if that takes less than BREAK_OFF_SECONDS."""
         self._leaving = True
         connection = self.current
         if connection is not None:

@@ -1,4 +1,4 @@
-"""A DMP connection up to the answer to its lease: from there on it is a sink's or a feed's."""
+"""Open a DMP connection: connect, show the lease, and wait for the answer. Then a sink or a feed uses it."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -23,11 +23,11 @@ from omq.protocol.dmp.client import (
 from omq.protocol.dmp.responses import Response
 
 READ_OCTETS = 256 << 10
-"""How much one read takes from the socket."""
+"""The most octets that one read takes from the socket."""
 
 
 class LeaseDeclined(Exception):
-    """The server's answer to the lease is none of success."""
+    """The server declined the lease."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(str(response))
@@ -36,7 +36,7 @@ class LeaseDeclined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DmpStream:
-    """A connection whose lease was taken, and what came behind that answer."""
+    """A connection whose lease the server accepted, and the events that followed that answer."""
 
     stream: Stream
     dialogue: ClientDialogue
@@ -46,7 +46,7 @@ class DmpStream:
 async def open_dmp(
     host: str, port: int, security: Security | None, lease: bytes, purpose: Purpose, seconds: float
 ) -> DmpStream:
-    """Connect and show the lease, within `seconds`.
+    """Connect and send the lease, within `seconds`.
 
     Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
     """
@@ -91,7 +91,7 @@ async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:
 
 
 def understood(dialogue: ClientDialogue, data: bytes) -> list[ClientEvent]:
-    """What the server says with these octets. Raises ProtocolError."""
+    """Parse received octets into events. Raises ProtocolError."""
     try:
         return dialogue.feed(data)
     except DialogueError as error:

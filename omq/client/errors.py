@@ -1,4 +1,4 @@
-"""What can go wrong for a client. All of it derives from `OmqError`."""
+"""The client's exceptions. All derive from `OmqError`."""
 
 from dataclasses import dataclass
 
@@ -6,21 +6,21 @@ from omq.protocol.dmp.responses import Response
 
 
 class OmqError(Exception):
-    """Something went wrong between this client and a server."""
+    """The base class of the client's exceptions."""
 
 
 class ConnectionFailed(OmqError):
-    """No connection could be made; the cause is the operating system's error, where there is one."""
+    """Connecting failed; the cause is the operating system's error, if there is one."""
 
 
 class HandshakeRefused(OmqError):
-    """Somebody answered, but does not speak version one of the protocol."""
+    """The peer answered, but does not speak version one of the protocol."""
 
 
 class ConnectionLost(OmqError):
-    """The connection ended. Whether commands that were under way took effect is not known.
+    """The connection ended. It is unknown whether unanswered commands took effect.
 
-    `server_error` is the last Error that answered no command: servers say there why they close.
+    `server_error` is the last Error that answered no command: servers give there the reason for closing.
     """
 
     def __init__(self, text: str, server_error: str | None = None) -> None:
@@ -29,21 +29,21 @@ class ConnectionLost(OmqError):
 
 
 class ProtocolError(ConnectionLost):
-    """The server sent what protocol one does not allow; the connection was given up."""
+    """The server violated version one of the protocol; the client closed the connection."""
 
 
 class ReplyBlocked(OmqError):
-    """A reply did not come through: too many messages stood before it that nobody took.
+    """The client gave up waiting for a reply: too many messages that no task took preceded it.
 
-    Subscribe on a connection of its own, or take messages while waiting for replies.
+    Subscribe on a separate connection, or take messages while you wait for replies.
     """
 
 
 class ServerError(OmqError):
     """The server answered a command with an Error.
 
-    `text` is its whole sentence, `command` the constructor it answers ("Declare"), `argument` the topic,
-    or the n of a Confirm, as octets.
+    `text` is the whole sentence, `command` the name of the answered command ("Declare"), `argument` the
+    topic, or the n of a Confirm, as octets.
     """
 
     def __init__(self, text: str, command: str, argument: bytes) -> None:
@@ -54,7 +54,7 @@ class ServerError(OmqError):
 
 
 class PublishRefused(ServerError):
-    """Messages that were published before are not safe.
+    """The server refused messages that were published before.
 
     `refusals` are the server's sentences about them, in order, at most `MOST_REFUSALS`.
     """
@@ -68,14 +68,14 @@ class PublishRefused(ServerError):
 
 
 class MessageTooLong(OmqError, ValueError):
-    """A message that the server would not take as a line. Nothing of it was sent."""
+    """The message makes a line longer than the server accepts. Nothing of it was sent."""
 
 
 class SinkFailed(OmqError):
-    """Not everything that a sink was given is as safe as its topic declares.
+    """The server did not store all messages of a sink.
 
-    `response` is what the server said, `sent` how many messages the sink was given, and `stored` how many of
-    them, from the first one on, are safe for certain.
+    `response` is the server's response, `sent` the number of messages given to the sink, and `stored` how
+    many of them, from the first one on, are certainly stored.
     """
 
     def __init__(self, response: Response, sent: int, stored: int) -> None:
@@ -87,7 +87,7 @@ class SinkFailed(OmqError):
 
 
 class FeedFailed(OmqError):
-    """The server ended a feed, or did not begin it. `response` is what it said, if it said something."""
+    """The server ended a feed, or did not begin it. `response` is the server's response, if there was one."""
 
     def __init__(self, text: str, response: Response | None = None) -> None:
         super().__init__(text if response is None else _said(response))
@@ -99,13 +99,13 @@ def _said(response: Response) -> str:
 
 
 MOST_REFUSALS = 16
-"""How many sentences about refused messages are kept until somebody asks."""
+"""The most sentences about refused messages that are kept until a task calls `confirm`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages `first` to `last` (inclusive) of a topic will not come, and why. No exception: the
-    subscription goes on behind them.
+    """Messages `first` to `last` (inclusive) of a topic are not available, and the reason. This is not an
+    exception: the subscription continues behind them.
     """
 
     topic: bytes

@@ -1,4 +1,4 @@
-"""The sinks and feeds of a client: how they are opened and left, and the news that the server has of them."""
+"""Open and close the sinks and feeds of a client, and dispatch the server's notices about them."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,11 +23,11 @@ from omq.protocol.omq.types import Get, Leased, Put, Topics
 log = logging.getLogger("omq.client")
 
 Live = Callable[[], Awaitable[Connection]]
-"""The client's connection, when there is one."""
+"""Returns the client's connection, and waits for one while disconnected."""
 
 
 class Opened:
-    """The sinks and feeds that are open on a client."""
+    """The open sinks and feeds of a client."""
 
     def __init__(
         self, on_gap: Callable[[Gap], None], connect_seconds: float, security: Security | None = None
@@ -39,7 +39,7 @@ class Opened:
         self._connect_seconds = connect_seconds
 
     def news(self, octets: bytes) -> None:
-        """The server says something about a sink or a feed; it names the topic alone."""
+        """Dispatch a notice of the server about a sink or a feed, which names only the topic."""
         said = read_sentence(octets)
         if said is not None and (gap := said.gone()) is not None:
             for topic in {feed.topic for feed in self.feeds if said.answers("Feed", feed.topic)}:
@@ -55,15 +55,16 @@ class Opened:
                 feed.notices = [text]
 
     def server_silent(self, failure: ConnectionLost) -> None:
-        """The server has sent nothing for too long on the client's connection.
+        """Fail the sinks: the server has sent nothing for too long on the client's connection.
 
-        A server sends nothing to a sink before its end, so the client's connection speaks for the sinks too.
+        A server sends nothing to a sink before its end, so only the client's connection can show that the
+        server is alive.
         """
         for sink in self.sinks:
             sink.fail(ConnectionLost(f"the sink is lost with the client's connection: {failure}"))
 
     async def stream(self, connection: Connection, command: Put | Get, purpose: Purpose) -> DmpStream:
-        """A DMP connection for the lease that answers `command`.
+        """Get a lease with `command`, and open a DMP connection with it.
 
         Raises ServerError, LeaseDeclined, ReplyBlocked, ConnectionFailed and ConnectionLost.
         """
@@ -75,9 +76,9 @@ class Opened:
 
 
 class SinkBlock(AbstractAsyncContextManager[Sink]):
-    """The block within which a sink is open; it owns the sink's tasks."""
+    """The `async with` block in which a sink is open; it owns the sink's tasks."""
 
-    # No generator with a nursery in it, for the reason that `Connecting` has.
+    # Not an async generator with a nursery, for the same reason as `Connecting`.
 
     def __init__(self, opened: Opened, live: Live, topic: bytes, heads: Heads) -> None:
         self._opened = opened
@@ -116,12 +117,12 @@ class SinkBlock(AbstractAsyncContextManager[Sink]):
 
 @asynccontextmanager
 async def feed_block(opened: Opened, live: Live, topic: bytes, replay: Replay) -> AsyncIterator[Feed]:
-    """The block within which a feed is open."""
+    """Open a feed; close it at the end of the block."""
     connection = await live()
     deleted = sentence("Feed", topic, f"{ResponseCode.NOT_FOUND:d} ").decode("utf-8", "backslashreplace")
 
     async def why_ended(feed: Feed) -> OmqError | None:
-        # What the server said about the end comes before the answer to whatever is asked now.
+        # The server's notice about the end precedes the answer to any command sent now.
         try:
             await connection.call(Topics())
         except OmqError as error:

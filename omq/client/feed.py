@@ -1,4 +1,4 @@
-"""A feed: the messages of one topic at full speed, on a DMP connection of its own."""
+"""A feed: receives one topic on a separate DMP connection."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import assert_never
@@ -23,25 +23,25 @@ from omq.protocol.dmp.reader import EnvelopeReader
 
 
 class Feed:
-    """Messages of one topic, in order, with their heads. Made by `Client.feed`; for one task.
+    """Messages of one topic, in order, with their heads. `Client.feed` creates it; one task may use it.
 
-    `async for envelope in feed` gives `Envelope` objects; `async for run in feed.runs()` gives
-    `EnvelopeRun`s, as many messages at a time as came together, for those who want speed. Use one of the two.
+    `async for envelope in feed` gives `Envelope` objects; `async for run in feed.runs()` gives `EnvelopeRun`s
+    of messages that arrived together, which is faster. Use one of the two.
 
-    Nothing is read ahead of whoever iterates, so a slow one holds up nobody but its server's feed. Iteration
-    ends when the topic is deleted. It raises ConnectionLost when the connection broke or the server stopped,
-    and FeedFailed when the server ended the feed for another reason.
+    A feed does not read ahead of its consumer, so a slow consumer holds up only its own feed. Iteration ends
+    when the topic is deleted. It raises ConnectionLost when the connection broke or the server stopped, and
+    FeedFailed when the server ended the feed for another reason.
     """
 
-    # What a feed sends are envelopes and nothing else: why it ended is said on the client's connection.
+    # The server sends only envelopes on a feed; it gives the reason for its end on the client's connection.
 
     def __init__(
         self, topic: bytes, opened: DmpStream, why_ended: Callable[["Feed"], Awaitable[OmqError | None]]
     ) -> None:
-        """`why_ended` finds out why the server has closed; None for a topic that was deleted."""
+        """`why_ended` returns why the server has closed the feed, or None if the topic was deleted."""
         self.topic = topic
         self.notices: list[str] = []
-        """The last sentence that the server said about feeds of this topic, on the client's connection."""
+        """The server's last notice about feeds of this topic, from the client's connection."""
         self._stream = opened.stream
         self._dialogue = opened.dialogue
         self._following = list(opened.following)
@@ -65,11 +65,11 @@ class Feed:
             self._envelopes = run.envelopes()
 
     def runs(self) -> "FeedRuns":
-        """The same messages, in runs."""
+        """Iterate over the messages in runs."""
         return FeedRuns(self)
 
     async def next_run(self) -> EnvelopeRun | None:
-        """The next run of messages, None when the topic was deleted. Raises as iterating does."""
+        """Return the next run of messages, or None when the topic was deleted. Raises as iteration does."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -80,7 +80,7 @@ class Feed:
                 return run
 
     def close(self) -> None:
-        """Its owner has left. What a round-robin topic has dealt to it and it did not read goes to others."""
+        """Close the feed. Messages of a round-robin topic that it got and did not read go to other workers."""
         self._ended = True
         self._stream.socket.close()
 
@@ -94,7 +94,7 @@ class Feed:
                     await self._end()
                     return None
                 events = understood(self._dialogue, data)
-            # All octets that come at once are one event.
+            # All octets of one read make one event.
             return self._reader.feed(b"".join(map(_octets, events)))
         except EnvelopeError as error:
             self._failure = ProtocolError(f"the server sent what is no envelope: {error}")

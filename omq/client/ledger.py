@@ -1,8 +1,9 @@
-"""What became of the messages that were published: which are safe, which were refused, which may be lost.
+"""The outcomes of published messages: which are safe, which were refused, which may be lost.
 
-Messages are numbered as they are queued, over all connections of a client. Every Confirm that is answered, no
-matter who asked and whether they still wait, settles those before it; so does the loss of a connection. What
-went wrong is kept as news, and every task that it may concern is told of it once.
+The ledger numbers messages as they are queued, over all connections of a client. Every answered Confirm
+settles the messages before it, no matter which task sent it and whether that task still waits; so does the
+loss of a connection. The ledger keeps each failure as a `News`, and reports it once to every task that it may
+concern.
 """
 
 from collections.abc import Iterable
@@ -14,14 +15,16 @@ from trio.lowlevel import Task, current_task
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, PublishRefused
 
 MOST_NEWS = 64
-"""How many failures are kept apart. Beyond that the oldest become one, so that somebody may be told of a
-failure that is not theirs, but nobody misses one that is.
+"""The most failures that are kept separately. Beyond that the ledger merges the oldest two: then a task may
+get the report of a failure that does not concern it, but no task misses one that does.
 """
 
 
 @dataclass(slots=True, eq=False)
 class News:
-    """Of the messages after number `start`, up to and with `end`, some were refused or may be lost."""
+    """A failure: of the messages after number `start`, up to and including `end`, some were refused or may be
+    lost.
+    """
 
     start: int
     end: int
@@ -31,58 +34,60 @@ class News:
     refusals: tuple[str, ...] = ()
     lost: bool = False
     private: bool = False
-    """All of it is one message, and the one who published it waits to be told."""
+    """It concerns a single message, and the task that published it waits for the report."""
     told: bool = False
-    """Whether somebody was told who can be expected to act on it."""
+    """Whether it was reported to a task that can act on it."""
     told_to: WeakSet[Task] = field(default_factory=WeakSet)
 
 
 class Ledger:
-    """The messages of a client, by number, and the news of them."""
+    """The published messages of a client, by number, and their failures."""
 
     def __init__(self) -> None:
         self.published = 0
         """The number of the last message that was queued."""
         self.settled = 0
-        """The fate of messages up to this number is known, or known to be unknown."""
+        """Messages up to this number have an outcome: safe, refused, or possibly lost."""
         self.publisher: Task | None = None
-        """The task that published last: it need not be looked up."""
+        """The task that published last, which saves a lookup."""
         self._news: list[News] = []
         self._seen: WeakKeyDictionary[Task, int] = WeakKeyDictionary()
 
-    # -- who publishes and asks ----------------------------------------------------------------------------
+    # -- the tasks that publish and confirm ----------------------------------------------------------------
 
     def see(self) -> None:
-        """The current task is about to publish: messages from here on concern it."""
+        """Note that the current task is about to publish: failures from here on concern it."""
         self.publisher = current_task()
         self._seen.setdefault(self.publisher, self.published)
 
     def see_asking(self) -> None:
-        """The current task asks. If it has not published, what nobody was told yet concerns it."""
+        """Note that the current task calls `confirm`. If it has not published, all unreported failures
+        concern it.
+        """
         task = current_task()
         if task not in self._seen:
             untold = (news.start for news in self._news if not news.told)
             self._seen[task] = min(untold, default=self.settled)
 
-    # -- what has become of messages -----------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------------------
 
     @property
     def unsettled(self) -> bool:
         return self.published > self.settled
 
     def settle(self, end: int) -> None:
-        """Messages up to number `end` are safe, but for those there is news of."""
+        """Settle messages up to number `end`: they are safe, except those with a failure."""
         self.settled = max(self.settled, end)
 
     def refused(
         self, end: int, text: str, command: str, argument: bytes, refusals: Iterable[str], *, private: bool
     ) -> None:
-        """Of the messages that were not settled, up to number `end`, some were refused."""
+        """Record that some of the unsettled messages up to number `end` were refused."""
         news = News(self._start(end), end, text, command, argument, tuple(refusals))
         self._add(news, private=private)
 
     def lost(self, text: str, *, private: bool) -> None:
-        """The connection is gone, and with it perhaps all that was not settled."""
+        """Record that the connection ended and all unsettled messages may be lost."""
         if self.unsettled:
             self._add(News(self.settled, self.published, text, lost=True), private=private)
 
@@ -97,10 +102,10 @@ class Ledger:
             first, second = self._news[:2]
             self._news[:2] = [_merged(first, second)]
 
-    # -- telling -------------------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------------------
 
     def tell(self, end: int) -> None:
-        """Raise what the current task was not told of messages up to number `end`."""
+        """Raise the failures of messages up to number `end` that the current task has not been told of."""
         task = current_task()
         since = self._seen.get(task, 0)
         found = [
@@ -111,8 +116,8 @@ class Ledger:
         self._raise(found)
 
     def tell_publisher(self, number: int) -> None:
-        """The same, for a task that asks about its message `number`: without what others were told who wait
-        for messages of their own.
+        """The same, for a task that waits for its message `number`: without failures of single messages whose
+        publishers wait for their own report.
         """
         task = current_task()
         since = self._seen.get(task, 0)
@@ -128,15 +133,15 @@ class Ledger:
         )
 
     def tell_untold(self) -> None:
-        """Raise what nobody was told of."""
+        """Raise the failures that no task was told of."""
         found = [news for news in self._news if not news.told]
         for news in found:
             news.told = True
         self._raise(found)
 
     def loss_told(self, *, to_all: bool) -> None:
-        """The current task is told that a connection was lost, which is all there is to say. It speaks for
-        all when it asked about all messages, and not only about its own.
+        """Note that the current task was told of the loss of a connection. With `to_all` it had asked about
+        the messages of all tasks, so the loss counts as reported.
         """
         task = current_task()
         for news in self._news:

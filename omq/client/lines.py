@@ -1,8 +1,8 @@
-"""Publish lines, made fast, many at a time.
+"""Encode Publish lines, many at a time.
 
-Bodies are written between quotes, and of their octets only those that would mean something there are
-escaped: text of any language stays as it is, on the wire as well, and binary bodies hardly grow. All lines of
-one topic are alike but for their bodies, which is the form that the server reads fastest.
+The encoder quotes bodies and escapes only the octets that have a meaning inside quotes: text of any language
+stays readable on the wire, and binary bodies hardly grow. All lines of a topic differ only in their bodies,
+which is the form that the server parses fastest.
 """
 
 from omq.client.bodies import check_bodies
@@ -13,12 +13,12 @@ _END = b'")\n'
 
 
 def publish_start(topic: bytes) -> bytes:
-    """A Publish line up to and with the quote that begins its body."""
+    """A Publish line up to the opening quote of its body, quote included."""
     return b'(Publish %s "' % atom(topic)
 
 
 def publish_line(start: bytes, body: bytes) -> bytes:
-    """The whole line, its line feed included, of one message. Raises TypeError."""
+    """Encode one message as a line, line feed included. Raises TypeError."""
     try:
         return start + _escaped(body).replace(b"\n", b"\\n") + _END
     except (TypeError, AttributeError):
@@ -27,12 +27,12 @@ def publish_line(start: bytes, body: bytes) -> bytes:
 
 
 def publish_lines(start: bytes, text: bytes) -> bytes:
-    """Publish lines for the lines of `text`: it ends in a line feed, which like the others is in no body."""
+    """Encode each line of `text`, which ends in a line feed, as a Publish line. Bodies get no line feed."""
     return start + _escaped(text)[:-1].replace(b"\n", _END + start) + _END
 
 
 def publish_bodies(start: bytes, bodies: list[bytes]) -> bytes:
-    """Publish lines for many bodies, which may hold line feeds. Raises TypeError."""
+    """Encode many bodies, which may contain line feeds. Raises TypeError."""
     try:
         text = b"\n".join(bodies) + b"\n"
     except TypeError:
@@ -44,12 +44,12 @@ def publish_bodies(start: bytes, bodies: list[bytes]) -> bytes:
 
 
 def always_fits(start: bytes, longest: int) -> int:
-    """A body of up to so many octets makes a line of at most `longest`: no octet takes more than two."""
+    """The length up to which any body makes a line of at most `longest` octets: an octet takes at most two."""
     return (longest + 1 - len(start) - len(_END)) // 2
 
 
 def check_line(line_octets: int, longest: int) -> None:
-    """Raises MessageTooLong for a line of so many octets, its line feed included."""
+    """Raise MessageTooLong for a line that is too long; `line_octets` includes its line feed."""
     if line_octets - 1 > longest:
         raise MessageTooLong(
             f"the message makes a line of {line_octets - 1} octets, and the server takes {longest}: "
@@ -58,7 +58,7 @@ def check_line(line_octets: int, longest: int) -> None:
 
 
 def check_text(start: bytes, text: bytes, longest: int) -> None:
-    """Raises MessageTooLong when one of the lines that `publish_lines` makes is too long."""
+    """Raise MessageTooLong if `publish_lines` would make a line that is too long."""
     fitting = always_fits(start, longest)
     if len(text) > fitting:
         for body in text.split(b"\n"):

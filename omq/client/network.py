@@ -10,14 +10,14 @@ from omq.protocol.silence import keep_alive
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""About how much is encrypted and sent at once."""
+"""About how many octets are encrypted and sent at once."""
 
 AROUND_OCTETS = 1 << 10
-"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
 
 
 class Stream(Protocol):
-    """What is needed of a stream. Its methods raise as those of trio.SocketStream."""
+    """A byte stream. Its methods raise the same exceptions as those of trio.SocketStream."""
 
     @property
     def socket(self) -> trio.socket.SocketType: ...
@@ -27,7 +27,7 @@ class Stream(Protocol):
     async def receive_some(self, max_bytes: int) -> bytes: ...
 
     async def send_eof(self) -> None:
-        """Nothing more will be sent; receiving goes on."""
+        """Close the sending direction; receiving continues."""
 
 
 class TlsStream:
@@ -42,7 +42,7 @@ class TlsStream:
         return self._stream.socket
 
     async def shake_hands(self) -> None:
-        """Raises TlsError and trio.BrokenResourceError."""
+        """Run the TLS handshake. Raises TlsError and trio.BrokenResourceError."""
         try:
             while not self._engine.shake_hands():
                 await self._flush()
@@ -72,7 +72,9 @@ class TlsStream:
             self._engine.feed(await self._stream.receive_some(max_bytes + AROUND_OCTETS))
 
     async def send_eof(self) -> None:
-        """With `close_notify`, which nobody on the way can say for us. The socket need not say it too."""
+        """Send `close_notify`, which is authenticated, unlike the end of the TCP stream. The TCP direction
+        may stay open.
+        """
         self._engine.finish()
         await self._flush()
 
@@ -84,15 +86,16 @@ class TlsStream:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How a connection is made with TLS."""
+    """The TLS settings of a connection."""
 
     context: ssl.SSLContext
     name: str
-    """Whose certificate the server must show: the host as it was given, whatever address it has."""
+    """The host name that the server's certificate must have: as given by the user, not the resolved address.
+    """
 
 
 async def open_stream(host: str, port: int, security: Security | None) -> Stream:
-    """Connect, and shake hands if TLS is wanted. Raises OSError and trio.BrokenResourceError."""
+    """Connect, with a TLS handshake if `security` is given. Raises OSError and trio.BrokenResourceError."""
     stream = await trio.open_tcp_stream(host, port)
     keep_alive(stream.socket)
     if security is None:

@@ -1,4 +1,4 @@
-"""What goes out on a connection: gathered while a send is under way, so that many publishes share one."""
+"""The send queue of a connection. It collects output while a send is in progress, so publishes share sends."""
 
 import time
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from omq.client.network import Stream
 from omq.client.reasons import reason
 
 OUTPUT_OCTETS = 256 << 10
-"""How much waits for the writer before publishers must wait too."""
+"""The size of the queue from which on publishers wait."""
 
 YIELD_SECONDS = 250e-6
-"""A task that publishes without pause lets the writer run this often."""
+"""A task that publishes continuously lets the writer run at this interval."""
 
 
 class Outlet:
-    """Octets queued for a stream, and the task that sends them.
+    """A queue of octets for a stream, and the task that sends them.
 
-    `refuse` is called before anything is queued, and raises when the connection has ended. `broken` is
-    called when sending has failed: what the server said before it closed may still be there to read, so that
-    is not yet the end of the connection.
+    The outlet calls `refuse` before it queues anything; `refuse` raises when the connection has ended. It
+    calls `broken` when sending has failed. That does not end the connection yet: the receive buffer may still
+    contain the server's last frames.
     """
 
     def __init__(self, stream: Stream, refuse: Callable[[], None], broken: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Outlet:
         """Why sending failed, if it did."""
 
     def post(self, octets: bytes) -> None:
-        """Queue octets without waiting: for commands, of which there are few. Nothing when it has ended."""
+        """Queue octets without waiting: for commands, which are few. Do nothing after the end."""
         if self._finished or self.closed:
             return
         self._octets += len(octets)
@@ -49,28 +49,30 @@ class Outlet:
         self._has_output.unpark()
 
     async def send(self, octets: bytes) -> None:
-        """Queue octets; wait first while too much is queued.
+        """Wait while the queue is full, then queue octets.
 
-        What a lone caller sends leaves at once; one that calls again and again shares system calls with
-        itself. So it does not always pass control to other tasks. When it raises, nothing was queued.
+        A single call's octets are sent at once; repeated calls share system calls. To allow that, this does
+        not always yield to other tasks. If it raises, it has queued nothing.
         """
         await self.room()
         self.post(octets)
 
     async def room(self) -> None:
-        """Wait while too much is queued; the caller may `post` then, at once. Raises at the end."""
+        """Wait while the queue is full; afterwards the caller may `post` at once. Raises when the connection
+        has ended.
+        """
         while self._octets >= OUTPUT_OCTETS and not self.closed:
             await self._has_room.park()
         self._refuse()
 
     async def pause(self) -> None:
-        """Let the writer run, if it has not had the chance for a while."""
+        """Let the writer run if it has not run for YIELD_SECONDS."""
         if time.perf_counter() - self._last_yield > YIELD_SECONDS:
             await trio.lowlevel.checkpoint()
             self._last_yield = time.perf_counter()
 
     async def run(self) -> None:
-        """Send what is queued, until cancelled or broken."""
+        """Send the queue until cancelled or until sending fails."""
         try:
             while True:
                 if not self._queue:
@@ -89,7 +91,7 @@ class Outlet:
             self._tell_broken()
 
     async def finish(self) -> None:
-        """Send what is queued, then say that nothing more comes. Raises trio.BrokenResourceError."""
+        """Send the queue, then close the sending direction. Raises trio.BrokenResourceError."""
         while (self._queue or self._sending) and not self.closed:
             await self._flushed.park()
         self._refuse()
@@ -97,7 +99,7 @@ class Outlet:
         await self._stream.send_eof()
 
     def close(self) -> None:
-        """The connection has ended: wake everybody who waits here."""
+        """The connection has ended: wake all waiting tasks."""
         self.closed = True
         self._has_room.unpark_all()
         self._flushed.unpark_all()

@@ -1,17 +1,17 @@
-"""Why the network failed, in the operating system's words."""
+"""The operating system's description of a network error."""
 
 import os
 import socket
 
 
 def reason(error: BaseException) -> str:
-    """One phrase for a person: Trio keeps the system's error in the cause of its own exceptions."""
+    """Describe an error in one phrase. Trio keeps the system's error as the cause of its own exceptions."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]  # a name with several addresses: none of them could be reached
+        cause = cause.exceptions[0]  # a name with several addresses: all attempts failed
     for candidate in (cause, error):
         if isinstance(candidate, socket.gaierror):
-            return candidate.strerror or str(candidate)  # its number is not one of the system's
+            return candidate.strerror or str(candidate)  # its number is not an errno
         if isinstance(candidate, OSError) and candidate.errno:
             return os.strerror(candidate.errno)
     return str(error) or type(error).__name__

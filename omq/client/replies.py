@@ -1,4 +1,4 @@
-"""Who waits for the answer to a command."""
+"""Commands that wait for an answer."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Pending:
-    """A command whose answer has not come, and the one who waits for it."""
+    """A command without an answer yet, and the task that waits for it."""
 
     command: AnsweredCommand
     sink: "Sink | None"
     awaited: bool
     own: bool
-    """For a Confirm: whoever waits for it published the message right before it."""
+    """For a Confirm: the waiting task published the message directly before it."""
     published: int
     """The number of the last message published before it."""
     answered: trio.Event = field(default_factory=trio.Event)
     answer: Answer | OmqError | None = None
 
     def settle(self, answer: Answer | OmqError) -> None:
-        """Give the answer to the one who waits. After ReplyBlocked that one was answered already."""
+        """Give the answer to the waiting task, unless it already got ReplyBlocked."""
         if self.answer is None:
             self.answer = answer
         self.answered.set()

@@ -1,4 +1,4 @@
-"""Reading from a server that may have fallen silent."""
+"""Receive with a timeout, to detect a server that has fallen silent."""
 
 import trio
 
@@ -7,16 +7,16 @@ from omq.protocol.silence import SILENCE_SECONDS
 
 
 class ServerSilent(trio.BrokenResourceError):
-    """Nothing came from the server for SILENCE_SECONDS."""
+    """The server sent nothing for SILENCE_SECONDS."""
 
     def __init__(self) -> None:
         super().__init__(f"the server sent nothing for {SILENCE_SECONDS:g} s")
 
 
 async def receive(stream: Stream, octets: int) -> bytes:
-    """`stream.receive_some`, but raises ServerSilent when nothing comes.
+    """As `stream.receive_some`, but raise ServerSilent when the server sends nothing for SILENCE_SECONDS.
 
-    Only the time in here counts: while the caller does not read, silence is its own.
+    Only the time of this call counts, not the time in which the caller does not read.
     """
     with trio.move_on_after(SILENCE_SECONDS):
         return await stream.receive_some(octets)

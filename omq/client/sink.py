@@ -1,4 +1,4 @@
-"""A sink: messages to one topic at full speed, on a DMP connection of its own."""
+"""A sink: publishes to one topic on a separate DMP connection."""
 
 import re
 from collections import deque
@@ -29,7 +29,7 @@ from omq.protocol.dmp.responses import Response
 
 BATCH_OCTETS = 64 << 10
 BATCH_MESSAGES = 4096
-"""About how much `publish_many` turns into envelopes at a time."""
+"""About the size of the batches in which `publish_many` makes envelopes."""
 
 READ_OCTETS = 4 << 10
 
@@ -37,21 +37,21 @@ _STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
 class Sink:
-    """Where messages of one topic go. Made by `Client.sink`; any number of tasks may use it.
+    """Publishes to one topic. `Client.sink` creates it; any number of tasks may use it.
 
-    What is sent is confirmed once, at the end: by `close`, or by leaving the block without an exception.
-    Methods raise SinkFailed when the server has ended the sink, and ConnectionLost when its connection ended
-    in another way: then it is not known what of it is stored.
+    The server confirms all messages once, at the end: by `close`, or by leaving the block without an
+    exception. Methods raise SinkFailed when the server has ended the sink, and ConnectionLost when its
+    connection ended in another way: then it is unknown which messages are stored.
     """
 
     def __init__(self, topic: bytes, opened: DmpStream, heads: Heads) -> None:
         self.topic = topic
         self.sent = 0
-        """How many messages it was given."""
+        """The number of messages sent."""
         self.stored: int | None = None
-        """How many the server has stored, once it has said so."""
+        """The number of messages stored; None until the server has answered."""
         self.notices: deque[str] = deque(maxlen=MOST_REFUSALS)
-        """The last sentences that the server said about sinks of this topic, on the client's connection."""
+        """The server's last notices about sinks of this topic, from the client's connection."""
         self._stream = opened.stream
         self._dialogue = opened.dialogue
         self._following = opened.following
@@ -65,7 +65,7 @@ class Sink:
 
     @property
     def next(self) -> int:
-        """The number of the next message. It means something for a sink with a producer only."""
+        """The sequence number of the next message, for a sink with a producer."""
         return self._heads.next
 
     async def publish(
@@ -78,14 +78,14 @@ class Sink:
         mandatory: bool = False,
         immediate: bool = False,
     ) -> None:
-        """Send a message. Waits only while much is queued that the server does not take.
+        """Send a message. Waits only while the send queue is full.
 
-        A lone message leaves at once; messages published one after another share system calls. Raises
-        ValueError for what does not fit into an envelope.
+        A single message is sent at once; messages published one after another share system calls. Raises
+        ValueError for a head that does not fit into an envelope.
         """
         head = head_of(exchange, routing_key, properties)
         options = (MANDATORY if mandatory else 0) | (IMMEDIATE if immediate else 0)
-        # Room first: the numbers of a producer are given in the order in which the messages leave.
+        # Wait for room first: a producer's sequence numbers must have the order in which messages are sent.
         await self._room()
         self._queue([body], self._heads.following(1, head), [options] if options else [])
         await self._outlet.pause()
@@ -98,8 +98,8 @@ class Sink:
         routing_key: bytes = b"",
         properties: Properties | None = None,
     ) -> int:
-        """Send many messages that differ in their bodies only, for a fraction of the time that as many calls
-        of `publish` take. Returns how many there were.
+        """Send many messages that differ only in their bodies, much faster than with one call of `publish`
+        for each. Returns the number of messages.
         """
         head = head_of(exchange, routing_key, properties)
         count = 0
@@ -111,17 +111,17 @@ class Sink:
         return count
 
     async def close(self) -> int:
-        """Say that nothing more comes, and wait until everything is as safe as the topic declares.
+        """Close the sending direction, and wait until the server confirms all messages.
 
-        Returns how many messages are stored, which is how many were sent. A sink that is closed already says
-        the same again.
+        Returns the number of stored messages, which equals the number of sent ones. A second call returns the
+        same.
         """
         if not self._finishing:
             self._finishing = True
             try:
                 await self._outlet.finish()
             except trio.BrokenResourceError:
-                pass  # what the server said before may still be there to read
+                pass  # the receive buffer may still contain the server's response
         await self._ended.wait()
         self._refuse()
         if self.stored is None:
@@ -131,7 +131,7 @@ class Sink:
     # -- for its client ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send and listen until it has ended."""
+        """Send and receive until the sink has ended."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._outlet.run)
@@ -142,10 +142,10 @@ class Sink:
             self._stream.socket.close()
 
     def fail(self, failure: OmqError) -> None:
-        """The sink is lost: whoever waits for it is told, unless its outcome is known already."""
+        """Fail the sink, and wake the tasks that wait for it, unless its outcome is known already."""
         self._end(failure)
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------
 
     async def _room(self) -> None:
         await self._outlet.room()
@@ -167,7 +167,7 @@ class Sink:
             raise self._failure
 
     async def _listen(self) -> None:
-        """Until the server has said what became of the messages, or its connection has ended."""
+        """Receive until the server has answered for all messages, or the connection has ended."""
         try:
             events = list(self._following)
             while not events:

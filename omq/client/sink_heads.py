@@ -1,4 +1,4 @@
-"""The heads of what a sink sends; with a producer's name each message gets a number.
+"""Make the heads of a sink's messages; with a producer's name each message gets a sequence number.
 
 See docs/PROTOCOL.md, "Idempotent producers".
 """
@@ -11,7 +11,7 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 
 _NUMBERED = stored_head.encode(Head(properties=Properties(message_id=b"", app_id=b"")))[:-2]
-"""The head of a message with these two properties alone, up to the first of them."""
+"""The encoded head of a message with only these two properties, up to the first property."""
 
 LARGEST_NUMBER = 2**64 - 1
 
@@ -20,10 +20,10 @@ NO_PROPERTIES = Properties()
 
 
 class Heads:
-    """Makes the heads of messages. With a producer, `next` is the number that the next message gets."""
+    """Makes the heads of messages. With a producer, `next` is the sequence number of the next message."""
 
     def __init__(self, producer: bytes | None, first: int) -> None:
-        """Raises ValueError for a producer or a first number that does not exist."""
+        """Raises ValueError for an invalid producer name or first number."""
         if producer is not None and not producer:
             raise ValueError("a producer has a name")
         if not 0 <= first <= LARGEST_NUMBER:
@@ -33,9 +33,11 @@ class Heads:
         self.next = first
 
     def following(self, count: int, head: Head | None) -> list[bytes]:
-        """The heads of the next so many messages, which say `head` besides; none at all when all are plain.
+        """Make the heads of the next `count` messages, with the values of `head`; empty if all heads are
+        empty.
 
-        Raises ValueError for a head that cannot be written, and for one that has what the producer sets.
+        Raises ValueError for a head that cannot be encoded, and for one with properties that the producer
+        sets.
         """
         if self._producer is None:
             return [] if head is None else [stored_head.encode(head)] * count
@@ -45,7 +47,7 @@ class Heads:
         return list(map(self._plain, numbers)) if head is None else self._beside(head, numbers)
 
     def sent(self, count: int) -> None:
-        """The next so many messages are on their way."""
+        """Advance the sequence number: `count` messages were queued."""
         if self._producer is not None:
             self.next += count
 
@@ -64,7 +66,7 @@ class Heads:
 
 
 def head_of(exchange: bytes, routing_key: bytes, properties: Properties | None) -> Head | None:
-    """The head of a message with these; None for the plain one."""
+    """The head with these values; None if it is empty."""
     if not exchange and not routing_key and (properties is None or properties == NO_PROPERTIES):
         return None
     return Head(exchange, routing_key, NO_PROPERTIES if properties is None else properties)

@@ -1,4 +1,4 @@
-"""A connected socket with its handshake behind it."""
+"""Open a connection and exchange the protocol version."""
 
 import trio
 
@@ -9,7 +9,7 @@ from omq.protocol.omq.client import Greeting, Refused
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
-    """Connect and agree on the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
+    """Connect and exchange the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
     where = f"{host}:{port}"
     try:
         with trio.fail_after(seconds):

@@ -1,4 +1,4 @@
-"""A subscription as its owner sees it: messages to iterate over, one by one or in runs."""
+"""A subscription: an iterator over messages, one by one or in runs."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,21 +13,21 @@ from omq.protocol.omq.frames import MESSAGE_OVERHEAD, MessageRun
 from omq.protocol.omq.types import Message, Received
 
 DEFAULT_CAPACITY = 1 << 20
-"""Octets of messages that wait here before the connection stops reading."""
+"""The size of the receive buffer, in octets of messages, from which on the connection stops reading."""
 
 
 class Subscription:
-    """Messages of one topic, in order. Made by `Client.subscribe`.
+    """Messages of one topic, in order. `Client.subscribe` creates it.
 
     `async for message in subscription` gives `Message` objects; `async for run in subscription.runs()` gives
-    `MessageRun`s, as many messages at a time as came together, for those who want speed. Use one of the two.
+    `MessageRun`s of messages that arrived together, which is faster. Use one of the two.
 
-    With credit, a message counts as done when the iterator is advanced to the next one, or when it is given
-    to `received`. One whose handler raised, and the last one before leaving the loop, stays unconfirmed and
-    goes to another worker.
+    With credit, the subscription confirms a message when the caller advances the iterator to the next one, or
+    passes the message to `received`. A message whose handler raised, and the last one before the end of the
+    loop, stays unconfirmed and goes to another worker.
 
     Iteration ends when the topic is deleted. It raises ConnectionLost when the connection ends for good,
-    after the messages that had come before; with credit those are dropped, because others get them.
+    after the messages that arrived before; with credit it drops those, because other workers get them.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Subscription:
         self.replay = replay
         self.credit = credit
         self.topic: Topic | None = None
-        """Set as soon as the server has accepted the subscription."""
+        """Set when the server has accepted the subscription."""
         self.buffered = 0
-        """Octets of messages that have come and were not taken yet, frames and all."""
+        """Octets of received messages that the caller has not taken yet, frame headers included."""
         self.last: int | None = None
-        """The id of the last message that has come, or of the last one known to be gone."""
+        """The id of the last received message, or the last id of a gap."""
         self.floor: int | None = None
-        """For FromCurrent: no message with an id up to this one was asked for."""
+        """For FromCurrent: the last id before the subscription's start."""
         self._capacity = capacity
         self._on_gap = on_gap
         self._connection: Connection | None = None
@@ -57,7 +57,7 @@ class Subscription:
         self._expected: int | None = None  # the id that would follow without a gap, after reconnecting
         self._messages: list[Message] = []  # the run being iterated over, and where in it we are
         self._position = 0
-        self._owed: list[int] = []  # given out and not confirmed
+        self._owed: list[int] = []  # given to the caller and not confirmed
         self._closed = False
         self._ended = False
         self._error: OmqError | None = None
@@ -83,12 +83,12 @@ class Subscription:
         return message
 
     def runs(self) -> "Runs":
-        """The same messages, in runs."""
+        """Iterate over the messages in runs."""
         return Runs(self)
 
     async def next_run(self) -> MessageRun | None:
-        """The next run of messages, None when the topic was deleted. With credit, those of the last run are
-        done. Raises as iterating does.
+        """Return the next run of messages, or None when the topic was deleted. With credit, this confirms the
+        last run. Raises as iteration does.
         """
         if self._owed:
             await self._confirm()
@@ -98,9 +98,9 @@ class Subscription:
         return run
 
     async def received(self, message: Message | int) -> None:
-        """Confirm a message now, instead of when the iterator is advanced. Only with credit.
+        """Confirm a message now, before the iterator advances. Only with credit.
 
-        One that came before the connection was lost and made again is no longer ours: then this does nothing.
+        Does nothing for a message that arrived before a reconnect: it belongs to another worker now.
         """
         id = message if isinstance(message, int) else message.id
         if self.credit is None:
@@ -130,8 +130,8 @@ class Subscription:
             await self._arrived.park()
 
     async def _confirm(self, only: int | None = None) -> None:
-        """Confirm what we owe. It stays owed until the moment when it is queued, so that nothing is forgotten
-        when this is cancelled, and nothing confirmed twice.
+        """Confirm the messages in `_owed`. They stay there until the command is queued, so that a
+        cancellation neither loses a confirmation nor repeats one.
         """
 
         def take() -> bytes:
@@ -145,7 +145,7 @@ class Subscription:
         try:
             await connection.send_made(take)
         except ConnectionLost:
-            pass  # then others get what we owed; who asks for messages is told of the loss
+            pass  # other workers get these messages; iteration reports the loss
 
     # -- for its connection --------------------------------------------------------------------------------
 
@@ -175,12 +175,12 @@ class Subscription:
         self._arrived.unpark()
 
     def end(self) -> None:
-        """The topic is gone."""
+        """End the subscription: the topic was deleted."""
         self._ended = True
         self._arrived.unpark_all()
 
     def fail(self, error: OmqError) -> None:
-        """There will be no more messages, because of `error`."""
+        """End the subscription with `error`."""
         if self._error is None:
             self._error = error
         self._arrived.unpark_all()
@@ -193,7 +193,7 @@ class Subscription:
 
     @property
     def finished_by_server(self) -> bool:
-        """Whether there is nothing left to unsubscribe from."""
+        """Whether the server has ended the subscription, so that no Unsubscribe is needed."""
         return self._ended
 
     @property
@@ -201,13 +201,13 @@ class Subscription:
         return self._error
 
     def close(self) -> None:
-        """Its owner has left."""
+        """Close the subscription at the end of its block."""
         self._closed = True
         self._drop()
         self._arrived.unpark_all()
 
     def disconnected(self) -> None:
-        """The connection is lost. What was dealt to us with credit goes to others: we must not touch it."""
+        """The connection is lost. Drop messages received with credit: the server gives them to other workers."""
         self._connection = None
         self._owed.clear()
         if self.credit is not None:
@@ -220,11 +220,11 @@ class Subscription:
         self.buffered = 0
 
     def resume(self, info: TopicInfo) -> Replay:
-        """Where to go on in a topic after the connection was lost; notes what was missed meanwhile."""
+        """Return where to resume a topic after a reconnect; record the gap of messages missed meanwhile."""
         seen = self.floor if self.last is None else self.last
         match info.delivery, info.persistence:
             case Delivery.ROUND_ROBIN, _:
-                return FromCurrent()  # what went to others is not missing
+                return FromCurrent()  # other workers got the messages meanwhile
             case Delivery.BROADCAST, Persistent():
                 return self.replay if seen is None else FromMessage(seen + 1)
             case Delivery.BROADCAST, Transient():
