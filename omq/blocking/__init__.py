@@ -1,1 +1,1 @@
-"""A synchronous client, with plain sockets: stored blocks in bulk, and sinks."""
+"""A synchronous client with plain sockets: reads stored blocks in bulk, and publishes through sinks."""

@@ -1,4 +1,6 @@
-"""How stored blocks are reached: one door for the omq port and one for a store of this machine."""
+"""The interface to stored blocks, implemented for a server (`remote`) and for a store on this machine
+(`local`).
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,27 +15,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic as it is at the moment."""
+    """A snapshot of a topic."""
 
     id: int
     name: str
     first: int
-    """Id of the oldest message that is kept; `next` when none is."""
+    """The id of the oldest stored message; `next` if there is none."""
     next: int
     """The id that the next message will have."""
     bytes: int
     """Octets of the stored blocks."""
     problem: str | None = None
-    """Why it cannot be read in bulk, None where it can."""
+    """Why it cannot be read in bulk; None if it can."""
 
 
 HOLE = "they were lost before they were durable"
-"""The reason of a gap between messages: a power failure took them, or the ids were never used."""
+"""The reason of a hole: a power failure lost the messages, or the ids were never used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages `first` to `last` that cannot be had, and why."""
+    """Messages `first` to `last` are not available, and the reason."""
 
     first: int
     last: int
@@ -41,7 +43,7 @@ class Gap:
 
     @property
     def is_hole(self) -> bool:
-        """Whether nobody has ever been able to read them from the store, and nobody ever will."""
+        """Whether no reader could ever read these messages from the store, so that they are not data loss."""
         return self.reason == HOLE
 
     def __len__(self) -> int:
@@ -49,34 +51,34 @@ class Gap:
 
 
 class Access(AbstractContextManager["Access"], Protocol):
-    """One way to the blocks. Leaving its block closes it.
+    """Gives access to stored blocks. A context manager that closes itself at the end.
 
     Methods raise Unreachable, Refused, and omq_storage.errors.StoreError.
     """
 
     shows_all: bool
-    """Whether `topics` has all there are, or only those that we have some right to."""
+    """Whether `topics` returns all topics, or only those to which the client has a right."""
 
     def topics(self) -> dict[str, StoredTopic]:
-        """Every topic whose name is UTF-8, by name."""
+        """Return every topic whose name is UTF-8, by name."""
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
-        """The block that holds `message`, or the next one that begins below `end`; None where none does."""
+        """Return the block that holds `message`, or else the next one that begins below `end`, or None."""
 
     def fetch(
         self, topic: StoredTopic, start: int, end: int, use: Callable[[Block, range], T]
     ) -> Iterator[T | Gap]:
-        """What `use` makes of all messages from `start` to before `end`, in order, with gaps between. Nothing
-        is left out, and nothing comes twice.
+        """Yield the results of `use` for all messages from `start` to before `end`, in order, and the gaps
+        between them. Every message occurs exactly once.
 
-        `use` is given a block, verified, and the ids of those of its messages that are meant: a block may
-        reach beyond, also to what came before, when it was merged meanwhile. It must keep nothing of the
-        block, whose octets may change afterwards; `Block.copy` makes one to keep.
+        `use` gets a verified block and the ids of the wanted messages in it: a block may extend beyond the
+        range at both ends, since the server merges blocks. `use` must not keep references to the block, whose
+        octets may change afterwards; `Block.copy` makes a copy to keep.
         """
 
 
 def why_unreadable(delivery: str, persistence: str) -> str | None:
-    """Why a topic of these types cannot be read in bulk, None when it can."""
+    """Why a topic of these types cannot be read in bulk; None if it can."""
     if persistence == "Transient":
         return "it is transient, and nothing of it is stored"
     if delivery != "Broadcast":

@@ -1,4 +1,4 @@
-"""What we show a server, and whom we trust: where that stands, and not what it is."""
+"""The locations of a client's credentials and of trusted certificates, but not their contents."""
 
 import os
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class IdFile:
     path: str
 
     def read(self) -> bytes:
-        """Raises BadOptions."""
+        """Read the id from the file. Raises BadOptions."""
         from omq.protocol.credentials import read_id
 
         try:
@@ -31,12 +31,12 @@ class IdFile:
 
 @dataclass(frozen=True, slots=True)
 class IdVariable:
-    """A variable of the environment with `NAME:SECRET` in it."""
+    """An environment variable that contains `NAME:SECRET`."""
 
     name: str
 
     def read(self) -> bytes:
-        """Raises BadOptions."""
+        """Read the id from the environment. Raises BadOptions."""
         found = os.environb.get(os.fsencode(self.name))
         if not found:
             raise BadOptions(f"The variable {self.name}, which should have NAME:SECRET, is not set here.")
@@ -48,25 +48,24 @@ class IdVariable:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Names of files and variables. They are read by the process that connects, each time it does: so nothing
-    secret goes to the tasks, or stands in anything that Spark shows or writes.
+    """Names of files and variables. Each process that connects reads them when it connects, so no secret is
+    sent to the tasks or appears in anything that Spark shows or writes.
     """
 
     ca: str | None = None
-    """A file with the certificates of the authorities that may vouch for the server; None for those that the
-    system trusts."""
+    """A file with the certificates of trusted authorities; None for those that the system trusts."""
     certificate: str | None = None
     key: str | None = None
-    """Of the certificate; None where it is in the same file."""
+    """The certificate's private key; None if it is in the same file."""
     id: IdFile | IdVariable | None = None
 
     def read_id(self) -> bytes:
-        """Who we say we are. Raises BadOptions."""
+        """Read the client's id. Raises BadOptions."""
         return b"omq.spark" if self.id is None else self.id.read()
 
     def context(self) -> "ssl.SSLContext":
-        """Raises BadOptions."""
-        # As for `tls_wire`: OpenSSL takes its time to load.
+        """Make the TLS context. Raises BadOptions."""
+        # Import late, as for `tls_wire`: OpenSSL loads slowly.
         from omq.protocol.credentials import client_context
 
         try:

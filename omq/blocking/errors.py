@@ -1,34 +1,36 @@
-"""What can go wrong between Spark and omq. Every message is a sentence or two for its user."""
+"""The errors of the blocking client and of the Spark data source. Each message is one or two sentences for
+users.
+"""
 
 
 class OmqError(Exception):
-    """The root of these errors."""
+    """The base class of these errors."""
 
 
 class BadOptions(OmqError, ValueError):
-    """Options that are missing, malformed, or make no sense together; the message names them."""
+    """Options are missing, malformed or contradictory; the message names them."""
 
 
 class Unreachable(OmqError):
-    """The server did not answer, or stopped answering, and trying again did not help."""
+    """The server did not answer, or stopped answering, and all retries failed."""
 
 
 class Refused(OmqError):
-    """The server said no; the message is its sentence."""
+    """The server refused; the message is its sentence."""
 
 
 class UnknownTopic(OmqError):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 class DataLoss(OmqError):
-    """Messages that were there cannot be had any more. With `failOnDataLoss` false they are skipped, and the
-    log says which and how many.
+    """Messages that were stored are not available any more. With `failOnDataLoss` false the reader skips them
+    and logs which and how many.
 
-    Ids that a power failure left unused, or whose messages it took, are no such loss: no reader can ever have
-    them, so they are only logged.
+    Ids that a power failure left unused, or whose messages it lost, are not data loss: no reader could ever
+    read them, so the reader only logs them.
     """
 
 
 class BadRow(OmqError, ValueError):
-    """A row that cannot be a message."""
+    """A row cannot become a message."""

@@ -1,4 +1,4 @@
-"""Blocks out of a store of this machine, also while a server writes it. Never over a network file system."""
+"""Read blocks from a store on this machine, also while a server writes it. Not for network file systems."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LocalStore:
-    """See `omq.blocking.access.Access`. The store stays open in this process when this is closed."""
+    """Implements `omq.blocking.access.Access`. The store stays open in this process after this is closed."""
 
     shows_all = True
 
@@ -96,5 +96,5 @@ class LocalStore:
 
 
 def _level(record: TopicRecord) -> Level:
-    """The names of the sync levels are those of their environments; a transient topic is in none of them."""
+    """The sync level of a topic. A transient topic has none; return any, since nothing of it is stored."""
     return Level.WEAK if record.persistence == "Transient" else Level(record.persistence.lower())

@@ -1,4 +1,4 @@
-"""What is underneath a connection: a plain socket that blocks, or TLS on one (`tls_wire`)."""
+"""The transport of a connection: a blocking socket, or TLS over one (`tls_wire`)."""
 
 import select
 import socket
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
-"""How often the other connection is looked at, at least, while one waits."""
+"""How often, at least, a waiting sink checks the client's other connection."""
 
 CONNECT_SECONDS = 10.0
-"""How long connecting may take, with TLS and the first eight octets."""
+"""The timeout for connecting, including the TLS handshake and the first eight octets."""
 
 
 class ConnectionLost(OmqError):
-    """The connection broke, could not be made, or the server fell silent: trying again may help."""
+    """The connection broke, could not be opened, or the server fell silent: a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """As options have it."""
+        """The address as a URL, as options contain it."""
         return f"{'omqs' if self.tls else 'omq'}://{self}"
 
 
@@ -50,16 +50,16 @@ class Wire(Protocol):
     def send(self, octets: bytes) -> None: ...
 
     def receive(self, room: memoryview) -> int:
-        """Put what has come at the front of a room that is not empty; how much, 0 at the end."""
+        """Receive into a non-empty buffer. Return the number of octets, 0 at the end of the stream."""
 
     def finish(self) -> None:
-        """Nothing more will be sent; receiving goes on."""
+        """Close the sending direction; receiving continues."""
 
     def is_readable(self) -> bool:
-        """Whether something has come, or the end."""
+        """Whether data or the end of the stream has arrived."""
 
     def be_patient(self, patience: "Waiting") -> None:
-        """From here on wait for an answer, and not for a connection."""
+        """From now on use the timeouts for an established connection."""
 
     def peer(self) -> tuple[str, int]: ...
 
@@ -68,21 +68,21 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How long a server may be silent, and whether it may show elsewhere that it is there."""
+    """How long a server may be silent, and how to learn from another connection that it is alive."""
 
     silence: float = SILENCE_SECONDS
-    """Seconds of nothing after which the connection is lost."""
+    """Seconds of silence after which the connection is lost."""
     heard: Callable[[], float] | None = None
-    """Asks another connection to the same server when something came from it last, by `time.monotonic`."""
+    """Returns when another connection last received data from the same server, by `time.monotonic`."""
 
     @property
     def look_seconds(self) -> float:
-        """How often the other connection is asked while this one waits."""
+        """How often to check the other connection while this one waits."""
         return self.silence if self.heard is None else min(LOOK_SECONDS, self.silence / 4)
 
 
 class PlainWire:
-    """A socket."""
+    """A plain socket."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -95,12 +95,12 @@ class PlainWire:
         return self._patiently(partial(self.socket.recv_into, room))
 
     def receive_some(self, octets: int) -> bytes:
-        """What has come to the socket, at most so many octets."""
+        """Receive at most `octets` octets from the socket."""
         return self._patiently(partial(self.socket.recv, octets))
 
     def send_all(self, octets: bytes) -> None:
-        """Through the socket. `socket.sendall` will not do: its timeout is for the whole of it, and a server
-        may take what it is sent as slowly as it must.
+        """Send everything. `socket.sendall` is not suitable: its timeout applies to the whole call, but a
+        server may read slowly, for as long as it makes progress.
         """
         with memoryview(octets) as left:
             rest = left
@@ -108,13 +108,13 @@ class PlainWire:
                 rest = rest[self._patiently(partial(self.socket.send, rest)) :]
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Do something that raises TimeoutError after a while, until the server was silent for too long."""
+        """Retry a socket call after each TimeoutError, until the server was silent for too long."""
         begun = time.monotonic()
         while True:
             try:
                 return step()
             except TimeoutError as error:
-                # One with a number is the operating system's word that the connection is lost.
+                # A TimeoutError with an errno comes from the operating system: the connection is lost.
                 if error.errno is not None or self._waiting is None or self._waiting.heard is None:
                     raise
                 if time.monotonic() - max(begun, self._waiting.heard()) >= self._waiting.silence:
@@ -124,7 +124,7 @@ class PlainWire:
         self.socket.shutdown(socket.SHUT_WR)
 
     def is_readable(self) -> bool:
-        """Whether something has come, or the end."""
+        """Whether data or the end of the stream has arrived."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -143,24 +143,25 @@ class PlainWire:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How a connection is made with TLS."""
+    """The TLS settings of a connection."""
 
     context: "ssl.SSLContext"
     name: str
-    """Whose certificate the server must show: the host as it was given, whatever address it has."""
+    """The host name that the server's certificate must have: as given by the user, not the resolved address.
+    """
 
 
 def open_wire(host: str, port: int, security: Security | None) -> Wire:
-    """Connect, and shake hands where TLS is wanted. Raises OSError and TlsError."""
+    """Connect, with a TLS handshake if `security` is given. Raises OSError and TlsError."""
     connected = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     try:
-        # Else the first question waits until the other system has acknowledged what was said before it, which
-        # takes 40 ms where nothing is answered to that, as to a Connect.
+        # Without this, Nagle's algorithm delays the first command until the peer's delayed ACK of the
+        # previous packet, which takes 40 ms if the server does not answer that packet, as with Connect.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connected)
         if security is None:
             return PlainWire(connected)
-        # OpenSSL takes its time to load, and Spark starts many processes.
+        # Import late: OpenSSL loads slowly, and Spark starts many processes.
         from omq.blocking.tls_wire import TlsWire
 
         return TlsWire(connected, security.context, security.name)
@@ -171,9 +172,9 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
 
 @contextmanager
 def in_our_words(what: str) -> Iterator[None]:
-    """Errors of a wire as ours. `what` has happened then: "The connection to HOST:PORT broke".
+    """Translate errors of a wire. `what` describes the failure: "The connection to HOST:PORT broke".
 
-    Raises ConnectionLost, and Refused where trying again does not help.
+    Raises ConnectionLost, or Refused if a retry cannot succeed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is read, and from where: servers or a store, which topics, between which bounds."""
+"""The source of a read: servers or a store, the topics, and the bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from omq.blocking.remote import Patience, Server
 
 
 class Edge(Enum):
-    """An end of what a topic keeps; the values are as options have them."""
+    """An end of a topic's stored messages; the values are the spellings in options."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -36,7 +36,7 @@ Bound = Edge | Timestamp | PerTopic
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """These topics, each of which must be there."""
+    """These topics; each must exist."""
 
     names: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class ServerPlace:
     credentials: Credentials = NO_CREDENTIALS
 
     def open(self) -> Server:
-        """Connects when it is first used."""
+        """Make a client that connects at its first use."""
         return Server(self.addresses, self.patience, self.credentials)
 
 
@@ -68,7 +68,7 @@ class StorePlace:
 
     def open(self) -> Access:
         """Raises omq_storage.errors.StoreError."""
-        # With it comes all of the store, which takes its time to load, and a server's readers do without.
+        # Import late: this loads all of the store's code, which readers of a server do not need.
         from omq.blocking.local import LocalStore
 
         return LocalStore(self.path)

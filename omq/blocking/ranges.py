@@ -1,4 +1,6 @@
-"""Which messages are to be read: from options to a range of ids for each topic, and from those to parts."""
+"""Which messages to read: compute a range of ids for each topic from options, and split ranges into
+partitions.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,7 +16,7 @@ from omq_storage import numbers
 from omq_storage.blocks import Block
 
 PART_OCTETS = 128 << 20
-"""About how much one partition reads when nobody asks for more partitions."""
+"""About the size of a partition, unless `minPartitions` asks for more partitions."""
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class Range:
 
 
 def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
-    """The topics that were chosen, by name. Raises UnknownTopic, and Refused for one that cannot be read."""
+    """Find the chosen topics, by name. Raises UnknownTopic, and Refused for a topic that cannot be read."""
     found = access.topics()
     match choice:
         case Topics(names):
@@ -59,7 +61,7 @@ def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
 def offsets(
     access: Access, topics: Mapping[str, StoredTopic], bound: Bound, *, begins: bool
 ) -> dict[str, int]:
-    """The message id that a bound means for each topic: where reading `begins`, or else ends.
+    """Resolve a bound to a message id for each topic: the start if `begins`, else the end.
 
     Raises BadOptions.
     """
@@ -103,11 +105,11 @@ def _edge(topic: StoredTopic, edge: Edge) -> int:
 
 
 def first_since(access: Access, topic: StoredTopic, time: int, *, begins: bool) -> int:
-    """The first kept message at or after a time, in microseconds since the epoch; `next` when there is none.
+    """Find the first stored message at or after a time, in microseconds since the epoch; `next` if none.
 
-    Times never go down within a topic, so this takes a look at a block for each halving of the topic. Where
-    the block in question is damaged, a range that `begins` here has all of it, and one that ends here too: so
-    whoever reads it is told.
+    Times never decrease within a topic, so this is a binary search over blocks. If the block at the bound is
+    damaged, the range includes all of it, whether the range `begins` or ends there, so that its reader gets
+    the error.
     """
     low, high = topic.first, topic.next
     before: tuple[int, int] | None = None  # the last block that begins before the time
@@ -122,7 +124,7 @@ def first_since(access: Access, topic: StoredTopic, time: int, *, begins: bool) 
             low = before[1]
     if before is None:
         return high
-    # Read to its end: what is left unread would stand before the next answer.
+    # Read the Fetch to its end: unread frames would precede the next answer.
     use = partial(_first_since, time=time)
     for after, end in _made(access.fetch(topic, max(before[0], topic.first), before[1], use)):
         if after < end:
@@ -136,7 +138,7 @@ def _made(found: Iterable[T | Gap]) -> list[T]:
 
 
 def _first_since(block: Block, _: range, time: int) -> tuple[int, int]:
-    """The first message of a block at or after a time, or where the block ends; and that end."""
+    """The first message of a block at or after a time, or the end of the block; and the end of the block."""
     if block.deltas is None:
         return block.first if block.time >= time else block.next, block.next
     before = sum(delta < time - block.time for delta in numbers.unpack(block.deltas))
@@ -144,11 +146,11 @@ def _first_since(block: Block, _: range, time: int) -> tuple[int, int]:
 
 
 def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> list[Range]:
-    """The ranges in parts, at least `min_partitions` if there are so many messages, cut between blocks where
-    that can be.
+    """Split ranges into parts, at least `min_partitions` if there are enough messages, between blocks where
+    possible.
 
-    Merging may move the blocks' bounds afterwards, so the same ranges can be cut elsewhere the next time:
-    whoever must have the same parts again keeps them.
+    The server may merge blocks afterwards, so the next call may split the same ranges differently: a caller
+    that needs the same parts again must store them.
     """
     whole = [part for part in ranges if len(part)]
     total = sum(map(len, whole))
@@ -162,24 +164,24 @@ def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> 
 
 
 def _octets(part: Range) -> float:
-    """About how much of the store a range is."""
+    """The approximate size of a range in the store."""
     kept = part.topic.next - part.topic.first
     return part.topic.bytes * len(part) / kept if kept else 0.0
 
 
 def _pieces(access: Access, part: Range, wanted: int) -> list[Range]:
-    """Exactly `wanted` parts, at most as many as there are messages."""
+    """Split a range into exactly `wanted` parts; `wanted` is at most the number of messages."""
     evenly = [part.start + len(part) * number // wanted for number in range(wanted + 1)]
     bounds = [part.start]
     for ideal, following in pairwise(evenly[1:]):
         bound = _nearest_edge(access, part, ideal)
-        # A block that is larger than a part is cut itself.
+        # Split a block that is larger than a part.
         bounds.append(bound if bounds[-1] < bound < following else ideal)
     return [Range(part.topic, start, end) for start, end in zip(bounds, [*bounds[1:], part.end], strict=True)]
 
 
 def _nearest_edge(access: Access, part: Range, message: int) -> int:
-    """Where the block that holds a message begins or ends, whichever is nearer."""
+    """The beginning or the end of the block that holds a message, whichever is nearer."""
     block = access.block_at(part.topic, message, part.end)
     if block is None or block.first > message:
         return message  # it is in a gap

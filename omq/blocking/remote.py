@@ -1,4 +1,4 @@
-"""Blocks over the omq port: Topics, Blocks and Fetch (docs/PROTOCOL.md), with plain sockets."""
+"""Read blocks from a server with Topics, Blocks and Fetch (docs/PROTOCOL.md), over plain sockets."""
 
 import logging
 import re
@@ -51,12 +51,12 @@ log = logging.getLogger("omq.spark")
 DEFAULT_PORT = 7730
 
 IDLE_SECONDS = 30.0
-"""A connection that was not used for so long is made anew."""
+"""The client reconnects if it has not used a connection for this time."""
 
 _HEADER = Struct(">IB")
 _LONGEST = 1 << 31
 _PASSING = ("Ping: ", "Line: ", "Connect: this client has its ", "Connect: the client did not ")
-"""How Errors begin that another connection, or a later one, may not get."""
+"""The beginnings of Errors that are temporary: a retry on another connection may succeed."""
 
 _NO_TOPIC = (b": there is no such topic", b": the topic was deleted")
 
@@ -64,16 +64,16 @@ T = TypeVar("T")
 
 
 def parse_servers(text: str) -> tuple[Address, ...]:
-    """The addresses in `HOST:PORT,HOST:PORT`, or with TLS in `omqs://HOST:PORT,omqs://HOST:PORT`; an IPv6
-    address stands in brackets.
+    """Parse the addresses in `HOST:PORT,HOST:PORT`, or with TLS in `omqs://HOST:PORT,omqs://HOST:PORT`; an
+    IPv6 address is in brackets.
 
-    Raises ValueError, whose text never has a word of what may be a secret.
+    Raises ValueError. Its text does not repeat anything that may contain a secret.
     """
     if "@" in text:
         raise ValueError("an address has the form HOST:PORT or omqs://HOST:PORT; who asks stands elsewhere")
     found = tuple(_address(part.strip()) for part in text.split(","))
     if len({address.tls for address in found}) > 1:
-        # Whoever keeps us from the one with TLS would be told everything at the other.
+        # An attacker who blocks the address with TLS would get the credentials at the one without.
         raise ValueError("all addresses must be of the form omqs://HOST:PORT, or none")
     return found
 
@@ -88,15 +88,15 @@ def _address(text: str) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a server is taken for gone, how often it is tried again then, and how long apart."""
+    """The timeout after which a server counts as lost, the number of retries, and the pause between them."""
 
     retries: int = 3
     seconds: float = 1.0
     silence: float = SILENCE_SECONDS
-    """How long a server may send nothing before its connection is lost."""
+    """Seconds of silence after which the connection is lost."""
 
     def last(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns in the end. Raises Unreachable, and what else it raises."""
+        """Call `attempt` until it succeeds. Raises Unreachable after the last retry, and its other errors."""
         for left in range(self.retries, -1, -1):
             try:
                 return attempt()
@@ -109,7 +109,7 @@ class Patience:
 
 
 class Server:
-    """See `omq.blocking.access.Access`."""
+    """Implements `omq.blocking.access.Access`."""
 
     def __init__(
         self,
@@ -131,16 +131,16 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; the next call makes another."""
+        """Close the connection; the next call reconnects."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def connected(self) -> "Connection":
-        """The connection, made where there is none. Raises ConnectionLost, Refused and BadOptions."""
+        """Return the connection; connect if there is none. Raises ConnectionLost, Refused and BadOptions."""
         now = time.monotonic()
         if self._connection is not None and now - self._used > IDLE_SECONDS:
-            # Its pings were not answered meanwhile.
+            # Nobody answered the server's pings meanwhile.
             self.close()
         self._used = now
         if self._connection is None:
@@ -171,7 +171,7 @@ class Server:
         return found
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
-        # Asked for one message first, because the answer for a range lists all blocks of it.
+        # Ask for one message first, because the answer for a range lists all its blocks.
         for count in (1, end - message):
             found = self._ask(partial(Connection.blocks, topic=topic.name, first=message, count=count))
             if found:
@@ -201,12 +201,12 @@ class Server:
                     raise Unreachable(
                         f"{lost} ({failures} attempts); message {position} of {topic.name!r} was to be read."
                     ) from lost
-                log.warning("%s; reading %r on from message %d", lost, topic.name, position)
+                log.warning("%s; continuing to read %r at message %d", lost, topic.name, position)
                 time.sleep(self._patience.seconds)
 
 
 def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "Connection":
-    """A connection to the first of these that answers. Raises ConnectionLost, Refused and BadOptions."""
+    """Connect to the first address that answers. Raises ConnectionLost, Refused and BadOptions."""
     problems = []
     for address in addresses:
         try:
@@ -217,11 +217,13 @@ def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: f
 
 
 class Connection:
-    """One connection, made and introduced. Methods raise ConnectionLost, and Refused for the server's no."""
+    """One connection, after handshake and Connect. Methods raise ConnectionLost, and Refused if the server
+    refuses.
+    """
 
     def __init__(self, address: Address, credentials: Credentials, silence: float) -> None:
-        """`silence`: how long the server may send nothing. Raises BadOptions too, for files that cannot be
-        used.
+        """`silence`: how many seconds the server may send nothing. Also raises BadOptions, for unusable
+        files.
         """
         self.address = address
         self.silence = silence
@@ -230,7 +232,7 @@ class Connection:
         self._credentials = credentials
         self._broke = f"The connection to {address} broke"
         self.security = Security(credentials.context(), address.host) if address.tls else None
-        """With which its sinks connect too."""
+        """The TLS settings, which its sinks use too."""
         self._session: ClientSession[None] = ClientSession(credentials.read_id())
         with in_our_words(f"The server {address} cannot be reached{' with TLS' if address.tls else ''}"):
             self._wire = open_wire(address.host, address.port, self.security)
@@ -262,7 +264,7 @@ class Connection:
         self._wire.close()
 
     def peer(self) -> tuple[str, int]:
-        """The host and port it went to: a lease is good there."""
+        """The server's host and port, where its leases are valid."""
         return self._wire.peer()
 
     def topics(self) -> tuple[TopicInfo, ...]:
@@ -278,11 +280,11 @@ class Connection:
         return answer.blocks
 
     def heard(self) -> float:
-        """When something came last, by `time.monotonic`. Pings that wait are answered, so that the server
-        does not give up a connection whose program is busy with a sink.
+        """Return when the connection last received data, by `time.monotonic`. Answers waiting pings, so that
+        the server keeps a connection whose program is busy with a sink.
 
-        Only between a command's answer and the next command. When the connection is lost, that shows at the
-        next command, and here in that nothing comes any more.
+        Call this only between the answer to a command and the next command. If the connection is lost, the
+        next command raises; this only returns the same time again.
         """
         try:
             while not self._gone and self._wire.is_readable():
@@ -294,20 +296,20 @@ class Connection:
                     case other:
                         raise self._unexpected(other)
         except ConnectionLost as lost:
-            log.debug("beside a sink: %s", lost)
+            log.debug("the connection of a sink's principal is lost: %s", lost)
             self._gone = True
         return self._heard
 
     def put(self, topic: bytes) -> bytes:
-        """A lease for a sink."""
+        """Get a lease for a sink."""
         answer = self._ask(Put(topic))
         if not isinstance(answer, Leased):
             raise self._unexpected(answer)
         return answer.lease
 
     def fetch(self, topic: StoredTopic, start: int, end: int) -> Iterator[Block | Gap]:
-        """All messages from `start` to before `end`, in blocks and gaps: the first of the blocks may begin
-        before, and the last may end behind. Give the iterator up only together with the connection.
+        """Yield all messages from `start` to before `end`, as blocks and gaps: the first block may begin
+        before the range, and the last may end behind it. If you stop iterating early, close the connection.
         """
         self._session.ask(Fetch(topic.name.encode(), start, end - start), None)
         self._flush()
@@ -351,12 +353,12 @@ class Connection:
     # -- octets --------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send what the session has to send."""
+        """Send the session's output."""
         if octets := self._session.take_output():
             self._send(octets)
 
     def _ask(self, command: AnsweredCommand) -> Answer:
-        """The answer to a command."""
+        """Send a command and return its answer."""
         self._session.ask(command, None)
         self._flush()
         while True:
@@ -364,7 +366,7 @@ class Connection:
                 case Answered(_, _, frame):
                     return frame
                 case Told(text, said) if said is not None and said.constructor == "Sink":
-                    # News of an earlier sink, which was told itself.
+                    # A notice about an earlier sink, which got the error on its own connection.
                     log.warning("%s said: %s", self.address, text.decode("utf-8", "backslashreplace"))
                 case Declined(_, _, text) | Told(text):
                     raise self._refusal(text)
@@ -372,13 +374,13 @@ class Connection:
                     raise self._unexpected(other)
 
     def _event(self) -> Event[None]:
-        """The event in the next frame that is no Ping."""
+        """Return the event of the next frame other than Ping."""
         while (event := self._next_event()) is None:
             pass
         return event
 
     def _next_event(self) -> Event[None] | None:
-        """The event in the next frame; None for a Ping, which is answered."""
+        """Return the event of the next frame; answer a Ping and return None."""
         header = self._receive(_HEADER.size)
         length, kind = _HEADER.unpack(header)
         if not 1 <= length < _LONGEST:
@@ -386,7 +388,7 @@ class Connection:
         payload = self._receive(length - 1)
         frame: StoredBlock | Frame | MessageRun
         if kind == FrameType.BLOCK:
-            # Large, and not copied: the block stays where it was received.
+            # Do not copy a block, which may be large: use the receive buffer.
             frame = StoredBlock(memoryview(payload).toreadonly())
         else:
             try:
@@ -407,10 +409,10 @@ class Connection:
             try:
                 self._wire.send(octets)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # what was said before it was closed may tell why, and is read next
+                pass  # the receive buffer may contain the reason, which is read next
 
     def _receive(self, count: int) -> bytearray:
-        """Exactly so many octets."""
+        """Receive exactly `count` octets."""
         received = bytearray(count)
         with memoryview(received) as rest, in_our_words(self._broke):
             at = 0
@@ -427,7 +429,7 @@ class Connection:
 
     def _refusal(self, octets: bytes) -> OmqError:
         text = octets.decode("utf-8", "backslashreplace")
-        # What a connection is closed with is told to nobody in particular, and another one may do better.
+        # Errors that close a connection answer no command, and a retry on another connection may succeed.
         if text.startswith(_PASSING) or text.endswith("while others wait for its memory"):
             return ConnectionLost(f"The server {self.address} said: {text}")
         if octets == UNKNOWN_CLIENT:

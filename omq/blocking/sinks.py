@@ -1,7 +1,7 @@
-"""Messages to topics over DMP, confirmed, with plain sockets (docs/PROTOCOL.md, "DMP").
+"""Publish to topics over DMP with confirmation, over plain sockets (docs/PROTOCOL.md, "DMP").
 
-Every message names its producer and its number, so that what is in doubt is sent again without being stored
-again.
+Every message carries its producer and a sequence number, so a sender can repeat messages whose outcome is
+unknown without storing them twice.
 """
 
 import logging
@@ -33,9 +33,9 @@ _STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
 def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, count: int) -> None:
-    """Send `count` envelopes to a topic, and wait until they are as safe as it declares.
+    """Send `count` envelopes to a topic, and wait until the server confirms them.
 
-    When the server is lost they are sent again, as often as `patience` has it. Raises Unreachable and
+    When the connection is lost, send them again, as often as `patience` allows. Raises Unreachable and
     Refused.
     """
     failures = 0
@@ -55,14 +55,14 @@ def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, cou
 
 
 def _send(server: Server, topic: bytes, envelopes: bytes, count: int) -> None:
-    """Raises ConnectionLost and Refused."""
+    """Send the envelopes once. Raises ConnectionLost and Refused."""
     with Sink(server, topic) as sink:
         sink.send(envelopes)
         sink.finish(count)
 
 
 class Sink:
-    """One sink, open from here on. Leaving its block closes it; what was not confirmed is in doubt then.
+    """One open sink. The end of its block closes it; the outcome of unconfirmed messages is then unknown.
 
     Methods raise ConnectionLost and Refused.
     """
@@ -78,8 +78,8 @@ class Sink:
         self._cut = False
         with in_our_words(self._broke):
             self._wire = open_wire(host, port, principal.security)
-        # A server sends nothing to a sink before the end, and may make it wait: its pings on the other
-        # connection show that it is there.
+        # A server sends nothing to a sink before the end, and backpressure may block the sink for long: only
+        # the server's pings on the principal's connection show that it is alive.
         self._principal = principal
         self._looked = time.monotonic()
         self._wire.be_patient(Waiting(principal.silence, principal.heard))
@@ -93,11 +93,11 @@ class Sink:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the server has closed it: `finish` tells why."""
+        """Whether the server has closed the sink: `finish` raises the reason."""
         return self._cut
 
     def send(self, envelopes: bytes) -> None:
-        """Send envelopes. Where the server has closed the sink this does nothing: `finish` tells why."""
+        """Send envelopes. If the server has closed the sink, do nothing: `finish` raises the reason."""
         if self._cut:
             return
         if time.monotonic() - self._looked > LOOK_SECONDS:
@@ -111,7 +111,7 @@ class Sink:
                 self._cut = True
 
     def finish(self, count: int) -> None:
-        """Wait until all that was sent, `count` messages, is as safe as its topic declares."""
+        """Wait until the server confirms all `count` sent messages."""
         try:
             with in_our_words(self._broke):
                 try:

@@ -1,4 +1,4 @@
-"""TLS on a socket that blocks."""
+"""TLS over a blocking socket."""
 
 import socket
 import ssl
@@ -8,20 +8,20 @@ from omq.blocking.network import PlainWire
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""About how much is encrypted and sent at once."""
+"""About how many octets are encrypted and sent at once."""
 
 READ_OCTETS = 256 << 10
-"""The most that is decrypted at once."""
+"""The most octets that are decrypted at once."""
 
 AROUND_OCTETS = 1 << 10
-"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsWire(PlainWire):
-    """TLS on a socket. The standard library's own cannot end one direction and go on with the other."""
+    """TLS over a socket. `ssl.SSLSocket` cannot close one direction and continue with the other."""
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, name: str) -> None:
-        """Shakes hands with a server that has a certificate for this name. Raises OSError and TlsError."""
+        """Run the handshake; the server must have a certificate for `name`. Raises OSError and TlsError."""
         super().__init__(connected)
         self._engine = TlsEngine(context, server_name=name)
         try:
@@ -30,7 +30,7 @@ class TlsWire(PlainWire):
                 self._engine.feed(connected.recv(RECORD_OCTETS))
         except TlsError:
             with suppress(OSError):
-                self._flush()  # why, for the server
+                self._flush()  # send the alert, so that the server learns the reason
             raise
         self._flush()
 
@@ -49,7 +49,7 @@ class TlsWire(PlainWire):
         return len(data)
 
     def finish(self) -> None:
-        # With `close_notify`, which nobody on the way can say for us. The socket need not say it too.
+        # `close_notify` is authenticated, unlike the end of the TCP stream. The TCP direction may stay open.
         self._engine.finish()
         self._flush()
 
