@@ -1,4 +1,4 @@
-"""Read stored blocks in bulk with Fetch, on a separate connection, so that no other traffic waits for them."""
+"""Read stored blocks in bulk with Fetch, on a separate connection, so that other traffic need not wait."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable

@@ -90,7 +90,7 @@ class Client:
         delivery: Delivery = Delivery.BROADCAST,
         persistence: Persistence = Persistent(Sync.WEAK),  # noqa: B008 - a frozen value
     ) -> Topic:
-        """Create a topic, unless it exists with these types. Raises ServerError when it exists with others."""
+        """Create a topic, unless it exists with these types. Raises ServerError if it exists with others."""
         match await self._call(Declare(_name(topic), delivery, persistence)):
             case Declared(declared):
                 return declared

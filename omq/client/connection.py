@@ -90,7 +90,7 @@ class Connection:
     """A connection after its handshake. Call the other methods while `run` runs."""
 
     def __init__(self, stream: Stream, id: bytes, ledger: Ledger, news: Callable[[bytes], None]) -> None:
-        """`news` receives the server's notices about sinks and feeds whose leases came over this connection."""
+        """`news` receives the server's notices about sinks and feeds with leases from this connection."""
         self._stream = stream
         self._ledger = ledger
         self._news = news

@@ -80,7 +80,7 @@ class Feed:
                 return run
 
     def close(self) -> None:
-        """Close the feed. Messages of a round-robin topic that it got and did not read go to other workers."""
+        """Close the feed. Unread messages of a round-robin topic go to other workers."""
         self._ended = True
         self._stream.socket.close()
 

@@ -44,7 +44,7 @@ def publish_bodies(start: bytes, bodies: list[bytes]) -> bytes:
 
 
 def always_fits(start: bytes, longest: int) -> int:
-    """The length up to which any body makes a line of at most `longest` octets: an octet takes at most two."""
+    """The length up to which any body fits a line of `longest` octets: escaping at most doubles a body."""
     return (longest + 1 - len(start) - len(_END)) // 2
 
 

@@ -1,4 +1,4 @@
-"""The send queue of a connection. It collects output while a send is in progress, so publishes share sends."""
+"""The send queue of a connection. It collects output during a send, so publishes share sends."""
 
 import time
 from collections.abc import Callable

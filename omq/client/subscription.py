@@ -207,7 +207,7 @@ class Subscription:
         self._arrived.unpark_all()
 
     def disconnected(self) -> None:
-        """The connection is lost. Drop messages received with credit: the server gives them to other workers."""
+        """The connection is lost. Drop messages received with credit: other workers get them."""
         self._connection = None
         self._owed.clear()
         if self.credit is not None:

@@ -1,7 +1,7 @@
 """omq as a data source of PySpark: `spark.dataSource.register(OmqDataSource)`, then `format("omq")`.
 
-`access`, `local`, `remote`, `ranges` and `sinks` need neither Spark nor Arrow: with them blocks can be read,
-and messages written, in bulk by any program.
+`omq.blocking` needs neither Spark nor Arrow: any program can use it to read blocks and publish messages in
+bulk.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ __all__ = ["OmqDataSource", "local_session"]
 
 
 def __getattr__(name: str) -> object:
-    # PySpark is large, and those who only read blocks need not have it.
+    # Import late: PySpark is large, and programs that only read blocks do not need it.
     if name == "OmqDataSource":
         from omq.spark.source import OmqDataSource
 

@@ -1,4 +1,4 @@
-"""Reading what there is: `spark.read.format("omq")`."""
+"""Batch reads: `spark.read.format("omq")`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,17 +18,17 @@ from omq.spark.schema import check_schema
 
 
 class BatchReader(DataSourceReader):
-    """Planned on the driver, read by the tasks."""
+    """A batch read: the driver plans its partitions, and tasks read them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises BadOptions for a schema that cannot be read."""
+        """Raises BadOptions for a schema with unknown columns or types."""
         check_schema(schema, options)
         self._options = options
         self._schema = schema
         self._bounds = Bounds()
-        # Where its switch for filters is off, Spark refuses a reader that takes them, and tells such a one by
-        # the function behind `pushFilters`. So it is shown its own function, which means that there is none;
-        # only when the switch is on does it call what is there.
+        # If filter pushdown is off, Spark rejects a reader that overrides `pushFilters`, which it detects by
+        # the `__func__` of the method. So expose the function of the base class there, as if nothing were
+        # overridden; Spark calls the object itself only when filter pushdown is on.
         self.pushFilters = _TakesFilters(self._bounds)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -62,13 +62,13 @@ class BatchReader(DataSourceReader):
             yield self._narrowed(access, Range(topic, start, end))
 
     def _narrowed(self, access: Access, part: Range) -> Range:
-        """What filters leave of a range."""
+        """Narrow a range by the pushed filters."""
         bounds = self._bounds
         topic: StoredTopic = part.topic
         if not bounds.wants(topic.name):
             return Range(topic, part.start, part.start)
         start, end = max(part.start, bounds.first), min(part.end, bounds.end)
-        # What was deleted in front has no time that could be looked up, and must still be missed.
+        # Messages deleted from the front have no time to look up, and must still be reported as lost.
         if bounds.since is not None and start >= topic.first:
             start = max(start, first_since(access, topic, bounds.since, begins=True))
         if bounds.until is not None:
@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
 
 
 class _TakesFilters:
-    """A `pushFilters` that Spark does not take for one."""
+    """A `pushFilters` that Spark does not recognise as an override."""
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 

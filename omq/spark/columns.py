@@ -1,4 +1,4 @@
-"""Columns out of blocks: Arrow arrays, where that can be without a Python object for each message."""
+"""Convert blocks to Arrow arrays, where possible without a Python object for each message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,25 +13,25 @@ from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.numbers import OFFSETS_LIMIT
 
 LOG_APPEND_TIME = 1
-"""What the Kafka source has for times that the server gave: so are all of omq's."""
+"""The Kafka source's type for timestamps set by the server, as all timestamps of omq are."""
 
 _counts = pa.array([], pa.int64())
 
 
 class Columns:
-    """Makes record batches of some columns of one topic."""
+    """Makes record batches with the selected columns of one topic."""
 
     def __init__(self, schema: Any, topic: str) -> None:
-        """`schema`: the columns wanted, as an Arrow schema; each is one of the names above."""
+        """`schema`: the selected columns, as an Arrow schema."""
         self._schema = schema
         self._topic = topic
         self._constants: dict[str, Any] = {}
         self._make = [self._maker(name) for name in schema.names]
 
     def batch(self, block: Block, messages: range) -> Any:
-        """These messages of a block, which follow one another, as a RecordBatch.
+        """Convert consecutive messages of a block to a RecordBatch.
 
-        It keeps nothing of the block's octets, which may lie in a store that changes.
+        The batch does not reference the block's octets, which may be pages of a store that changes.
         """
         arrays = [make(block, messages.start - block.first, len(messages)) for make in self._make]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -91,12 +91,12 @@ def _timestamps(block: Block, begin: int, count: int) -> Any:
 
 
 def _keys(block: Block, begin: int, count: int) -> Any:
-    """The routing keys; null where a message has none."""
+    """The routing keys; null for a message without one."""
     if block.heads is None:
         return pa.nulls(count, pa.binary())
     heads = _strings(block.heads.offsets, block.heads.octets, block.count).slice(begin, count)
-    # A head begins with the exchange and the key, each an octet that counts its octets, then these: so most
-    # blocks can be seen at once to have no key at all.
+    # A head begins with the exchange and the key, each a length octet and its content. So comparing two
+    # octets of each head shows for most blocks that no message has a key.
     plain = pc.equal(pc.binary_slice(heads, 0, 2), pa.scalar(b"\0\0", pa.binary()))
     nothing = pc.equal(pc.binary_length(heads), 0)
     if pc.all(pc.or_(plain, nothing)).as_py():
@@ -127,18 +127,18 @@ def _all_headers(head: bytes) -> list[Header]:
     try:
         return headers_of(stored_head.decode(head)) if head else []
     except FieldError:
-        return []  # a store of another program may have any octets there
+        return []  # a store written by another program may contain any octets here
 
 
 def _strings(offsets: Any, octets: Any, count: int) -> Any:
-    """Octets with offsets as an Arrow array, where they lie. Arrow checks no offsets: these were checked when
-    the block was read.
+    """Make an Arrow array from octets and offsets without copying. Arrow does not check offsets; the block's
+    reader has checked them.
     """
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
 
 
 def _counting(count: int) -> Any:
-    """0 to `count` - 1."""
+    """An array of 0 to `count` - 1."""
     global _counts
     if len(_counts) < count:
         _counts = pa.array(range(max(count, 1 << 13)), pa.int64())

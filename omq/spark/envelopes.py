@@ -1,4 +1,4 @@
-"""Rows to DMP envelopes: which topic each goes to, and what stands before its body."""
+"""Convert rows to DMP envelopes: choose the topic of each row and make its head."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from omq.protocol.dmp import writer as dmp_writer
 from omq.spark.headers import Header, head_of
 
 _ONLY_IDS = b"\x00\x88"
-"""The property flags of a message that has a message-id and an app-id, and nothing else."""
+"""The property flags of a message with only a message-id and an app-id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who writes, and the number of its first row; each row has the next one."""
+    """The name of an idempotent producer, and the sequence number of its first row; rows count up."""
 
     name: bytes
     first: int
@@ -40,15 +40,15 @@ class Rows:
     """Turns record batches of one task into envelopes, and numbers the rows."""
 
     def __init__(self, names: Sequence[str], topic: str | None, producer: Producer) -> None:
-        """`names`: those of the columns. `topic`: where all rows go, None when each row says it."""
+        """`names`: the columns. `topic`: the topic of all rows; None if a column contains it."""
         self._places = {name: place for place, name in reversed(list(enumerate(names)))}
         self._topic = None if topic is None else topic.encode()
         self._producer = producer
         self.count = 0
-        """Rows so far."""
+        """The number of rows so far."""
 
     def envelopes(self, batch: Any) -> Iterator[Envelopes]:
-        """The rows of a batch, by topic. Raises BadRow."""
+        """Convert the rows of a batch, grouped by topic. Raises BadRow."""
         first = self._producer.first + self.count
         values = self._octets(batch, "value")
         if values.null_count:
@@ -66,7 +66,7 @@ class Rows:
         self.count += batch.num_rows
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[bytes, Any]]:
-        """Each topic, and the indexes of its rows: None when all of them are its own."""
+        """Yield each topic and the indexes of its rows; None if it has all rows."""
         if self._topic is not None:
             yield self._topic, None
             return
@@ -115,7 +115,7 @@ class Rows:
         return batch.column(self._places[name]) if name in self._places else None
 
     def _octets(self, batch: Any, name: str) -> Any:
-        """A column of strings or octets as octets; None where there is none."""
+        """A column of strings or octets, as octets; None if the batch lacks it."""
         column = self._column(batch, name)
         return None if column is None else column.cast(pa.binary())
 

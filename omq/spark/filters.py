@@ -1,4 +1,4 @@
-"""Filters on topic, offset and timestamp, as far as they bound what must be read (docs/SPARK.md, "Read")."""
+"""Filters on topic, offset and timestamp that narrow the range of a read (docs/SPARK.md, "Read")."""
 
 import datetime
 from collections.abc import Callable, Iterable
@@ -25,23 +25,25 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType", "va
 
 @dataclass(slots=True)
 class Bounds:
-    """What filters leave to read. Everything else is surely not wanted."""
+    """The bounds of a read. No row outside of them can match the filters."""
 
     first: int = 1
     end: int = 1 << 63
-    """Offsets are below this."""
+    """Exclusive."""
     since: int | None = None
-    """Microseconds since the epoch, or later; None for no bound."""
+    """The first time, in microseconds since the epoch; None for no bound."""
     until: int | None = None
-    """Before this time."""
+    """The end time, exclusive; None for no bound."""
     names: list[Callable[[str], bool]] = field(default_factory=list)
 
     def wants(self, topic: str) -> bool:
-        """Whether anything of this topic is wanted."""
+        """Whether rows of this topic can match."""
         return all(is_wanted(topic) for is_wanted in self.names)
 
     def take(self, filter: Filter) -> bool:
-        """Narrow the bounds by a filter; whether they do all of it, so that Spark need not look again."""
+        """Narrow the bounds by a filter. Return whether they implement it completely, so that Spark need not
+        apply it again.
+        """
         match filter:
             case IsNotNull((name,)):
                 return name in _NEVER_NULL
@@ -70,7 +72,8 @@ class Bounds:
                 self._offsets(min(values), max(values) + 1)
                 return False
             case _:
-                # Spark compares times itself again: its own rules for them are not repeated here.
+                # Spark applies filters on times again, since this does not implement all of its rules for
+                # times.
                 self._take_time(filter)
                 return False
         return True
@@ -102,10 +105,10 @@ class Bounds:
 
 
 def take_all(bounds: Bounds, filters: Iterable[Filter]) -> list[Filter]:
-    """Narrow bounds by filters; those that Spark must apply itself."""
+    """Narrow bounds by filters. Return the filters that Spark must apply itself."""
     return [filter for filter in filters if not bounds.take(filter)]
 
 
 def _microseconds(value: datetime.datetime) -> int:
-    """Since the epoch. One without a zone is of this machine's, as PySpark makes them."""
+    """Microseconds since the epoch. A value without a zone has this machine's zone, as PySpark creates it."""
     return (value.astimezone(datetime.UTC) - _EPOCH) // datetime.timedelta(microseconds=1)

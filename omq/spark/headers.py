@@ -1,8 +1,8 @@
-"""DMP properties as the Kafka source has headers: names with octets, and back.
+"""Convert DMP properties to headers in the form of the Kafka source, names with octets, and back.
 
-An entry of the message's own headers goes under its name. The exchange and the properties go under names
-that begin with `dmp.`, such as `dmp.content-type`. Numbers are decimal text. The routing key is no header: it
-is the column `key`.
+An entry of the message's own headers table keeps its name. The exchange and the properties get names with the
+prefix `dmp.`, such as `dmp.content-type`. Numbers are decimal text. The routing key is not a header, but the
+column `key`.
 """
 
 from collections.abc import Iterable
@@ -36,14 +36,14 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`value` is None where a header is there without one."""
+    """A header; `value` is None for one without a value."""
 
     key: str
     value: bytes | None
 
 
 def headers_of(head: Head) -> list[Header]:
-    """What a head says besides its routing key: the exchange, then the properties, then its own headers."""
+    """Convert a head, without its routing key: the exchange, then the properties, then its headers table."""
     found = [Header(EXCHANGE, head.exchange)] if head.exchange else []
     for name, attribute in _NAMES.items():
         value = getattr(head.properties, attribute)
@@ -56,9 +56,9 @@ def headers_of(head: Head) -> list[Header]:
 
 
 def head_of(key: bytes, headers: Iterable[Header]) -> Head:
-    """The head with this routing key and these headers; `headers_of` gives the same ones again.
+    """Make the head with this routing key and these headers; `headers_of` is the inverse.
 
-    Raises ValueError for a `dmp.` name that stands for nothing, and a number that is none.
+    Raises ValueError for an unknown `dmp.` name, and for a number that is not decimal text.
     """
     exchange = b""
     properties: dict[str, bytes | int | Table] = {}
@@ -104,7 +104,7 @@ def _octets(value: Value) -> bytes | None:
         case Table():
             return table_octets(value)
         case Array(values):
-            # As it would be a table whose entries have no names.
+            # Encode it like a table whose entries have empty names.
             return table_octets(Table(tuple((b"", inner) for inner in values)))
         case _:
             assert_never(value)

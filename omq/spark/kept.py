@@ -1,8 +1,8 @@
-"""What a Python worker of Spark has loaded, kept out of garbage collection.
+"""Exclude the objects of imported modules from garbage collection in Spark's Python workers.
 
-Spark uses a worker for one task after another, and for one plan after another. After each it has Python go
-through every object there is for cycles that nobody needs. Those of PySpark and Arrow alone are a hundred
-thousand, and they stay as long as the worker does: to look at them again takes longer than a small task.
+Spark runs many tasks and plans in one worker, and after each it runs a full garbage collection. PySpark and
+Arrow alone have a hundred thousand objects that live as long as the worker: scanning them again takes longer
+than a small task.
 """
 
 import gc
@@ -13,15 +13,16 @@ _modules = 0
 
 
 def keep_what_is_loaded() -> None:
-    """In a worker of Spark, have later garbage collections pass over the objects that are there now.
+    """In a Spark worker, freeze all present objects, so that later garbage collections skip them.
 
-    For the moment when everything is imported. Does nothing where nothing was imported since the last time:
-    what is kept must not grow with each task. And nothing in any other process, such as the driver.
+    Call this when everything is imported. It does nothing if no module was imported since the last call, so
+    that the number of frozen objects does not grow with each task, and nothing in other processes, such as
+    the driver.
     """
     global _modules
     if len(sys.modules) > _modules and _is_worker():
         _modules = len(sys.modules)
-        gc.collect()  # what is garbage already goes
+        gc.collect()  # free the present garbage first
         gc.freeze()
 
 

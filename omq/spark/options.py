@@ -1,7 +1,7 @@
-"""The options of the data source, as Spark hands them over: text, checked and typed (docs/SPARK.md, "Read").
+"""Parse the options of the data source, which Spark passes as text (docs/SPARK.md, "Read").
 
-Names and meanings are those of Spark's Kafka source wherever they mean the same. An offset is a message id,
-and ends are exclusive, as there.
+Options with the same meaning as in Spark's Kafka source have the same names. An offset is a message id, and
+ends are exclusive, as there.
 """
 
 import json
@@ -44,9 +44,9 @@ class ReadOptions:
 class WriteOptions:
     servers: ServerPlace
     topic: str | None
-    """Where all rows go; None when each row says it."""
+    """The topic of all rows; None if a column contains it."""
     producer: str | None
-    """Who writes, for a batch that may be repeated as a whole."""
+    """The producer's name, for a batch that may be repeated as a whole."""
 
 
 SERVERS = "omq.servers"
@@ -72,7 +72,7 @@ _READ = (
 )  # fmt: skip
 _WRITE = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
 _SPARKS = ("checkpointLocation", "queryName")
-"""What Spark itself has among the options of a stream."""
+"""Options of a stream that belong to Spark itself."""
 
 _ELSEWHERE = {
     "kafka.bootstrap.servers": SERVERS,
@@ -83,14 +83,14 @@ _ELSEWHERE = {
     "kafka.sasl.jaas.config": f"{ID_FILE}, a file with one line NAME:SECRET",
     "omq.id": f"{ID_FILE}, a file with one line NAME:SECRET",
 }
-"""What somebody may look for: under its name in the Kafka source, or under one that would show a secret."""
+"""Options that users may try: names of the Kafka source, and one that would expose a secret. With hints."""
 
 _LONGEST_PRODUCER = 200
-"""Octets: an app-id has up to 255, and the partition and a hyphen are added."""
+"""In octets: an app-id has up to 255, and the writer appends a hyphen and the partition."""
 
 
 def spelled(place: ServerPlace) -> dict[str, str]:
-    """The options that name this server."""
+    """Convert a server back to options."""
     known = place.credentials
     given = {
         SERVERS: ",".join(address.url for address in place.addresses),
@@ -106,7 +106,7 @@ def spelled(place: ServerPlace) -> dict[str, str]:
 
 
 def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOptions:
-    """What the options of a reader say. `stream`: None where it is not known yet whether they are for one.
+    """Parse the options of a reader. `stream` is None while it is unknown whether they are for a stream.
 
     Raises BadOptions.
     """
@@ -140,7 +140,7 @@ def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOpti
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """What the options of a writer say. Raises BadOptions."""
+    """Parse the options of a writer. Raises BadOptions."""
     given = _Given(options, _WRITE)
     if given.get(PATH) is not None:
         raise BadOptions(f"A sink writes to a server: give {SERVERS}, and no path.")
@@ -156,7 +156,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Given:
-    """The options that somebody gave; their names count without regard to case."""
+    """The given options; their names are case-insensitive."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -171,7 +171,7 @@ class _Given:
         return self._options.get(name.lower())
 
     def among(self, names: tuple[str, ...]) -> str | None:
-        """The one of these names that is given. Raises BadOptions for more."""
+        """The one of these names that is given, if any. Raises BadOptions for more than one."""
         found = [name for name in names if self.get(name) is not None]
         if len(found) > 1:
             raise BadOptions(f"{' and '.join(found)} exclude each other: give one of them.")
@@ -300,7 +300,7 @@ def _bound(given: _Given, names: tuple[str, ...], otherwise: Edge) -> Bound:
 
 
 def _offset(option: str, topic: str, value: object) -> int | Edge:
-    """An offset as it is, or as the Kafka source has it: by partition, with -2 and -1 for the two ends."""
+    """Parse an offset: plain, or as in the Kafka source by partition, with -2 and -1 for the two ends."""
     if isinstance(value, dict) and set(value) == {"0"}:
         value = value["0"]
         if value == -2:

@@ -1,8 +1,9 @@
-"""What a stream keeps in a query's checkpoint of each topic: `{"prices": {"id": 1, "bounds": [1, 61, 101]}}`.
+"""The offsets of a stream in a query's checkpoint, by topic: `{"prices": {"id": 1, "bounds": [1, 61, 101]}}`.
 
-The bounds are those of the parts that a micro-batch was read in; the last of them is the id of the next
-message. Spark keeps nothing else of a micro-batch. One that is done again must have the same rows in the same
-parts, and by then blocks may have been merged, and retention may have deleted what was the earliest message.
+The bounds are those of the partitions of a micro-batch; the last one is the id of the next message. Spark
+stores nothing else about a micro-batch. A repeated micro-batch must have the same rows in the same
+partitions, but by then the server may have merged blocks, and retention may have deleted the earliest
+message.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,45 +15,45 @@ from omq.blocking.errors import BadOptions
 from omq.blocking.ranges import Range
 
 Offsets = dict[str, Any]
-"""Positions by topic, as Spark keeps them in JSON."""
+"""Positions by topic, as Spark stores them in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stream has got to in a topic, and in which parts it read the messages before."""
+    """How far a stream has read a topic, and the partitions of its last micro-batch."""
 
     id: int
-    """The topic's: one that is deleted and made anew has another."""
+    """The topic's id, which differs after the topic was deleted and created again."""
     bounds: tuple[int, ...]
-    """At least one, not decreasing."""
+    """At least one bound; not decreasing."""
 
     @property
     def next(self) -> int:
-        """The message to go on at."""
+        """The next message to read."""
         return self.bounds[-1]
 
     def parts(self, topic: StoredTopic) -> list[Range]:
-        """What the micro-batch that ended here has of the topic."""
+        """The ranges of the topic in the micro-batch that ended here."""
         return [Range(topic, begin, end) for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
 
 
 def at(topic: StoredTopic, message: int) -> Position:
-    """At this message, with nothing read before."""
+    """The position at a message, with no micro-batch before it."""
     return Position(topic.id, (message,))
 
 
 def behind(topic: StoredTopic, begin: int, parts: Iterable[Range]) -> Position:
-    """Behind these parts of a topic, which follow one another from `begin` on."""
+    """The position after these parts of a topic, which are consecutive and start at `begin`."""
     return Position(topic.id, (begin, *(part.end for part in parts)))
 
 
 def offsets_of(positions: Mapping[str, Position]) -> Offsets:
-    """For Spark to keep."""
+    """Convert positions to JSON for Spark's checkpoint."""
     return {name: {"id": each.id, "bounds": list(each.bounds)} for name, each in positions.items()}
 
 
 def positions_of(offsets: Offsets) -> dict[str, Position]:
-    """What Spark has kept. Raises BadOptions for a checkpoint that is none of ours."""
+    """Parse positions from a checkpoint. Raises BadOptions for a checkpoint of another data source."""
     found = {}
     for name, kept in offsets.items():
         match kept:

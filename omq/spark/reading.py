@@ -1,4 +1,4 @@
-"""What one task of Spark does to read: blocks of one range of a topic, as record batches."""
+"""The reading task: reads the blocks of one range of a topic as record batches."""
 
 import logging
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ log = logging.getLogger("omq.spark")
 
 
 class TopicPartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     part: Range
 
@@ -27,17 +27,17 @@ class TopicPartition(InputPartition):
 
 
 def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
-    """The record batches of one partition. It holds a block at a time.
+    """Yield the record batches of one partition, one block at a time.
 
     Raises DataLoss, Unreachable, Refused and omq_storage.errors.StoreError.
     """
-    # Only tasks make columns: the processes that plan need not load Arrow for that.
+    # Import late: only tasks make columns, and the planning processes need not load Arrow.
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from omq.spark.columns import Columns
 
     if not isinstance(partition, TopicPartition):
-        return  # Spark asks for a partition even where there is none
+        return  # Spark reads one partition even if the plan has none
     part = partition.part
     columns = Columns(to_arrow_schema(schema, timezone="UTC"), part.topic.name)
     keep_what_is_loaded()

@@ -1,4 +1,4 @@
-"""The columns that there are, as the Kafka source has them, and those that somebody wants."""
+"""The available columns, as in the Kafka source, and the check of a requested schema."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -37,7 +37,7 @@ def usual_schema(options: ReadOptions) -> StructType:
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
-    """Raises BadOptions unless each column is one of ours, of its type."""
+    """Raise BadOptions unless each column is an available one, with its type."""
     known = {field.name: field.dataType for field in (*_FIELDS, _HEADERS)}
     if len(set(schema.names)) < len(schema.names):
         raise BadOptions("A column can be there only once; copy it later.")

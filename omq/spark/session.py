@@ -1,4 +1,4 @@
-"""A Spark session on this machine that starts quickly and says little."""
+"""A local Spark session that starts fast and logs only errors."""
 
 import os
 import re
@@ -16,25 +16,25 @@ from omq.spark.source import OmqDataSource
 LEAST_JAVA = 17
 
 _TO_WORKERS = {"spark.python.unix.domain.socket.enabled": "true", "spark.buffer.size": "262144"}
-"""How Java and its Python workers talk. Over TCP the small writes with which a task begins wait, one for
-another, to be acknowledged; and without a larger buffer all goes in pieces of 64 KiB.
+"""The connection between Java and its Python workers. Over TCP the first small writes of a task wait for
+acknowledgements; without a larger buffer all data goes in pieces of 64 KiB.
 """
 
 
 class JavaMissing(OmqError):
-    """There is no Java that Spark could run on."""
+    """No suitable Java was found."""
 
 
 def local_session(
     name: str = "omq", *, cores: int | str = "*", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in this process with `omq` registered: no user interface, no progress bar, errors only.
+    """Start a local session with `omq` registered: no user interface, no progress bar, only errors logged.
 
-    `cores`: how many tasks run at once. `settings`: more of Spark's own, which go before ours. A session that
-    is there already is taken as it is. Raises JavaMissing.
+    `cores`: the number of parallel tasks. `settings`: Spark settings, which override ours. If a session
+    exists, return it. Raises JavaMissing.
     """
     check_java()
-    # Else the tasks would run on whatever python3 is first on the PATH.
+    # By default the tasks would use the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
     ours = {
@@ -54,7 +54,7 @@ def local_session(
 
 
 def check_java() -> None:
-    """Raises JavaMissing, whose sentence says what to do."""
+    """Raise JavaMissing, with a hint, unless a suitable Java is installed."""
     advice = f"Spark needs Java {LEAST_JAVA} or later: install openjdk-17-jre-headless (Debian, Ubuntu)"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")

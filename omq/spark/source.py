@@ -1,7 +1,7 @@
-"""The data source itself: what Spark calls `omq`.
+"""The data source that Spark calls `omq`.
 
-Spark makes one in several processes for each query, and each of them loads anew what it imports: so each
-thing is imported where it is wanted.
+Spark creates it in several processes for each query, and each process imports the modules again. So this
+module imports each reader and writer only where it needs it.
 """
 
 from collections.abc import MutableMapping
@@ -22,9 +22,9 @@ from omq.spark.schema import usual_schema
 
 
 class OmqDataSource(DataSource):
-    """Topics of omq for Spark, in the manner of its Kafka source: `spark.dataSource.register(OmqDataSource)`.
+    """Topics of omq for Spark, similar to its Kafka source: `spark.dataSource.register(OmqDataSource)`.
 
-    Errors of `omq.blocking.errors` come out of Spark as its own, with their sentences in them.
+    Spark wraps errors of `omq.blocking.errors` in its own exceptions, which contain our sentences.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class OmqDataSource(DataSource):
         return "omq"
 
     def schema(self) -> StructType:
-        # A stream asks for it too, and its options are looked at again by its reader.
+        # A stream calls this too; its reader checks the options again.
         return usual_schema(read_options(self._given, stream=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -64,7 +64,7 @@ class OmqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from omq.spark.writing import StreamWriter
 
-        # The complete mode appends all of its result each time, as it does to Kafka.
+        # The complete mode appends its whole result each time, as with Kafka.
         writer = StreamWriter(write_options(self._given), schema)
         keep_what_is_loaded()
         return writer

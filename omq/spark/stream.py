@@ -1,7 +1,7 @@
-"""Reading what comes: `spark.readStream.format("omq")`.
+"""Stream reads: `spark.readStream.format("omq")`.
 
-Spark keeps the end of each micro-batch in the query's checkpoint, as `omq.spark.positions` describes
-it, and asks for the same messages again when a batch did not complete.
+Spark stores the end of each micro-batch in the query's checkpoint, in the form of `omq.spark.positions`, and
+repeats a micro-batch that did not complete.
 """
 
 import logging
@@ -31,10 +31,10 @@ log = logging.getLogger("omq.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query runs; `read` alone is called in the tasks."""
+    """Lives on the driver while the query runs; the tasks call only `read`."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises BadOptions for a schema that cannot be read."""
+        """Raises BadOptions for a schema with unknown columns or types."""
         check_schema(schema, options)
         self._options = options
         self._schema = schema
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The tasks get a copy: what is open stays on the driver.
+        # The tasks get a copy without the driver's open connection.
         return self.__dict__ | {"_access": None}
 
     # -- on the driver -------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         if start == self._initial:
-            # So the first batch is empty, and there is a checkpoint that says where the query began.
+            # Make the first micro-batch empty: then the checkpoint contains the start of the query.
             self._initial = None
             return start
         topics = self._topics()
@@ -79,7 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = {}
         for name, end in ends.items():
             topic = topics[name]
-            # A topic that is new to a pattern is read from its beginning.
+            # Read a topic that newly matches a pattern from its beginning.
             begins[name] = topic.first
             if name in before:
                 begins[name] = before[name].next
@@ -96,7 +96,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if before.keys() == ends.keys() and all(
             before[name].id == topics[name].id and before[name].next == end for name, end in ends.items()
         ):
-            return start  # there is nothing new
+            return start  # no new messages
         ranges = [Range(topics[name], begins[name], end) for name, end in ends.items()]
         parts = cut(self._opened(), ranges, self._options.min_partitions)
         of_topic: dict[str, list[Range]] = {name: [] for name in ends}
@@ -120,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TopicPartition(part) for part in parts]
 
     def commit(self, end: Offsets) -> None:
-        """Nothing is deleted for a query: other readers may want it, and this comes late or never."""
+        """Do nothing: other readers may need the messages, so a query deletes none."""
 
     def stop(self) -> None:
         if self._access is not None:
@@ -135,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _topics(self) -> dict[str, StoredTopic]:
         access = self._opened()
         if not self._options.fail_on_data_loss and not isinstance(self._options.choice, Pattern):
-            # One that was deleted is skipped, as its messages are.
+            # Skip a deleted topic, like deleted messages.
             found = {name: topic for name, topic in access.topics().items() if topic.problem is None}
             return {name: found[name] for name in self._options.choice.names if name in found}
         return choose(access, self._options.choice)
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{what}. With failOnDataLoss=false the stream goes on with what there is.")
-        log.warning("%s; the stream goes on with what there is", what)
+        log.warning("%s; the stream continues with the available messages", what)
 
     # -- in the tasks --------------------------------------------------------------------------------------
 
@@ -152,14 +152,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def share(begins: Mapping[str, int], ends: Mapping[str, int], most: int) -> dict[str, int]:
-    """Ends that leave `most` messages altogether, of each topic in proportion to what waits there."""
+    """Limit the ends to `most` messages in total, shared in proportion to each topic's waiting messages."""
     waiting = {name: end - begins[name] for name, end in ends.items()}
     total = sum(waiting.values())
     if total <= most:
         return dict(ends)
     shares = {name: count * most // total for name, count in waiting.items()}
     left = most - sum(shares.values())
-    # What rounding left over goes to those that it took most from.
+    # Give the rest from rounding to the topics with the largest remainders.
     for name in sorted(waiting, key=lambda name: waiting[name] * most % total, reverse=True)[:left]:
         shares[name] += 1
     return {name: begins[name] + count for name, count in shares.items()}

@@ -1,8 +1,8 @@
-"""Writing rows: `df.write.format("omq")` and `df.writeStream.format("omq")`.
+"""Write rows: `df.write.format("omq")` and `df.writeStream.format("omq")`.
 
-Each task sends its rows in portions, and each portion is confirmed before the next. Rows have numbers, so
-that a portion, a task or a micro-batch that is done again stores nothing twice: the producer of a row is the
-query and the partition, its sequence the micro-batch and the row.
+Each task sends its rows in portions, and waits for the confirmation of each portion. Rows have sequence
+numbers, so that a repeated portion, task or micro-batch stores nothing twice: the query and the partition
+name the producer of a row, the micro-batch and the row give its sequence number.
 """
 
 import uuid
@@ -26,7 +26,7 @@ from omq.spark.kept import keep_what_is_loaded
 from omq.spark.options import TOPIC, WriteOptions
 
 PORTION_OCTETS = 8 << 20
-"""About how much a task holds before it is sent and confirmed."""
+"""About the size of a portion, in octets of envelopes."""
 
 _ROW_BITS = 32
 _QUERY = "sql.streaming.queryId"
@@ -35,13 +35,13 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has stored."""
+    """The number of rows that a task has stored."""
 
     rows: int
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises BadOptions unless rows of this schema can be messages."""
+    """Raise BadOptions unless rows of this schema can become messages."""
     types = {field.name: field.dataType for field in schema.fields}
     if "value" not in types:
         raise BadOptions(f"A sink needs a column 'value'; there are {', '.join(types) or 'none'}.")
@@ -64,7 +64,7 @@ def _is_headers(given: DataType) -> bool:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Where a batch goes. Each writer is a producer of its own, unless the option `producer` names it."""
+    """Writes a batch. Each writer is a separate producer, unless the option `producer` names one."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Raises BadOptions."""
@@ -78,14 +78,14 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self._options, self._names, Producer(name.encode(), 1), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything is stored already."""
+        """Do nothing: the tasks have stored everything."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is stored stays: a topic takes nothing back."""
+        """Do nothing: stored messages cannot be withdrawn from a topic."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Where the micro-batches of a query go."""
+    """Writes the micro-batches of a query."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         """Raises BadOptions."""
@@ -105,10 +105,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, self._names, producer, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything is stored already."""
+        """Do nothing: the tasks have stored everything."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays. When the micro-batch is done again, it is not stored again."""
+        """Do nothing: a repeated micro-batch does not store its rows again."""
 
 
 def write_rows(
@@ -127,7 +127,7 @@ def write_rows(
 
 
 class _Portions:
-    """What waits to be sent, by topic: bounded altogether."""
+    """Collects envelopes by topic, and sends them when their total reaches PORTION_OCTETS."""
 
     def __init__(self, options: WriteOptions) -> None:
         servers = options.servers
