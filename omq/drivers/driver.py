@@ -16,12 +16,13 @@ from omq.drivers.channel import Channel, End, Gone, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
+from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
-from omq.drivers.writer import Post, Writer, pieces_within
+from omq.drivers.writer import Writer, pieces_within
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq.threads import in_thread
 from omq_storage.batches import Batch
@@ -144,7 +145,8 @@ class Driver(ABC):
         failures = self.failures
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()
-        self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, failures))
+        producers = producers_of(origins)
+        self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, producers, failures))
         return confirmation
 
     async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:

@@ -1,27 +1,27 @@
 """The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
-Posts that arrive while a commit is under way wait together and become the next commit. Ids are given here,
-when a block is about to be written: a commit that fails has used none, so ids stay consecutive.
+Posts that arrive while a commit is under way wait together and become the next one, or several when they are
+many (`omq/drivers/posts.py`). Ids are given here, when a block is about to be written: a commit that fails
+has used none, so ids stay consecutive.
 """
 
 import logging
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
 from omq.drivers.budget import Budget
 from omq.drivers.complaints import Complaints
-from omq.drivers.confirmation import Confirmation
+from omq.drivers.posts import LATE, Post, Posts, Stored
 from omq.drivers.problems import DEFECT, for_clients
-from omq.drivers.reasons import DELETED, Failure, Reason
-from omq.drivers.reservations import Numbered, Reservations
-from omq.drivers.sequences import Origins, producers_of, without_repeated
+from omq.drivers.reasons import DELETED, Failure
+from omq.drivers.reservations import Reservations
+from omq.drivers.sequences import without_repeated
 from omq.drivers.signal import Signal
 from omq.threads import in_thread
 from omq_storage.batches import Batch, joined
@@ -33,55 +33,9 @@ BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
 """Where a block is full: large enough that a scan costs little, small enough to cut and to send at once."""
 
-GROUP_OCTETS = 4 << 20
-"""How much one commit takes at the most: less than may be posted, so that more comes in meanwhile."""
-
 log = logging.getLogger("omq.writer")
 
 T = TypeVar("T")
-
-
-class Stored(Numbered, Protocol):
-    """What the writer needs of a driver."""
-
-    deleted: bool
-    failures: int
-    """How many commits failed to store what was posted."""
-
-    def now(self) -> int:
-        """Microseconds since the epoch, never going back."""
-
-    def stored(self, block: Block) -> None:
-        """`block` is as safe as its topic asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """Messages for one topic, with the octets they hold of the budget.
-
-    `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
-    has none. `failures` is that of the driver when the post was made.
-    """
-
-    driver: Stored
-    batch: Batch
-    octets: int
-    confirmation: Confirmation
-    heads: Sequence[bytes] = ()
-    origins: Origins = ()
-    failures: int = 0
-
-    @property
-    def is_late(self) -> bool:
-        """Whether messages with origins were posted before it was told that earlier ones are not stored.
-
-        Stored now, they would make those look repeated when their producer sends them again.
-        """
-        return bool(self.origins) and self.failures != self.driver.failures
-
-
-LATE = Failure(Reason.EARLIER, "messages before these could not be stored")
-"""What the poster of a late post is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +61,7 @@ class Writer:
         self._ids = ids
         self._complaints = Complaints(log, "cannot store")
         self._defects = Complaints(log, "a post failed by a defect of the server")
-        self._posts: deque[Post] = deque()
+        self._posts = Posts()
         self._signal = Signal()
         self._lock = trio.Lock()
         self._idle = trio.Event()
@@ -115,7 +69,7 @@ class Writer:
 
     def submit(self, post: Post) -> None:
         """Queue a post. Its octets are held in the budget, which bounds the queue."""
-        self._posts.append(post)
+        self._posts.add(post)
         if self._idle.is_set():
             self._idle = trio.Event()
         self._signal.set()
@@ -153,17 +107,8 @@ class Writer:
         while True:
             await self._signal.wait()
             while self._posts:
-                await self._commit(self._take_group())
+                await self._commit(self._posts.take_group())
             self._idle.set()
-
-    def _take_group(self) -> list[Post]:
-        group: list[Post] = []
-        octets = 0
-        while self._posts and octets < GROUP_OCTETS:
-            post = self._posts.popleft()
-            group.append(post)
-            octets += post.octets
-        return group
 
     async def _commit(self, group: Sequence[Post]) -> None:
         """Store a group of posts and settle each of them, whatever happens.
@@ -246,19 +191,24 @@ class Writer:
     ) -> tuple[list[Post], dict[bytes, int]]:
         """The posts without repeated messages, and the last sequence of each producer that has new ones.
 
-        Asked of the store each time, so that it is right whatever a commit before did.
+        Asked of the store each time, so that it is right whatever a commit before did. All of it is done in
+        the thread, as it is work for each message.
         """
-        producers = set[bytes]().union(*(producers_of(post.origins) for post in posts))
-        kept = await in_thread(partial(self.environment.sequences, driver.topic.id, producers))
-        last = dict(kept)
-        new = []
-        for post in posts:
-            batch, heads = without_repeated(post.batch, post.heads, post.origins, last)
-            if batch.count:
-                new.append(replace(post, batch=batch, heads=heads))
-        return new, {
-            producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
-        }
+        producers = frozenset[bytes]().union(*(post.producers for post in posts))
+
+        def look() -> tuple[list[Post], dict[bytes, int]]:
+            kept = self.environment.sequences(driver.topic.id, producers)
+            last = dict(kept)
+            new = []
+            for post in posts:
+                batch, heads = without_repeated(post.batch, post.heads, post.origins, last)
+                if batch.count:
+                    new.append(replace(post, batch=batch, heads=heads))
+            return new, {
+                producer: sequence for producer, sequence in last.items() if kept.get(producer) != sequence
+            }
+
+        return await in_thread(look)
 
     async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, Failure]:
         """Ids for all topics in one commit; when that fails, topic by topic, as with `_append`."""

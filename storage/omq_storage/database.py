@@ -10,7 +10,7 @@ inside.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,11 @@ class Reading:
         """The value of a key, None when there is none."""
         return self._transaction.get(key, db=self._tables[table])
 
+    def get_many(self, table: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values of those of the keys that have one.  Faster than ``get``, most of all when sorted."""
+        with self.cursor(table) as cursor:
+            return dict(cursor.getmulti(keys))
+
     def cursor(self, table: bytes) -> Cursor:
         """An LMDB cursor; good within the transaction only."""
         return self._transaction.cursor(self._tables[table])
@@ -71,6 +76,11 @@ class Writing(Reading):
     def put(self, table: bytes, key: bytes, value: bytes, *, at_end: bool = False) -> None:
         """Sets the value of a key.  ``at_end`` is faster; it needs a key above all others of the table."""
         self._transaction.put(key, value, append=at_end, db=self._tables[table])
+
+    def put_many(self, table: bytes, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Sets the values of keys.  Faster than ``put``, most of all for records that are sorted."""
+        with self.cursor(table) as cursor:
+            cursor.putmulti(records)
 
     def delete(self, table: bytes, key: bytes) -> None:
         """Removes a key, if it is there."""

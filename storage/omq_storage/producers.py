@@ -33,12 +33,7 @@ _PAIR = Struct(">QQ")
 
 def last_sequences(transaction: Reading, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
     """The last sequence of those of the producers that have one.  Raises StoreError for a damaged record."""
-    found = {}
-    for producer in producers:
-        entry = _entry(transaction, topic, producer)
-        if entry is not None:
-            found[producer] = entry[0]
-    return found
+    return {producer: sequence for producer, (sequence, _) in _entries(transaction, topic, producers).items()}
 
 
 def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, int]) -> None:
@@ -47,17 +42,22 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
     Raises StoreError for a damaged record, and ValueError for a producer of more than 255 octets or a
     sequence that is not within 0 to 2^64 - 1.
     """
-    counts = topic_key(topic)
-    sealed = transaction.get(USES, counts)
-    count, use = 0, 0
-    if sealed is not None:
-        count, use = _PAIR.unpack(unseal(USES, counts, sealed, f"the producers of topic {topic}"))
     for producer, sequence in sequences.items():
         if len(producer) > LONGEST_PRODUCER:
             raise ValueError(f"A producer has at most {LONGEST_PRODUCER} octets, this one {len(producer)}.")
         if not 0 <= sequence < SEQUENCE_LIMIT:
             raise ValueError(f"The sequence {sequence} does not fit into 64 bits.")
-        before = _entry(transaction, topic, producer)
+    counts = topic_key(topic)
+    sealed = transaction.get(USES, counts)
+    count, use = 0, 0
+    if sealed is not None:
+        count, use = _PAIR.unpack(unseal(USES, counts, sealed, f"the producers of topic {topic}"))
+    known = _entries(transaction, topic, sequences)
+    uses: list[tuple[bytes, bytes]] = []
+    records: list[tuple[bytes, bytes]] = []
+    own_key = topic_key(topic)
+    for producer, sequence in sequences.items():
+        before = known.get(producer)
         if before is None:
             count += 1
         if before is not None and before[1] + 1 == use:
@@ -68,9 +68,11 @@ def keep_sequences(transaction: Writing, topic: int, sequences: Mapping[bytes, i
             own_use = use
             use += 1
             key = block_key(topic, own_use)
-            transaction.put(USES, key, seal(USES, key, producer))
-        key = topic_key(topic) + producer
-        transaction.put(SEQUENCES, key, seal(SEQUENCES, key, _PAIR.pack(sequence, own_use)))
+            uses.append((key, seal(USES, key, producer)))
+        key = own_key + producer
+        records.append((key, seal(SEQUENCES, key, _PAIR.pack(sequence, own_use))))
+    transaction.put_many(USES, uses)
+    transaction.put_many(SEQUENCES, sorted(records))
     if count > PRODUCERS_KEPT:
         _forget_oldest(transaction, topic, count - PRODUCERS_KEPT)
         count = PRODUCERS_KEPT
@@ -106,13 +108,11 @@ def check_use(key: bytes, sealed: bytes) -> None:
     unseal(USES, key, sealed, f"a producer of topic {key_topic(key)}")
 
 
-def _entry(transaction: Reading, topic: int, producer: bytes) -> tuple[int, int] | None:
-    """The last sequence of a producer and the number of its use."""
-    key = topic_key(topic) + producer
-    sealed = transaction.get(SEQUENCES, key)
-    if sealed is None:
-        return None
-    return decode_sequence(key, sealed)[2:]
+def _entries(transaction: Reading, topic: int, producers: Iterable[bytes]) -> dict[bytes, tuple[int, int]]:
+    """The last sequence of each of these producers that has one, and the number of its use."""
+    own_key = topic_key(topic)
+    found = transaction.get_many(SEQUENCES, sorted(own_key + producer for producer in producers))
+    return {key[len(own_key) :]: decode_sequence(key, sealed)[2:] for key, sealed in found.items()}
 
 
 def _forget_oldest(transaction: Writing, topic: int, count: int) -> None:

@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.writer import BLOCK_MESSAGES, Post, blocks_from
+from omq.drivers.posts import Post
+from omq.drivers.writer import BLOCK_MESSAGES, blocks_from
 from omq.model import Topic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block

@@ -11,9 +11,9 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
+from omq.drivers.posts import LATE
 from omq.drivers.problems import DEFECT
 from omq.drivers.reasons import Failure
-from omq.drivers.writer import LATE
 from omq.model import Delivery, Persistence, Persistent, Sync
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block

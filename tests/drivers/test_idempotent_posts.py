@@ -17,9 +17,9 @@ from omq.drivers.channel import Channel, End, Messages
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
+from omq.drivers.posts import LATE
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.words import LEVELS
-from omq.drivers.writer import LATE
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block

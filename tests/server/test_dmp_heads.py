@@ -1,8 +1,10 @@
 """Heads of envelopes, kept and given out again; and producers whose messages are stored once."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import trio
 
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.head import encode as head_octets
@@ -107,6 +109,36 @@ async def test_a_producer_is_known_after_a_restart(store: Path, persistence: byt
             await connection.send(numbered_by(b"a", 1, 100))
             assert await stored(connection) == 100
             assert (await host.topics())[b"t"].messages == 100
+
+
+@KEPT
+async def test_a_sink_of_many_new_producers_leaves_others_their_turn(store: Path, persistence: bytes) -> None:
+    count = 40_000
+    heads = [
+        head_octets(Head(properties=Properties(app_id=b"producer %d" % number, message_id=b"1")))
+        for number in range(count)
+    ]
+    seen: list[int] = []
+    """How many messages of the sink are stored when a publisher of the same level is confirmed."""
+    async with serving(store) as host:
+        client, publisher = await host.connect(), await host.connect()
+        for topic in (b"t", b"other"):
+            await client.ask(b"(Declare %s Broadcast %s)" % (topic, persistence))
+        connection = await sink(host, client)
+
+        async def send() -> None:
+            await connection.send(dmp_writer.for_sink([b"body"] * count, heads))
+            assert await stored(connection) == count
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while not seen or seen[-1] < count:
+                await publisher.say(b"(Publish other x)")
+                await publisher.confirm(len(seen) + 1)
+                seen.append((await publisher.topics())[b"t"].messages)
+        # Between two confirmations are few commits, and each has a bounded number of producers.
+        assert max(after - before for before, after in pairwise([0, *seen])) < 10_000
+        assert (await host.topics())[b"t"].messages == count
 
 
 @pytest.mark.parametrize(

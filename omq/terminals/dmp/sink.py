@@ -4,7 +4,9 @@ One task: it reads envelopes and posts their messages, and waits for room where 
 reading of its socket. When the client has closed its sending side everything is seen through, and answered.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import assert_never
 
 import trio
@@ -16,7 +18,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.leases import DmpEnd, Principal, Sink
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
-from omq.drivers.sequences import Origin
+from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
@@ -28,6 +30,7 @@ from omq.protocol.steps import Steps
 from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
+from omq_storage.batches import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,12 @@ class Problem:
 
 HEADS_A_STEP = 512
 """Of how many messages the producer is looked for in one step."""
+
+POST_PRODUCERS = 512
+POST_MESSAGES = 4096
+"""Where a post of idempotent producers ends, at the next whole step: their messages are more work for a store
+than others, and one post is stored in one commit.
+"""
 
 STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
 TOO_SLOW = Problem(
@@ -74,13 +83,40 @@ class Posts:
             await self._signal.wait()
 
 
-def _kept_beside(heads: list[bytes]) -> Steps[tuple[list[bytes], list[Origin | None]]]:
-    """What goes beside the messages: their heads, and which producer sent each; nothing for none."""
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Messages that become one post, and what goes beside them: nothing at all, or something for each."""
+
+    batch: Batch
+    heads: Sequence[bytes]
+    origins: Origins
+
+
+def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
+    """The messages with their heads, and which producer sent each; more than one portion only when there are
+    many with producers.
+    """
     origins: list[Origin | None] = []
+    ends: list[int] = []
+    producers: set[bytes] = set()
+    begin = 0
     for start in range(0, len(heads), HEADS_A_STEP):
-        origins += map(origin, heads[start : start + HEADS_A_STEP])
+        if len(producers) >= POST_PRODUCERS or (producers and start - begin >= POST_MESSAGES):
+            ends.append(start)
+            begin = start
+            producers = set()
+        step = list(map(origin, heads[start : start + HEADS_A_STEP]))
+        producers |= producers_of(step)
+        origins += step
         yield
-    return [b"" if head == PLAIN_HEAD else head for head in heads], origins if any(origins) else []
+    kept = [b"" if head == PLAIN_HEAD else head for head in heads]
+    if not any(origins):
+        return [Portion(batch, kept, ())]
+    portions = []
+    for begin, end in pairwise((0, *ends, batch.count)):
+        portions.append(Portion(batch.part(begin, end), kept[begin:end], origins[begin:end]))
+        yield
+    return portions
 
 
 def problem_of(failure: Failure) -> Problem:
@@ -209,16 +245,21 @@ class SinkService:
             return
         if batch.options:
             await self._look_for_takers(driver, batch.options)
+        for portion in await in_turns(_portions(batch.batch, batch.heads)):
+            if self._problem is not None:
+                return  # a post failed meanwhile: what came behind it must not be stored
+            await self._post_portion(driver, portion)
+
+    async def _post_portion(self, driver: Driver, portion: Portion) -> None:
         try:
-            heads, origins = await in_turns(_kept_beside(batch.heads))
-            confirmation = await driver.post(batch.batch, heads, origins)
+            confirmation = await driver.post(portion.batch, portion.heads, portion.origins)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return
         self._posts.begin()
 
         def settle() -> None:
-            problem = self._posts.settle(count, confirmation)
+            problem = self._posts.settle(portion.batch.count, confirmation)
             if problem is not None:
                 self.fail(problem)
 

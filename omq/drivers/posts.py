@@ -1,0 +1,101 @@
+"""Posts on their way into a store, and what one commit takes of them.
+
+A commit is bounded in octets and in idempotent producers: each producer takes a look into the store and two
+records, which is far more work than a short message. Topics take turns, so a post waits for a few commits
+whatever the other topics are given.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Protocol
+
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import Failure, Reason
+from omq.drivers.reservations import Numbered
+from omq.drivers.sequences import Origins
+from omq_storage.batches import Batch
+from omq_storage.blocks import Block
+
+GROUP_OCTETS = 4 << 20
+"""How much one commit takes at the most: less than may be posted, so that more comes in meanwhile."""
+
+GROUP_PRODUCERS = 1024
+"""With how many idempotent producers a commit takes no further post. A sink gives far fewer in one post."""
+
+
+class Stored(Numbered, Protocol):
+    """What the writer needs of a driver."""
+
+    deleted: bool
+    failures: int
+    """How many commits failed to store what was posted."""
+
+    def now(self) -> int:
+        """Microseconds since the epoch, never going back."""
+
+    def stored(self, block: Block) -> None:
+        """`block` is as safe as its topic asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Messages for one topic, with the octets they hold of the budget.
+
+    `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
+    has none. `producers` are those of the origins. `failures` is that of the driver when the post was made.
+    """
+
+    driver: Stored
+    batch: Batch
+    octets: int
+    confirmation: Confirmation
+    heads: Sequence[bytes] = ()
+    origins: Origins = ()
+    producers: AbstractSet[bytes] = frozenset()
+    failures: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether messages with origins were posted before it was told that earlier ones are not stored.
+
+        Stored now, they would make those look repeated when their producer sends them again.
+        """
+        return bool(self.origins) and self.failures != self.driver.failures
+
+
+LATE = Failure(Reason.EARLIER, "messages before these could not be stored")
+"""What the poster of a late post is told."""
+
+
+class Posts:
+    """The posts that wait for a commit. Those of one topic keep their order."""
+
+    def __init__(self) -> None:
+        # In the order of their turns. A plain dict would look for its first entry behind all deleted ones.
+        self._turns: OrderedDict[Stored, deque[Post]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def add(self, post: Post) -> None:
+        """Queue a post behind those of its topic."""
+        self._turns.setdefault(post.driver, deque()).append(post)
+
+    def take_group(self) -> list[Post]:
+        """The posts of the next commit: one of each topic, then the next of each, and so on.
+
+        The post that reaches a bound is the last. The next group goes on with the topic behind it.
+        """
+        group: list[Post] = []
+        octets = producers = 0
+        while self._turns and octets < GROUP_OCTETS and producers < GROUP_PRODUCERS:
+            driver, posts = self._turns.popitem(last=False)
+            post = posts.popleft()
+            if posts:
+                self._turns[driver] = posts
+            group.append(post)
+            octets += post.octets
+            producers += len(post.producers)
+        return group

@@ -1,0 +1,144 @@
+"""What one commit takes: nobody waits for more than a few commits, whatever others have posted."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.memory import Memory
+from omq.drivers.posts import GROUP_OCTETS, GROUP_PRODUCERS, Post, Posts
+from omq.model import Delivery, Persistent, Sync, Topic
+from omq_storage.batches import Bodies
+from omq_storage.blocks import Block
+from omq_storage.store import Store
+
+PRODUCERS = 700
+"""Of one post: no bound is a multiple of it."""
+
+
+@asynccontextmanager
+async def two_topics(path: Path, sync: Sync) -> AsyncIterator[tuple[Driver, Driver]]:
+    """Two topics of a level, with their writers."""
+    with Store.open(path, map_size=1 << 28) as store:
+        async with trio.open_nursery() as nursery:
+            catalogue = Catalogue(Config(store=str(path)), store, Memory(1 << 26), nursery)
+            for writer in catalogue.writers.values():
+                nursery.start_soon(writer.run)
+            await catalogue.open_stored()
+            yield (
+                await catalogue.declare(b"busy", Delivery.BROADCAST, Persistent(sync)),
+                await catalogue.declare(b"other", Delivery.BROADCAST, Persistent(sync)),
+            )
+            for writer in catalogue.writers.values():
+                await writer.drain()
+            nursery.cancel_scope.cancel()
+
+
+async def settled(confirmation: Confirmation) -> None:
+    event = trio.Event()
+    confirmation.listen(event.set)
+    with trio.fail_after(60):
+        await event.wait()
+    assert confirmation.failure is None
+
+
+@pytest.mark.parametrize("sync", Sync)
+async def test_another_topic_waits_for_few_commits(tmp_path: Path, sync: Sync) -> None:
+    async with two_topics(tmp_path, sync) as (busy, other):
+        posts = []
+        for number in range(0, 40 * PRODUCERS, PRODUCERS):
+            names = [b"producer %d" % name for name in range(number, number + PRODUCERS)]
+            posts.append(await busy.post(Bodies(names), origins=[(name, 1) for name in names]))
+        before = busy.environment.usage().transaction
+        await settled(await other.post(Bodies([b"alone"])))
+        commits = busy.environment.usage().transaction - before
+        assert commits <= 2
+        # And while the others go on: what was stored until then is what so many commits may take.
+        assert busy.next_id - 1 <= commits * (GROUP_PRODUCERS + PRODUCERS)
+        for post in posts:
+            await settled(post)
+        assert busy.next_id == 40 * PRODUCERS + 1
+        assert busy.environment.usage().transaction - before >= 40 * PRODUCERS // (
+            GROUP_PRODUCERS + PRODUCERS
+        )
+
+
+@dataclass(eq=False)
+class Recipient:
+    """What a queue of posts sees of a driver."""
+
+    topic: Topic = field(default_factory=lambda: Topic(3, b"t"))
+    next_id: int = 1
+    reserved: int = 1
+    deleted: bool = False
+    failures: int = 0
+
+    async def reserve(self, count: int) -> None:
+        raise AssertionError
+
+    def now(self) -> int:
+        raise AssertionError
+
+    def stored(self, block: Block) -> None:
+        raise AssertionError
+
+
+def post(driver: Recipient, octets: int, producers: int) -> Post:
+    names = frozenset(b"%d" % number for number in range(producers))
+    return Post(driver, Bodies([b""]), octets, Confirmation(), producers=names)
+
+
+def take_all(posts: Posts) -> list[list[Post]]:
+    groups = []
+    while posts:
+        groups.append(posts.take_group())
+    return groups
+
+
+sizes = st.tuples(
+    st.integers(0, 2),
+    st.sampled_from([1, GROUP_OCTETS // 3, GROUP_OCTETS]),
+    st.sampled_from([0, 1, GROUP_PRODUCERS // 2, GROUP_PRODUCERS]),
+)
+
+
+@given(st.lists(sizes, max_size=20))
+def test_every_post_is_taken_once_and_those_of_a_topic_in_their_order(
+    shapes: Sequence[tuple[int, int, int]],
+) -> None:
+    drivers = [Recipient() for _ in range(3)]
+    queue = Posts()
+    added = [post(drivers[index], octets, producers) for index, octets, producers in shapes]
+    for each in added:
+        queue.add(each)
+    groups = take_all(queue)
+    for driver in drivers:
+        taken = [each for group in groups for each in group if each.driver is driver]
+        wanted = [each for each in added if each.driver is driver]
+        assert list(map(id, taken)) == list(map(id, wanted))
+    for group in groups:
+        assert group
+        assert sum(each.octets for each in group[:-1]) < GROUP_OCTETS
+        assert sum(len(each.producers) for each in group[:-1]) < GROUP_PRODUCERS
+    assert not queue
+
+
+def test_topics_take_turns() -> None:
+    busy, other, third = Recipient(), Recipient(), Recipient()
+    queue = Posts()
+    for _ in range(3):
+        queue.add(post(busy, 1, GROUP_PRODUCERS))
+    queue.add(post(other, GROUP_OCTETS, 0))
+    queue.add(post(third, 1, 0))
+    queue.add(post(other, 1, 0))
+    groups = [[each.driver for each in group] for group in take_all(queue)]
+    assert groups == [[busy], [other], [third, busy], [other, busy]]
