@@ -12,7 +12,7 @@ from omq_storage.catalogue import Catalogue
 from omq_storage.checkpoint import recover
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreInUse
-from omq_storage.files import make_directory, sync_directory
+from omq_storage.files import DIRECTORY_MODE, FILE_MODE, create, make_directory, sync_directory
 from omq_storage.identity import Expected, Lineage
 from omq_storage.levels import Level
 from omq_storage.soundness import DATA, require_sound
@@ -109,18 +109,21 @@ def _make_a_store_of_its_own(path: Path, boot_id: str) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """One environment, as it is after the last commit that was complete."""
-    target.mkdir()
+    target.mkdir(DIRECTORY_MODE)
     try:
-        with lmdb.open(
-            str(source), map_size=_MAP_SIZE, max_dbs=_TABLES, max_readers=1024, readonly=True
-        ) as environment:
-            environment.copy(str(target), compact=True)
+        source_environment = lmdb.open(
+            str(source),
+            map_size=_MAP_SIZE,
+            max_dbs=_TABLES,
+            max_readers=1024,
+            readonly=True,
+            mode=FILE_MODE,
+        )
+        # Into a file of ours: LMDB would leave it to the umask who may read the copy.
+        with source_environment as environment, create(target / DATA) as file:
+            environment.copyfd(file.fileno(), compact=True)
+            os.fsync(file.fileno())
     except lmdb.Error as error:
         raise StoreError(f"{source} could not be copied: {error}.") from error
-    descriptor = os.open(target / DATA, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     sync_directory(target)
     require_sound(target)

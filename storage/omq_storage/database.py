@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import lmdb
 
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
-from omq_storage.files import NO_ROOM, has_room, sync_directory
+from omq_storage.files import FILE_MODE, NO_ROOM, has_room, sync_directory
 from omq_storage.gate import Gate
 from omq_storage.reader_places import Places
 from omq_storage.soundness import ADVICE, DATA
@@ -270,6 +270,7 @@ class Database:
                 max_dbs=len(self._names),
                 max_readers=_MOST_READERS,
                 max_spare_txns=1,
+                mode=FILE_MODE,
             )
             try:
                 sync_directory(self.path)

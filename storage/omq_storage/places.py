@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omq_storage.checkpoint import CHECKPOINT, saved_identity
-from omq_storage.files import sync_directory
+from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.identity import Identity, read_identity
 from omq_storage.levels import Level
 from omq_storage.soundness import DATA
@@ -66,7 +66,7 @@ def finish_moves(path: Path) -> list[str]:
 
 def _set_down(path: Path, name: str, level: Level, owner: Level) -> None:
     """Moves a file to the directory where it belongs, beside the one that may still be there."""
-    (path / owner.value).mkdir(exist_ok=True)
+    (path / owner.value).mkdir(DIRECTORY_MODE, exist_ok=True)
     (path / level.value / name).rename(path / owner.value / (name + _MOVED))
     sync_directory(path / owner.value)
     sync_directory(path / level.value)

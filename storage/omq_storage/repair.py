@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omq_storage.catalogue import MESSAGES_LEAPT, TOPICS_LEAPT, Catalogue, TopicRecord
 from omq_storage.environment import Environment
-from omq_storage.files import sync_directory
+from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, shown
 from omq_storage.levels import Level
 from omq_storage.places import finish_moves, put_in_place
@@ -129,7 +129,7 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
         records[topic] = replace(record, reserved=bound, resume=bound)
     next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPICS_LEAPT
     fresh = found.path / (CATALOGUE + _FRESH)
-    fresh.mkdir()
+    fresh.mkdir(DIRECTORY_MODE)
     # What may have been lost does not matter any more: every topic goes on far behind it.
     lineage = None if found.lineage is None else replace(found.lineage, lost=())
     Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE)
@@ -147,7 +147,7 @@ def _renew_level(
     """Makes the environment of a level anew from what can be read of it."""
     name = level.level.value
     fresh = found.path / (name + _FRESH)
-    fresh.mkdir()
+    fresh.mkdir(DIRECTORY_MODE)
     old = level.found
     environment = Environment(fresh, level.level, map_size=map_size, boot_id=boot_id)
     try:

@@ -28,7 +28,7 @@ from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue
 from omq_storage.checkpoint import Recovered, recover
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, StoreInUse
-from omq_storage.files import make_directory, write_durably
+from omq_storage.files import FILE_MODE, make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
 from omq_storage.levels import Level
 from omq_storage.soundness import ADVICE, DATA, require_sound
@@ -211,7 +211,7 @@ def current_boot() -> str:
 def lock_store(path: Path) -> ExitStack:
     """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
     with ExitStack() as taken:
-        descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         taken.callback(os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

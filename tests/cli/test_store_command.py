@@ -1,8 +1,10 @@
 """The command `omq store`, as a shell runs it."""
 
+import os
 import shutil
 from pathlib import Path
 
+import pytest
 from cli_helpers import Shell, running_server
 
 
@@ -59,6 +61,57 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
         heard = shell.omq("sub", "notes", "--from", "beginning", "--count", "2")
         assert heard.stdout == b"first\nthird\n"
         assert b"2" in heard.stderr  # the gap is told
+
+
+def modes(store: Path) -> dict[str, int]:
+    """The rights of a store's directory and of everything in it."""
+    return {str(path): path.stat().st_mode & 0o777 for path in (store, *store.rglob("*"))}
+
+
+def is_private(store: Path) -> bool:
+    """Whether nobody but the owner may do anything with any of it."""
+    wanted = {str(path): 0o700 if path.is_dir() else 0o600 for path in (store, *store.rglob("*"))}
+    return modes(store) == wanted
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_stores_backups_and_repairs_are_for_their_owner_alone(tmp_path: Path, umask: int) -> None:
+    store, copy = tmp_path / "deep" / "store", tmp_path / "backup"
+    before = os.umask(umask)  # what commands that are started here inherit
+    try:
+        with running_server(tmp_path, "--store", str(store)) as shell:
+            shell.ok("declare", "notes", "--persistence", "strong")
+            shell.ok("pub", "notes", "second", "--confirm")
+            assert is_private(store)
+            assert shell.omq("store", "backup", str(copy), "--store", str(store)).returncode == 0
+        assert is_private(tmp_path / "deep")
+        assert is_private(copy)
+        damaged(store)
+        (store / "format").write_bytes(b"damaged")
+        assert shell.omq("store", "repair", "--store", str(store)).returncode == 0
+        with running_server(tmp_path, "--store", str(store)):
+            pass
+        assert any(".damaged-" in path for path in modes(store))
+    finally:
+        os.umask(before)
+    assert {path: mode for path, mode in modes(store).items() if mode & 0o077 and "damaged" not in path} == {}
+
+
+def test_new_files_in_a_store_of_wider_rights_are_private(tmp_path: Path) -> None:
+    """Its directories keep the rights that somebody gave them, for readers of a group, say."""
+    store = tmp_path / "store"
+    with running_server(tmp_path):
+        pass
+    for path in (store, *store.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for lock in store.rglob("lock*"):
+        lock.unlink()
+    (store / "format.new").write_bytes(b"of an interrupted start")
+    (store / "weak" / "checkpoint.new").write_bytes(b"")
+    with running_server(tmp_path):
+        pass
+    assert all(mode == 0o600 for path, mode in modes(store).items() if "lock" in Path(path).name)
+    assert modes(store)[str(store)] == 0o755
 
 
 def test_what_is_no_store(tmp_path: Path) -> None:
