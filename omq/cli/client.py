@@ -7,6 +7,7 @@ it did not (the server refused, there was no connection), 2 when the command lin
 import argparse
 import logging
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from omq.client import (
 from omq.client.address import parse_url
 from omq.client.lines import publish_start
 from omq.model import check_topic
+from omq.protocol.credentials import is_readable_by_others
 
 READ_OCTETS = 64 << 10
 
@@ -51,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit."""
     parser = command_line.parser(ACTIONS, sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
+    for file in _id_files(options):
+        if is_readable_by_others(file):
+            say(f"{file}: other users may read the secret in it; `chmod 600 {shlex.quote(file)}` mends that")
     if options.command == "replay":
         # Its own world, of threads and plain sockets, which the other commands need not load.
         from omq.replay.command import run
@@ -82,6 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             say(line)
         code = 1
     sys.exit(code)
+
+
+def _id_files(options: argparse.Namespace) -> list[str]:
+    """The files with ids that the command line names."""
+    own = [] if options.id_file is None else [options.id_file.path]
+    to = getattr(options, "to_id_file", None)  # of replay alone
+    return own if to is None else [*own, str(to)]
 
 
 class InputError(OmqError):

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import stat
 from pathlib import Path
 
 File = str | os.PathLike[str]
@@ -19,6 +20,18 @@ def read_id(file: File) -> bytes:
     if not line or b"\n" in line:
         raise ValueError(f"{os.fspath(file)}: must have one line, NAME:SECRET")
     return line
+
+
+def is_readable_by_others(file: File) -> bool:
+    """Whether the rights of a regular file let others than its owner read it.
+
+    False for a file that cannot be looked at: whoever reads it next says why.
+    """
+    try:
+        mode = Path(file).stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def client_context(ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext:

@@ -43,6 +43,7 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
         """
     )
     (tmp_path / "id").write_text("reader:sesame\n")
+    (tmp_path / "id").chmod(0o600)
     given = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*given, "--log-level", "debug") as server:
         shell = Shell(server.address, tmp_path)
@@ -58,6 +59,27 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
     assert status == 0
     assert "sesame" not in log
     assert "'reader'" in log
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
+def test_an_id_file_that_others_can_read_is_warned_of(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "my id"
+    file.write_text("reader:sesame\n")
+    file.chmod(mode)
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        done = Shell(server.address, tmp_path).omq("--id-file", str(file), "ping")
+        assert done.returncode == 0
+        warning = f"omq: {file}: other users may read the secret in it; `chmod 600 '{file}'` mends that\n"
+        assert done.stderr.decode() == ("" if mode == 0o600 else warning)
+
+
+def test_an_id_file_of_replay_is_warned_of_too(tmp_path: Path) -> None:
+    file = tmp_path / "id"
+    file.write_text("reader:sesame\n")
+    file.chmod(0o644)
+    shell = Shell("127.0.0.1:1", tmp_path)
+    done = shell.omq("replay", "t", "--to", f"{shell.url}/u", "--to-id-file", str(file))
+    assert f"{file}: other users may read the secret in it".encode() in done.stderr
 
 
 def test_an_id_file_that_cannot_be_used(tmp_path: Path) -> None:

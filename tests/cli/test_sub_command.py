@@ -245,6 +245,7 @@ def test_the_server_stands_before_or_behind_the_command(shell: Shell, tmp_path: 
     nowhere = "omq://127.0.0.1:1"
     id_file = tmp_path / "id"
     id_file.write_text("me:secret\n")
+    id_file.chmod(0o600)
     for arguments in (
         ("--server", shell.url, "ping"),
         ("ping", "--server", shell.url),
