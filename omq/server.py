@@ -133,7 +133,8 @@ class Server:
         transport = Transport(stream)
         if not self._connections.take() and not self._make_room():
             most = self._connections.most
-            self._turned_away.add(f"{transport.peer()}: there are {most} connections, the most there may be")
+            peer = transport.peer()
+            self._turned_away.add(f"{peer}: there are {most} connections, the most there may be", peer=peer)
             transport.close()
             return
         newcomer = trio.CancelScope()
@@ -145,7 +146,8 @@ class Server:
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is told, and the others go on
-            self._defects.add(f"a connection ended by a defect of the server\n{traceback.format_exc()}")
+            what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
+            self._defects.add(what, peer=transport.peer())
         finally:
             known()
             self._connections.give()
@@ -182,12 +184,12 @@ class Server:
                     transport = await TlsTransport.accept(stream, engine, received)
                     received = await _first_octets(transport)
                 elif tls_only:
-                    self._strangers.add(
-                        f"{transport.peer()}: no TLS, and nothing else is spoken at this address"
-                    )
+                    began = handshake.shown(received)
+                    why = f"nothing but TLS is spoken at this address; it began with {began}"
+                    self._stranger(transport, why)
                     return
             except TlsError as error:
-                self._strangers.add(f"{transport.peer()}: TLS: {error}")
+                self._stranger(transport, f"TLS: {error}")
                 return
             except _Ended:
                 return
@@ -196,8 +198,7 @@ class Server:
         if limit.cancelled_caught:
             if trio.current_time() < limit.deadline:
                 return  # the server stops
-            within = f"no handshake within {self.config.handshake_seconds:g} s"
-            self._strangers.add(f"{transport.peer()}: {within}")
+            self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s")
             return
         match handshake.recognise(received[: handshake.LENGTH]):
             case handshake.Omq():
@@ -218,17 +219,27 @@ class Server:
                 )
             case handshake.Dmp():
                 await self._serve(DmpTerminal(transport, self._dmp, known, received[handshake.LENGTH :]))
-            case handshake.UnknownVersion(version):
-                self._strangers.add(f"{transport.peer()}: version {version} is not spoken here")
+            case handshake.UnknownVersion():
+                self._not_served(transport, received)
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
             case handshake.OtherAmqp():
+                self._not_served(transport, received)
                 await transport.send(handshake.OTHER_AMQP_ANSWER)
                 await transport.finish()
-            case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls() as other:
-                self._strangers.add(f"{transport.peer()}: {type(other).__name__} is not served here")
+            case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls():
+                self._not_served(transport, received)
             case never:
                 assert_never(never)
+
+    def _not_served(self, transport: Transport, received: bytes) -> None:
+        began = handshake.shown(received)
+        self._stranger(transport, f"what it speaks is not served here; it began with {began}")
+
+    def _stranger(self, transport: Transport, why: str) -> None:
+        """Log why a connection ends that did not get as far as a terminal."""
+        peer = transport.peer()
+        self._strangers.add(f"{peer}: {why}", peer=peer)
 
     async def _serve(self, terminal: Terminal) -> None:
         self._terminals[terminal] = None
@@ -339,6 +350,8 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
+                if shown is not None:
+                    background.start_soon(shown.keep_warning)
                 async with trio.open_nursery() as connections:
                     accepting = await connections.start(_accept, server, listeners, connections)
                     try:

@@ -1,6 +1,7 @@
 """Real certificates, made for a test: an authority, a server's, a client's."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import trustme
@@ -24,9 +25,13 @@ class Authority:
         self.file = directory / "authority.pem"
         self._authority.cert_pem.write_to_path(self.file)
 
-    def issue(self, name: str, file: str = "shown") -> Shown:
-        """A certificate for a host or an address; written over the one that these files had before."""
-        issued = self._authority.issue_cert(name)
+    def issue(self, name: str, file: str = "shown", ends: datetime | None = None) -> Shown:
+        """A certificate for a host or an address; written over the one that these files had before.
+
+        `ends`: when it does, which else is far away.
+        """
+        begun = None if ends is None else ends - timedelta(days=365)
+        issued = self._authority.issue_cert(name, not_before=begun, not_after=ends)
         shown = Shown(self._directory / f"{file}.pem", self._directory / f"{file}.key")
         shown.cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         issued.private_key_pem.write_to_path(shown.key)

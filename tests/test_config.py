@@ -327,7 +327,10 @@ def test_configured_topics_keep_their_types(tmp_path: Path) -> None:
     file.write_text('topics = [{name = "jobs", delivery = "broadcast"}]')
     done = run_server(*options)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "topics: " in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1] == (
+        "omq-server: topics: 'jobs', configured as Broadcast (Persistent Weak): "
+        "the topic exists as Round_robin (Persistent Strong)"
+    )
 
 
 def test_logs_as_json_lines(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Clients:
             return known.client
         # Of an id that names nobody nothing is written: it may be a secret in the wrong place.
         what = "no client of that name" if known is None else f"a wrong secret for {known.name!r}"
-        self._failures.add(f"{peer}: {what}")
+        self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
         return None
 
     def look(self) -> None:

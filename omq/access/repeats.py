@@ -4,6 +4,8 @@ import logging
 
 import trio
 
+from omq.access.subjects import subject
+
 LINES = 5
 SECONDS = 10.0
 
@@ -21,8 +23,15 @@ class Repeats:
         self._more = 0
         self._flooded = False
 
-    def add(self, line: str) -> None:
-        """Write a line, or count it."""
+    def add(
+        self,
+        line: str,
+        *,
+        peer: str | None = None,
+        client: str | None = None,
+        topic: bytes | None = None,
+    ) -> None:
+        """Write a line, or count it. `peer`, `client` and `topic` are fields of the line for programs."""
         self.look()
         now = trio.current_time()
         if now >= self._until:
@@ -32,7 +41,8 @@ class Repeats:
             self._flooded = False
         if self._written < LINES:
             self._written += 1
-            self._log.log(self._level, "%s", line)
+            extra = subject(peer=peer, client=client, topic=topic)
+            self._log.log(self._level, "%s", line, extra=extra)
         else:
             self._more += 1
             self._flooded = True

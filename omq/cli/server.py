@@ -12,18 +12,18 @@ from typing import NoReturn
 
 import msgspec
 import trio
-from pythonjsonlogger.json import JsonFormatter
 
 from omq.access.hashes import hash_of
 from omq.cli.allocator import give_back_much, keep_freed_memory
 from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
+from omq.cli.logs import STYLES, refuse, set_up_logging, style_asked_for
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.reasons import Refused
 from omq.server import ListenError, NotClosed, Server, open_server
 from omq.threads import in_thread
-from omq_storage.codec import describe
+from omq_storage import codec
 from omq_storage.errors import StoreError
 
 EXIT_FAILURE = 1
@@ -37,8 +37,8 @@ Serve topics over the omq protocol: publish and subscribe, live and replayed, tr
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
 logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: what was published is stored and confirmed, the
 stores are flushed and closed, and it exits with 0. SIGHUP has it read its certificate, its key and the
-certificates of clients' authorities again, where it speaks TLS. SIGUSR1 has it log how many connections
-and tasks it has."""
+certificates of clients' authorities again; without TLS it changes nothing. SIGUSR1
+has it log how many connections and tasks it has."""
 
 EPILOG = """\
 examples:
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
     """Says in one line what is wrong with the options."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        sys.exit(_refuse(f"{message} (see {self.prog} --help)"))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -100,9 +100,7 @@ def parser() -> argparse.ArgumentParser:
         help="the directory with everything that is kept; made when it is not there (default ./omq-store)",
     )
     made.add_argument("--config", metavar="FILE.toml", type=Path, help="a configuration; options win over it")
-    made.add_argument(
-        "--log-format", choices=("human", "json"), default="human", help="how to log (default human)"
-    )
+    made.add_argument("--log-format", choices=STYLES, default="human", help="how to log (default human)")
     made.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -123,6 +121,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Run the server until a signal; exits with the status that `--help` describes."""
+    # Until they are awaited, which is before the certificates are read, these would end the process.
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
     if arguments.hash_secret:
         sys.exit(_hash_secret())
@@ -130,12 +131,12 @@ def main() -> None:
         config = configuration(arguments)
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
-    _set_up_logging(arguments.log_format, arguments.log_level)
+    set_up_logging(arguments.log_format, arguments.log_level)
     # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
     faulthandler.enable()
     keep_freed_memory()
     look_seldom()
-    log.info("%s", describe())
+    _tell_codec()
     log.info("up to %d descriptors, and every connection takes one", raise_limit())
     try:
         trio.run(run, config)
@@ -176,9 +177,7 @@ def configuration(arguments: argparse.Namespace) -> Config:
 
 async def run(config: Config) -> None:
     """Serve until SIGTERM or SIGINT; see DESCRIPTION for what other signals do."""
-    awaited = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
-    if config.tls_cert is not None:
-        awaited.append(signal.SIGHUP)
+    awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     with trio.open_signal_receiver(*awaited) as signals:
         async with open_server(config) as server, trio.open_nursery() as nursery:
             nursery.start_soon(give_back_much)
@@ -207,6 +206,7 @@ async def run(config: Config) -> None:
 async def _reload(server: Server) -> None:
     """Have connections that come from now on begin with what the files of the certificates say now."""
     if server.certificates is None:
+        log.info("SIGHUP: there is nothing to read again, as no certificate is configured")
         return
     try:
         await in_thread(server.certificates.reload)
@@ -214,6 +214,7 @@ async def _reload(server: Server) -> None:
         log.error("SIGHUP: the certificates stay as they were: %s", problem)
     else:
         log.info("SIGHUP: the certificates were read again")
+        server.certificates.warn_of_expiry()
 
 
 def _shown(address: tuple[str, int]) -> str:
@@ -221,19 +222,21 @@ def _shown(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _set_up_logging(style: str, level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if style == "json":
-        handler.setFormatter(JsonFormatter("{asctime}{levelname}{name}{message}", style="{"))
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(level.upper())
+def _tell_codec() -> None:
+    if codec.missing is None:
+        log.info("%s", codec.describe())
+        return
+    log.warning(
+        "plain Python codec, which takes many times as long for each message: the compiled one is missing "
+        "(%s); to get it, install a C compiler and the headers of Python (on Debian: gcc and python3-dev), "
+        "and install omq-server again, with pip's options --force-reinstall --no-cache-dir",
+        codec.missing,
+    )
 
 
 def _refuse(sentence: str) -> int:
-    print(f"omq-server: {sentence}", file=sys.stderr)
+    """Say why the server does not start, in the style that is asked for; the exit status."""
+    refuse(sentence, style_asked_for(sys.argv[1:]))
     return EXIT_USAGE
 
 

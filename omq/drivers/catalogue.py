@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never
 
 import trio
 
+from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.complaints import Complaints
@@ -118,6 +119,7 @@ class Catalogue:
                             record.name,
                             next_id,
                             record.reserved - 1,
+                            extra=subject(topic=record.name),
                         )
                         next_id = burnt[record.id] = record.reserved
                     newest = self._newest_time(level, record.id, extent)
@@ -145,7 +147,14 @@ class Catalogue:
                 self._leftovers.add((level, leftover))
         await self.drop_leftovers()
         for topic in self._config.topics:
-            await self.declare(topic.name.encode(), *topic.types())
+            delivery, persistence = topic.types()
+            try:
+                await self.declare(topic.name.encode(), delivery, persistence)
+            except Refused as refused:
+                types = f"{delivery.value} {_describe(persistence)}"
+                raise Refused(
+                    refused.reason, f"{topic.name!r}, configured as {types}: {refused}"
+                ) from refused
 
     def _newest_time(self, level: Level, topic: int, extent: Extent) -> int:
         """When the last stored message came, so that times go up even if the clock was set back meanwhile."""

@@ -5,6 +5,8 @@ import math
 
 import trio
 
+from omq.access.subjects import subject
+
 COMPLAIN_SECONDS = 5.0
 """How often the same kind of problem is logged at the most."""
 
@@ -19,11 +21,11 @@ class Complaints:
         self._count = 0
         self._next = -math.inf
 
-    def add(self, problem: object) -> None:
-        """It happened again."""
+    def add(self, problem: object, *, topic: bytes | None = None) -> None:
+        """It happened again. `topic`, where one is concerned, is a field of the line for programs."""
         self._count += 1
         if trio.current_time() >= self._next:
             times = "" if self._count == 1 else f" ({self._count} times)"
-            self._log.error("%s%s: %s", self._what, times, problem)
+            self._log.error("%s%s: %s", self._what, times, problem, extra=subject(topic=topic))
             self._count = 0
             self._next = trio.current_time() + COMPLAIN_SECONDS

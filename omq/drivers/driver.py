@@ -170,13 +170,13 @@ class Driver(ABC):
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
-            self._complaints.add(problem)
+            self._complaints.add(problem, topic=self.topic.topic)
             raise Refused.of(for_clients(problem)) from problem
         except Refused:
             raise
         except Exception as problem:
             # What no store raises fails this post, and not the connection that it came on.
-            self._defects.add(traceback.format_exc())
+            self._defects.add(traceback.format_exc(), topic=self.topic.topic)
             raise Refused.of(DEFECT) from problem
         finally:
             self._free(octets - kept)
@@ -298,7 +298,7 @@ class Driver(ABC):
         except DamagedBlock:
             raise
         except StoreError as problem:
-            self._unreadable.add(problem)
+            self._unreadable.add(problem, topic=self.topic.topic)
             raise
 
     async def stored_blocks(
@@ -319,7 +319,7 @@ class Driver(ABC):
         try:
             return await in_thread(listed, limiter=self.resources.listers)
         except StoreError as problem:
-            self._unreadable.add(problem)
+            self._unreadable.add(problem, topic=self.topic.topic)
             raise
 
     @property

@@ -307,7 +307,7 @@ class RoundRobinDriver(Driver):
         return self._read_ahead[0] if self._read_ahead else None
 
     def _report(self, gone: Gone) -> None:
-        self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}")
+        self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}", topic=self.topic.topic)
         for channel in self._channels:
             channel.tell(gone)
 

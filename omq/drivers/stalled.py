@@ -83,9 +83,9 @@ class Stalled:
     def _forget(self, key: tuple[int, int]) -> None:
         self.used -= self._messages.pop(key).octets
 
-    def tell(self, line: str) -> None:
+    def tell(self, line: str, *, peer: str, topic: bytes) -> None:
         """Log that a connection was closed in the middle of a message."""
-        self._cut_off.add(line)
+        self._cut_off.add(line, peer=peer, topic=topic)
 
     def look(self) -> None:
         """Called about every second."""

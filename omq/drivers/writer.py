@@ -172,7 +172,8 @@ class Writer:
 
     def _tell_defect(self, driver: Stored, defective: set[Stored]) -> None:
         """Note that posts of this driver raised the exception that is being handled."""
-        self._defects.add(f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}")
+        what = f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}"
+        self._defects.add(what, topic=driver.topic.topic)
         defective.add(driver)
 
     def _settle(self, post: Post, failure: Failure | None) -> None:
@@ -259,7 +260,8 @@ class Writer:
                 for block in portion.blocks:
                     driver.stored(block)
             except Exception:  # noqa: BLE001 - stored they are, and confirmed; this task goes on
-                self._defects.add(f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}")
+                what = f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}"
+                self._defects.add(what, topic=driver.topic.topic)
         return {}
 
 

@@ -4,6 +4,7 @@ One port serves every protocol: no two of them begin alike. The table of docs/PR
 octets", is a variant type here; which of them is served is the server's decision.
 """
 
+import re
 from dataclasses import dataclass
 from struct import Struct
 
@@ -93,6 +94,52 @@ def recognise(octets: bytes) -> Protocol:
     if version == VERSION_ONE:
         return Omq(version)
     return UnknownVersion(version)
+
+
+_STRANGERS = (
+    (b"GET ", "HTTP"),
+    (b"HEAD ", "HTTP"),
+    (b"POST ", "HTTP"),
+    (b"PUT ", "HTTP"),
+    (b"DELETE ", "HTTP"),
+    (b"OPTIONS ", "HTTP"),
+    (b"PATCH ", "HTTP"),
+    (b"CONNECT ", "HTTP"),
+    (b"TRACE ", "HTTP"),
+    (b"PRI * HT", "HTTP/2"),
+    (b"SSH-", "SSH"),
+    (_TLS_HANDSHAKE, "TLS"),
+    (b"AMQP\x00\x00\x09\x01", "AMQP 0-9-1"),
+    (b"AMQP\x01\x01\x00\x09", "AMQP 0-9"),
+    (b"AMQP\x01\x01\x00\x0a", "AMQP 0-10"),
+    (b"AMQP\x01\x01\x08\x00", "AMQP 0-8"),
+    (b"AMQP\x00\x01\x00\x00", "AMQP 1.0"),
+    (b"AMQP\x02\x01\x00\x00", "AMQP 1.0 with TLS"),
+    (b"AMQP\x03\x01\x00\x00", "AMQP 1.0 with SASL"),
+    (AMQP, "AMQP"),
+    (b"*1\r\n$", "Redis"),
+)
+_MQTT = re.compile(rb"\x10[\x00-\xff]{1,2}\x00(?:\x04MQT|\x06MQI)")
+_VERSIONS_TO_COME = 1 << 16
+
+
+def shown(octets: bytes) -> str:
+    """What a connection began with, for the log: the octets, and the protocol's name where it is known."""
+    head = octets[:LENGTH]
+    text = "".join(chr(octet) if 0x20 <= octet < 0x7F else "." for octet in head)
+    name = _name_of(head)
+    return f"{head.hex(' ')} ({text})" + (f", which is {name}" if name else "")
+
+
+def _name_of(head: bytes) -> str | None:
+    for beginning, name in _STRANGERS:
+        if head.startswith(beginning):
+            return name
+    if _MQTT.match(head):  # behind its first octet a length of one or two
+        return "MQTT"
+    if len(head) == LENGTH and 0 < int.from_bytes(head, "big") < _VERSIONS_TO_COME:
+        return f"omq of version {int.from_bytes(head, 'big')}"
+    return None
 
 
 def hello(version: int = VERSION_ONE) -> bytes:

@@ -13,15 +13,18 @@ from omq_storage.numbers import Octets
 COMPILED = False
 """Whether the compiled codec is in use; then `native` is it."""
 
+missing: str | None = None
+"""Why the compiled codec cannot be had; None where it is in use, or the plain one was asked for."""
+
 if os.environ.get("OMQ_PLAIN") != "1":
     try:
         from omq_storage import _codec as native
-    except ImportError:
-        pass  # it was not built here, which is no fault: the plain functions do all it does
+    except ImportError as problem:  # it was not built here: the plain functions do all it does, slower
+        missing = str(problem)
     else:
         COMPILED = True
 
-__all__ = ["COMPILED", "describe", "frames_of", "gathered", "native", "rises", "slices"]
+__all__ = ["COMPILED", "describe", "frames_of", "gathered", "missing", "native", "rises", "slices"]
 
 
 def describe() -> str:

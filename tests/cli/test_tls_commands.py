@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
@@ -74,6 +75,18 @@ def test_sighup_reads_the_certificates_anew(authority: Authority, tmp_path: Path
         assert "the certificates were read again" in read_until(server.process.stderr, "SIGHUP")
         assert omq(url, "ping", ca=str(authority.file)).returncode == 1
         assert omq(url, "ping", ca=str(other.file)).returncode == 0
+        assert server.stop()[0] == 0
+
+
+def test_sighup_warns_of_a_certificate_that_ends_soon(authority: Authority, tmp_path: Path) -> None:
+    given = [*options(authority, tmp_path), "--listen", "127.0.0.1:0"]
+    with running_server(*given) as server:
+        assert server.process.stderr is not None
+        authority.issue("127.0.0.1", ends=datetime.now(UTC) + timedelta(days=3, hours=1))
+        server.process.send_signal(signal.SIGHUP)
+        assert " WARNING " in (line := read_until(server.process.stderr, "expires"))
+        assert "tls_cert: " in line
+        assert "in 3 days" in line
         assert server.stop()[0] == 0
 
 

@@ -95,6 +95,36 @@ async def test_protocols_that_are_not_served_are_closed(store: Path, octets: byt
         assert host.connections == 0
 
 
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [
+        (b"GET / HTTP/1.1\r\n", "47 45 54 20 2f 20 48 54 (GET / HT), which is HTTP"),
+        (b"PRI * HTTP/2.0\r\n", "50 52 49 20 2a 20 48 54 (PRI * HT), which is HTTP/2"),
+        (b"SSH-2.0-OpenSSH\r\n", "53 53 48 2d 32 2e 30 2d (SSH-2.0-), which is SSH"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "16 03 01 02 00 01 00 01 (........), which is TLS"),
+        (b"AMQP\x00\x00\x09\x01", "41 4d 51 50 00 00 09 01 (AMQP....), which is AMQP 0-9-1"),
+        (b"AMQP\x03\x01\x00\x00", "41 4d 51 50 03 01 00 00 (AMQP....), which is AMQP 1.0 with SASL"),
+        (b"AMQP\x01\x01\x08\x00", "41 4d 51 50 01 01 08 00 (AMQP....), which is AMQP 0-8"),
+        (b"AMQP    ", "41 4d 51 50 20 20 20 20 (AMQP    ), which is AMQP"),
+        (b"\x10\x10\x00\x04MQTT\x04\x02", "10 10 00 04 4d 51 54 54 (....MQTT), which is MQTT"),
+        (b"*1\r\n$4\r\nPING\r\n", "2a 31 0d 0a 24 34 0d 0a (*1..$4..), which is Redis"),
+        (bytes(7) + b"\2", "00 00 00 00 00 00 00 02 (........), which is omq of version 2"),
+        (bytes.fromhex("deadbeef00000000"), "de ad be ef 00 00 00 00 (........)"),
+    ],
+)
+async def test_the_log_has_the_octets_and_their_name_where_it_is_known(
+    store: Path, octets: bytes, shown: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.server")
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(octets)
+        while await client.stream.receive_some(4096):
+            pass
+    (line,) = [record.getMessage() for record in caplog.records if "it began with" in record.getMessage()]
+    assert line.endswith(f": what it speaks is not served here; it began with {shown}")
+
+
 @pytest.mark.parametrize("count", range(8))
 async def test_a_handshake_that_is_cut_off_is_closed_without_a_word(store: Path, count: int) -> None:
     async with serving(store) as host:

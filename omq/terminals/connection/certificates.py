@@ -3,8 +3,14 @@
 import ssl
 from pathlib import Path
 
+import trio
+
 from omq.config import Config, ConfigError
 from omq.protocol.tls import TlsEngine
+from omq.terminals.connection.expiry import Expiry, expiry, warn
+
+LOOK_SECONDS = 86_400.0
+"""How often the log is told of certificates that expire."""
 
 
 class Certificates:
@@ -14,10 +20,23 @@ class Certificates:
         """Raises ConfigError with one line that names the key and the file."""
         self._config = config
         self._context = _context(config)
+        self.expiries = _expiries(config)
+        """When the certificates of new connections end."""
 
     def reload(self) -> None:
         """Read the files again. Raises ConfigError: then everything stays as it is."""
-        self._context = _context(self._config)
+        context, expiries = _context(self._config), _expiries(self._config)
+        self._context, self.expiries = context, expiries
+
+    def warn_of_expiry(self) -> None:
+        """Log a warning for each file with a certificate that has expired or soon will."""
+        warn(self.expiries)
+
+    async def keep_warning(self) -> None:
+        """Do so now and once a day, of what new connections begin with then, until cancelled."""
+        while True:
+            self.warn_of_expiry()
+            await trio.sleep(LOOK_SECONDS)
 
     def engine(self) -> TlsEngine:
         """The server's side of one more connection."""
@@ -53,6 +72,16 @@ def _context(config: Config) -> ssl.SSLContext:
             raise ConfigError(f"tls_client_ca: {config.tls_client_ca} has no certificate in PEM") from problem
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _expiries(config: Config) -> tuple[Expiry, ...]:
+    """Raises ConfigError."""
+    files = {"tls_cert": config.tls_cert, "tls_client_ca": config.tls_client_ca}
+    try:
+        found = [expiry(key, file) for key, file in files.items() if file is not None]
+    except OSError as problem:  # taken away since OpenSSL has read it
+        raise ConfigError(f"{problem.filename}: {problem.strerror}") from problem
+    return tuple(one for one in found if one is not None)
 
 
 def _check_readable(key: str, file: str) -> None:

@@ -249,7 +249,8 @@ class Forwarder:
 
     def _cut_off(self, topic: bytes, why: str) -> None:
         peer = self._transport.peer()
-        self._stalled.tell(f"{peer}: {topic!r}: closed in the middle of a message: {why}")
+        line = f"{peer}: {topic!r}: closed in the middle of a message: {why}"
+        self._stalled.tell(line, peer=peer, topic=topic)
         self._end(why)
 
 

@@ -159,4 +159,5 @@ class FeedService:
     async def _report(self, what: str | Gone) -> None:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):
             told = f"messages {what.first} to {what.last}: {what.reason}" if isinstance(what, Gone) else what
-            self._untold.add(f"{self._transport.peer()}: feed {self._feed.topic.topic!r}: {told}")
+            peer, topic = self._transport.peer(), self._feed.topic.topic
+            self._untold.add(f"{peer}: feed {topic!r}: {told}", peer=peer, topic=topic)

@@ -283,4 +283,5 @@ class SinkService:
 
     async def _report(self, what: str) -> None:
         if not await self._principal.report(DmpEnd.SINK, self._topic.topic, what):
-            self._untold.add(f"{self._transport.peer()}: sink {self._topic.topic!r}: {what}")
+            peer, topic = self._transport.peer(), self._topic.topic
+            self._untold.add(f"{peer}: sink {topic!r}: {what}", peer=peer, topic=topic)

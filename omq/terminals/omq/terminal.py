@@ -13,6 +13,7 @@ from typing import assert_never
 import trio
 
 from omq.access.clients import NOBODY, Clients
+from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Gone
@@ -450,7 +451,8 @@ class OmqTerminal:
             self._liveness.excused,
         )
         # Behind a colon there is the secret, also where nobody asks for it.
-        log.debug("%s is %r", peer, id.partition(b":")[0])
+        name = id.partition(b":")[0]
+        log.debug("%s is %r", peer, name, extra=subject(peer=peer, client=name))
         return True
 
     async def _room_for_replies(self) -> None:

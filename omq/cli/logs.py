@@ -1,0 +1,57 @@
+"""The log on standard error, for people or for programs, and the refusals to start beside it."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+
+from pythonjsonlogger.json import JsonFormatter
+
+STYLES = ("human", "json")
+
+
+def set_up_logging(style: str, level: str) -> None:
+    """Log what is at least of this level to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(style))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def refuse(sentence: str, style: str) -> None:
+    """Say on standard error why the server does not start, also before there is a log."""
+    if style == "json":
+        record = logging.LogRecord("omq.server", logging.ERROR, "", 0, sentence, None, None)
+        print(_formatter(style).format(record), file=sys.stderr)
+    else:
+        print(f"omq-server: {sentence}", file=sys.stderr)
+
+
+def style_asked_for(arguments: Sequence[str]) -> str:
+    """The style that a command line asks for, also one that is wrong in something else."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--log-format", choices=STYLES, default="human")
+    parser.add_argument("--log-level")  # known, so that an abbreviation of one is not taken for the other
+    try:
+        return str(parser.parse_known_args(arguments)[0].log_format)
+    except argparse.ArgumentError:
+        return "human"
+
+
+class _Json(JsonFormatter):
+    """One object a line. Fields of a log call, such as peer, client and topic, are members of it."""
+
+    def __init__(self) -> None:
+        super().__init__("{asctime}{levelname}{name}{message}", style="{", json_ensure_ascii=False)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """ISO 8601 with the offset of the local zone: no reader has to know where the server runs."""
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+
+
+def _formatter(style: str) -> logging.Formatter:
+    return (
+        _Json() if style == "json" else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    )

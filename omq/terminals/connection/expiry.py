@@ -1,0 +1,100 @@
+"""How long certificates are valid: read from their files, and told in the log before it is too late."""
+
+import binascii
+import logging
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+SOON_DAYS = 30
+
+_PEM = re.compile(rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----.*?-----END[^\n]*", re.DOTALL)
+_CONTEXT_0, _UTC_TIME = 0xA0, 0x17
+
+log = logging.getLogger("omq.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When the first of the certificates in a file ends."""
+
+    key: str
+    """Of the configuration."""
+    file: str
+    ends: datetime
+
+
+def expiry(key: str, file: str) -> Expiry | None:
+    """Read it; None where the file has no certificate whose end can be told. Raises OSError."""
+    blocks = _PEM.findall(Path(file).read_bytes())
+    ends = [found for block in blocks if (found := _end_of(block)) is not None]
+    return Expiry(key, file, min(ends)) if ends else None
+
+
+def warn(expiries: tuple[Expiry, ...]) -> None:
+    """Log a warning for each of these that has ended or will within SOON_DAYS."""
+    now = datetime.fromtimestamp(time.time(), UTC)
+    for one in expiries:
+        left = one.ends - now
+        when = f"{one.ends:%Y-%m-%d %H:%M} UTC"
+        if left.total_seconds() <= 0:
+            log.warning("%s: a certificate in %s has expired: it was valid until %s", one.key, one.file, when)
+        elif left.days < SOON_DAYS:
+            log.warning(
+                "%s: a certificate in %s expires in %d days: it is valid until %s",
+                one.key,
+                one.file,
+                left.days,
+                when,
+            )
+
+
+def _end_of(block: bytes) -> datetime | None:
+    """The `notAfter` of a certificate in PEM (RFC 5280, section 4.1).
+
+    OpenSSL has accepted the file before. So what does not look like a certificate here is left to it, and
+    gets no warning.
+    """
+    try:
+        octets = ssl.PEM_cert_to_DER_cert(_plain(block))
+        certificate = next(_elements(octets))[1]
+        fields = list(_elements(next(_elements(certificate))[1]))
+        if fields[0][0] == _CONTEXT_0:  # the version, which the first one leaves out
+            del fields[0]
+        tag, text = list(_elements(fields[3][1]))[1]  # behind serial number, signature and issuer
+        return _time(tag, text.decode("ascii"))
+    except (binascii.Error, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _plain(block: bytes) -> str:
+    """Under the label that Python's reader of PEM takes."""
+    body = block.decode("ascii").partition("-----\n")[2].partition("-----END")[0]
+    return f"{ssl.PEM_HEADER}\n{body.strip()}\n{ssl.PEM_FOOTER}\n"
+
+
+def _elements(octets: bytes) -> Iterator[tuple[int, bytes]]:
+    """The tags and contents of elements in DER, one after another. Raises ValueError and IndexError."""
+    at = 0
+    while at < len(octets):
+        tag, length = octets[at], octets[at + 1]
+        at += 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(octets[at : at + size], "big")
+            at += size
+        if at + length > len(octets):
+            raise ValueError("an element is longer than what holds it")
+        yield tag, octets[at : at + length]
+        at += length
+
+
+def _time(tag: int, text: str) -> datetime:
+    """Raises ValueError."""
+    if tag == _UTC_TIME:  # two digits of the year, which are of 1950 to 2049 (RFC 5280, section 4.1.2.5.1)
+        text = ("19" if text >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

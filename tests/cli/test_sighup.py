@@ -1,0 +1,42 @@
+"""SIGHUP never ends a server, with TLS or without."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from server_command import COMMAND, READY, running_server
+
+HANDSHAKE = bytes(7) + b"\1"
+
+
+def test_a_server_without_tls_takes_it_and_goes_on(tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            answers = client.makefile("rb")
+            client.sendall(HANDSHAKE + b"(Connect 1 x)\n(Confirm 1)\n")
+            assert len(answers.read(21)) == 21
+            server.process.send_signal(signal.SIGHUP)
+            assert server.process.stderr is not None
+            line = next(line for line in server.process.stderr if "SIGHUP" in line)
+            assert line.endswith("SIGHUP: there is nothing to read again, as no certificate is configured\n")
+            client.sendall(b"(Confirm 2)\n")
+            assert answers.read(13)[-1] == 2
+        assert server.stop()[0] == 0
+
+
+def test_it_may_come_while_the_server_starts_and_while_it_stops(tmp_path: Path) -> None:
+    command = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "codec" in process.stderr.readline()  # its first line, before anything is opened
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            process.send_signal(number)
+        assert process.stdout.readline().startswith(READY)
+        process.send_signal(signal.SIGTERM)
+        assert next(line for line in process.stderr if "stopping" in line)
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            process.send_signal(number)
+        process.communicate(timeout=10)
+    assert process.returncode == 0

@@ -1,0 +1,130 @@
+"""What the server logs: for people, and for programs that search in it."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_command import COMMAND, run_server, running_server
+
+HANDSHAKE = bytes(7) + b"\1"
+
+
+def records(log: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.splitlines()]
+
+
+def talk(port: int, octets: bytes) -> bytes:
+    """Everything that the server answers to these until it closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(octets)
+        answer = b""
+        while data := client.recv(4096):
+            answer += data
+        return answer
+
+
+def test_json_has_times_with_their_zone_and_fields_for_whom_and_what(tmp_path: Path) -> None:
+    secret = subprocess.run([COMMAND, "--hash-secret"], input=b"sesame", capture_output=True, check=True)
+    configuration = tmp_path / "omq.toml"
+    configuration.write_text(
+        f'[[clients]]\nname = "réader"\nsecret = "{secret.stdout.decode().strip()}"\nsubscribe = ["*"]\n'
+    )
+    options = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options, "--log-format", "json", "--log-level", "debug") as server:
+        assert talk(server.port, b"GET / HTTP/1.1\r\n\r\n") == struct.pack(">q", -1)
+        talk(server.port, HANDSHAKE + "(Connect 1 réader:open)\n".encode())
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            client.sendall(HANDSHAKE + "(Connect 1 réader:sesame)\n(Confirm 1)\n".encode())
+            assert len(client.makefile("rb").read(21)) == 21
+        status, _, log = server.stop()
+    assert status == 0
+    lines = records(log)
+    for line in lines:
+        time = datetime.fromisoformat(line["asctime"])
+        assert time.utcoffset() is not None
+        assert abs(datetime.now().astimezone() - time) < timedelta(minutes=2)
+    stranger = next(line for line in lines if "HTTP" in line["message"])
+    assert stranger["peer"].startswith("127.0.0.1:")
+    assert not {"client", "topic"} & set(stranger)
+    wrong = next(line for line in lines if "a wrong secret" in line["message"])
+    assert (wrong["client"], wrong["peer"].rpartition(":")[0]) == ("réader", "127.0.0.1")
+    known = next(line for line in lines if line["name"].startswith("omq.terminal") and "client" in line)
+    assert known["client"] == "réader"
+
+
+def test_json_has_the_topic(tmp_path: Path) -> None:
+    """A power failure, as the next start sees it, may have cost a weak topic its last messages."""
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--log-format", "json")
+    with running_server(*options) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+            client.sendall(HANDSHAKE + b"(Connect 1 x)\n(Publish t x)\n(Confirm 1)\n")
+            assert len(client.makefile("rb").read(21)) == 21
+        server.process.kill()
+    environment = {**os.environ, "OMQ_BOOT_ID": "another"}
+    with subprocess.Popen(
+        [COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        log = process.communicate(timeout=10)[1]
+    lost = next(line for line in records(log) if "may have been lost" in line["message"])
+    assert (lost["topic"], lost["levelname"]) == ("t", "WARNING")
+
+
+@pytest.mark.parametrize("option", [["--log-format", "json"], ["--log-format=json"], ["--log-f", "json"]])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--listen", "nowhere"], "listen"),
+        (["--config", "none.toml"], "none.toml"),
+        (["--frobnicate"], "--frobnicate"),
+        (["--store", "/dev/null"], "/dev/null"),
+    ],
+)
+def test_refusals_to_start_are_json_too(
+    option: list[str], wrong: list[str], said: str, tmp_path: Path
+) -> None:
+    done = run_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store", *wrong, *option)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = records(done.stderr)[-1]
+    assert said in last["message"]
+    assert (last["levelname"], last["name"]) == ("ERROR", "omq.server")
+    assert datetime.fromisoformat(last["asctime"]).utcoffset() is not None
+
+
+WITHOUT_IT = """
+import sys
+sys.modules["omq_storage._codec"] = None  # importing it raises ImportError, as where it was not built
+from omq.cli.server import main
+main()
+"""
+
+
+def test_a_missing_compiled_codec_is_a_warning_that_says_how_to_get_it(tmp_path: Path) -> None:
+    def first_line(**environment: str) -> str:
+        with subprocess.Popen(
+            [sys.executable, "-c", WITHOUT_IT, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.terminate()
+            return process.communicate(timeout=10)[1].splitlines()[0]
+
+    line = first_line()
+    assert " WARNING omq.server: plain Python codec" in line
+    for word in ("install a C compiler", "gcc and python3-dev", "install omq-server again"):
+        assert word in line
+    assert first_line(OMQ_PLAIN="1").endswith(" INFO    omq.server: plain Python codec")
