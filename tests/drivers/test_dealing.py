@@ -1,6 +1,7 @@
 """The dealer of a round-robin topic and its channels, where a terminal is in the middle of something."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,16 @@ from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Messages
-from omq.drivers.driver import Driver
+from omq.drivers.channel import Channel, End, Gone, Messages, Piece, Taken
+from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
+from omq_storage.blocks import encode
+from omq_storage.environment import Environment, Position
+from omq_storage.levels import Level
+from omq_storage.runs import runs_of
 from omq_storage.store import Store
 
 MIB = 1 << 20
@@ -114,3 +119,94 @@ async def test_the_turn_goes_on_behind_small_blocks(served: tuple[Memory, Driver
         await post(driver, block)
     for index, channel in enumerate(workers):
         assert await taken(channel) == list(range(index + 1, 6 * block + 1, 3))
+
+
+@asynccontextmanager
+async def stored(
+    path: Path, blocks: Mapping[int, Sequence[bytes]], position: Position | None = None
+) -> AsyncIterator[tuple[Environment, Driver]]:
+    """A persistent topic with blocks of these bodies, by the ids that they begin with."""
+    with Store.open(path / "store", map_size=1 << 28, boot_id="first") as store:
+        topic = store.catalogue.create(b"t", "Round_robin", "Weak", True, reserved=100).id
+        environment = store.level(Level.WEAK)
+        environment.append([encode(topic, first, list(bodies), 0) for first, bodies in blocks.items()])
+        if position is not None:
+            environment.set_positions({topic: position})
+        async with trio.open_nursery() as nursery:
+            catalogue = Catalogue(Config(store=str(path)), store, Memory(64 * MIB), nursery)
+            await catalogue.open_stored()
+            driver = catalogue.lookup(b"t")
+            assert driver is not None
+            yield environment, driver
+            nursery.cancel_scope.cancel()
+
+
+async def next_of(channel: RoundRobinChannel) -> Taken | None:
+    """What a channel gives as soon as it has something."""
+    with trio.fail_after(10):
+        while not channel.ready():
+            await wait_all_tasks_blocked(0.01)
+    return await channel.take()
+
+
+@pytest.mark.parametrize("credit", [None, 100])
+@pytest.mark.parametrize("way", ["stall", "leave"])
+async def test_what_was_left_in_the_store_for_a_worker_goes_to_others(
+    tmp_path: Path, way: str, credit: int | None
+) -> None:
+    """Of a large block workers are dealt the ids only. None of them is lost with the worker."""
+    count = 20
+    async with stored(tmp_path, {1: [bytes(2 * READ_OCTETS // count)] * count}) as (_, driver):
+        first = await worker(driver, credit)
+        piece = await next_of(first)
+        assert isinstance(piece, Piece)
+        assert piece.message == 1
+        assert 2 <= first.outstanding_count() < count
+        if way == "leave":
+            first.close()
+        else:
+            first.written(0, 5)  # the client took a little of the message
+            first.hold()
+        second = await worker(driver)
+        wanted = list(range(1 if way == "leave" else 2, count + 1))
+        found = []
+        for _ in wanted:
+            piece = await next_of(second)
+            assert isinstance(piece, Piece)
+            found.append(piece.message)
+            second.written(1)
+        assert sorted(found) == wanted
+
+
+@pytest.mark.parametrize("credit", [None, 1])
+async def test_who_is_dealt_what_the_store_has_no_more_is_told_and_goes_on(
+    tmp_path: Path, credit: int | None
+) -> None:
+    large = [bytes(READ_OCTETS + 1)]
+    async with stored(tmp_path, {1: large, 2: large}) as (environment, driver):
+        channel = await worker(driver, credit)
+        while not channel.ready():
+            await wait_all_tasks_blocked(0.01)
+        environment.trim(driver.topic.id, 2)
+        assert await channel.take() == Gone(1, 1, "it is no longer kept")
+        assert channel.outstanding_count() == 0
+        channel.request(1)
+        piece = await next_of(channel)
+        assert isinstance(piece, Piece)
+        assert piece.message == 2
+
+
+async def test_what_is_done_is_not_counted_after_a_restart(tmp_path: Path) -> None:
+    blocks = {first: [b"x"] * 10 for first in (1, 11, 21)}
+    async with stored(tmp_path, blocks, Position(15, runs_of((3, 12)))) as (_, driver):
+        assert driver.info().messages == 2 + 16
+        channel = await worker(driver)
+        found: list[int] = []
+        while len(found) < 18:
+            messages = await next_of(channel)
+            assert isinstance(messages, Messages)
+            ids = [id for cut in messages.cuts for id in cut.ids]
+            channel.written(len(ids))
+            found += ids
+        assert found == [3, 12, *range(15, 31)]
+        assert driver.info().messages == 0

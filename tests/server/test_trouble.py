@@ -1,6 +1,7 @@
 """What the server does when its store gives it trouble while it runs, or does not fit together."""
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from omq_storage.store import Store
 
 from .conversation import eventually, numbered, publish, serving
 
+MIB = 1 << 20
 NOON = 1_700_000_000_000_000
 
 
@@ -148,3 +150,50 @@ async def test_repeated_problems_are_counted_and_not_printed(
     clock.jump(COMPLAIN_SECONDS)
     complaints.add("no room")
     assert caplog.messages == ["it does not work: no room", "it does not work (1000 times): no room"]
+
+
+async def test_nothing_is_stored_while_the_disk_is_below_its_reserve_and_both_turns_are_told_once(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = 0
+    free = 8 * MIB
+    actual = os.statvfs
+
+    def statvfs(path: str) -> os.statvfs_result:
+        nonlocal looks
+        looks += 1
+        of_disk = list(actual(path))
+        of_disk[1], of_disk[4] = 4096, free // 4096  # f_frsize and f_bavail
+        return os.statvfs_result(of_disk)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+
+    async def look() -> None:
+        """Let the disk be looked at three times."""
+        before = looks
+        while looks < before + 3:
+            clock.jump(2)
+            await trio.sleep(0.002)
+
+    def told() -> list[str]:
+        return [message for message in caplog.messages if "disk" in message]
+
+    async with serving(store, disk_reserve_bytes=8 * MIB, missed_pings=0) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        await look()
+        await client.send(publish(b"t", [b"stored"]))
+        await client.confirm()
+        assert told() == []
+        free -= 4096
+        await look()
+        await client.send(publish(b"t", [b"refused"]))
+        assert b"the disk has less free than the 8 MiB kept in reserve" in await client.error()
+        assert (await client.refusal(b"(Confirm 2)")).startswith(b"Confirm 2: ")
+        assert told() == ["the disk has 7 MiB left: nothing more is stored until there is room"]
+        free += 4096
+        await look()
+        await client.send(publish(b"t", [b"stored, too"]))
+        await client.confirm()
+        assert told()[1:] == ["there is room on the disk again"]
+        assert (await client.topics())[b"t"].messages == 2

@@ -13,6 +13,7 @@ from test_storage_repair import contents, problems, repaired
 from omq_storage import soundness
 from omq_storage.errors import DamagedFile
 from omq_storage.levels import Level
+from omq_storage.pages import Pages
 from omq_storage.store import Store
 
 PAGE = 4096
@@ -122,3 +123,26 @@ def test_what_is_not_used_does_no_harm(whole: Path, tmp_path: Path, page: int) -
         repaired(store)
         assert contents(store) == everything
         shutil.rmtree(store)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_root_that_is_a_free_page_does_not_make_its_state_the_older_one(
+    whole: Path, tmp_path: Path, name: str
+) -> None:
+    """Then each of the two states seems to have freed the root of the other."""
+    everything = contents(shutil.copytree(whole, tmp_path / "whole"))
+    store = shutil.copytree(whole, tmp_path / "store")
+    file = store / name / "data.mdb"
+    with Pages(file) as pages:
+        later, earlier = pages.metas
+        place = pages.first_two.index(later) * PAGE + META - 24  # the root of the tables
+        freed = pages.freed_by_commits(earlier)
+    assert file.read_bytes()[place : place + 8] == later.main_root.to_bytes(8, "little")
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(max(freed[max(freed)]).to_bytes(8, "little"))
+    with Pages(file) as pages:
+        assert pages.newest.transaction == later.transaction
+    assert any(f"{name}/data.mdb is damaged" in sentence for sentence in repaired(store))
+    assert problems(store) == []
+    assert contents(store) == everything

@@ -96,6 +96,15 @@ def test_a_full_environment_keeps_neither_block_nor_sequence(tmp_path: Path) -> 
     assert records(tmp_path / "weak") == {b"sequences": 0, b"uses": 0}
 
 
+def test_the_last_one_used_is_told_by_its_use_and_not_by_its_sequence(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producers, "PRODUCERS_KEPT", 2)
+    for number, used in enumerate(({b"a": 1}, {b"b": 7}, {b"a": 2}, {b"c": 1})):
+        environment.append([numbered(1, number, 1)], {1: used})
+    assert environment.sequences(1, [b"a", b"b", b"c"]) == {b"a": 2, b"c": 1}
+
+
 def test_the_producers_used_longest_ago_are_forgotten(
     tmp_path: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

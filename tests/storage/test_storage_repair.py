@@ -232,6 +232,27 @@ def test_without_its_catalogue_every_message_is_saved(tmp_path: Path) -> None:
         assert store.catalogue.create(b"another", "news", "weak", True).id >= 6 + TOPICS_LEAPT
 
 
+def test_a_catalogue_older_than_a_topic_gives_it_a_name_and_deleted_ones_none(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        # What a deletion that was cut short leaves.
+        deleted = store.catalogue.create(b"deleted", "news", "weak", True, reserved=10).id
+        store.level(Level.WEAK).append([numbered(deleted, 1, 3)])
+        store.catalogue.delete(deleted)
+    older = shutil.copytree(path / "catalogue", tmp_path / "older")
+    with opened(path) as store:
+        lost = store.catalogue.create(b"lost", "news", "weak", True, reserved=10).id
+        store.level(Level.WEAK).append([numbered(lost, 1, 3)])
+        kept = bodies_of(read_all(store.level(Level.WEAK), lost))
+    shutil.rmtree(path / "catalogue")
+    older.rename(path / "catalogue")
+    assert lost > deleted
+    assert f"The name of topic {lost} could not be saved; now it is called 'unnamed-{lost}'." in repaired(
+        path
+    )
+    assert contents(path) == {lost: kept}
+
+
 @pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(b"{")])
 def test_a_lost_format_file_is_made_again(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     path = filled(tmp_path / "store")
