@@ -16,13 +16,14 @@ from typing import Any
 
 from mutate_areas import AREAS, Area
 from mutate_mutants import Mutant, sample
+from mutate_survey import Survey
 from mutate_trial import CannotRun, Copy, Outcome, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).resolve().parent / "equivalent.toml"
 
 LIMIT_FACTOR, LIMIT_SECONDS = 3, 30
-"""A mutant has so many times what the tests take without one, and so many seconds."""
+"""A mutant has so many times what its tests take without one, and so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tests", nargs="+", metavar="TEST", help="run these tests, and not the nearest to each module"
     )
+    parser.add_argument(
+        "--seconds", type=float, default=None, metavar="S",
+        help="run tests that take so long for a mutant, the quickest first, and not all that run its line",
+    )  # fmt: skip
+    parser.add_argument(
+        "--surveys", type=Path, default=None, metavar="FOLDER",
+        help="keep here which test runs which line, and believe what is there already",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
     options = parser.parse_args(arguments)
     equivalents = _equivalents(EQUIVALENT)
@@ -152,12 +161,14 @@ def _outcomes(
             plain = area.is_twin(mutant.module)
             copy = free.get()  # waits until a worker is free
             try:
-                return mutant, copy.try_mutant(mutant, area.tests_of(mutant.module), plain, limits[plain])
+                tests = surveys[plain].chosen(mutant, area.tests_of(mutant.module), options.seconds)
+                limit = LIMIT_FACTOR * sum(map(surveys[plain].seconds.__getitem__, tests)) + LIMIT_SECONDS
+                return mutant, copy.try_mutant(mutant, tests, plain, limit)
             finally:
                 free.put(copy)
 
         try:
-            limits = _limits(area, mutants, copies[0])
+            surveys = _surveys(area, mutants, copies[0], options.surveys)
             for done in as_completed([threads.submit(try_one, mutant) for mutant in mutants]):
                 yield done.result()
         finally:
@@ -167,13 +178,12 @@ def _outcomes(
                 copy.end()
 
 
-def _limits(area: Area, mutants: list[Mutant], copy: Copy) -> dict[bool, float]:
-    """How many seconds the tests may take, without and with the plain codec. Raises CannotRun."""
-    limits = {}
+def _surveys(area: Area, mutants: list[Mutant], copy: Copy, kept: Path | None) -> dict[bool, Survey]:
+    """Run the tests without a mutant, without and with the plain codec. Raises CannotRun."""
+    surveys = {}
     for plain in {area.is_twin(mutant.module) for mutant in mutants}:
-        tests = [area.tests_of(mutant.module) for mutant in mutants if area.is_twin(mutant.module) is plain]
-        trial = copy.run(tuple(dict.fromkeys(chain(*tests))), plain, None)
-        if trial.outcome is not Outcome.SURVIVED:
-            raise CannotRun(f"a test fails without a mutant:\n{trial.output}")
-        limits[plain] = LIMIT_FACTOR * trial.seconds + LIMIT_SECONDS
-    return limits
+        modules = [module for module in area.modules(copy.folder) if area.is_twin(module) is plain]
+        tests = tuple(dict.fromkeys(chain.from_iterable(map(area.tests_of, modules)))) or area.tests
+        name = f"{area.folder.replace('/', '-')}-{'plain' if plain else 'compiled'}.json"
+        surveys[plain] = copy.survey(tests, plain, None if kept is None else kept / name)
+    return surveys

@@ -1,5 +1,6 @@
 """One mutant against the tests: in a copy of the project, with a limit of time."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,15 +8,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from mutate_mutants import Mutant
+from mutate_survey import Survey
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info")
 """What of a checkout is not needed for its tests."""
+
+MODULES = Path(__file__).resolve().parent
+"""Where the plugin mutate_spy is."""
+
+SURVEY, CHOSEN = "OMQ_MUTATE_SURVEY", "OMQ_MUTATE_CHOSEN"
+"""What mutate_spy reads: the file to write the survey to, and the file with the names of the tests to run."""
 
 FOLDERS = ("", "storage")
 """The folders of the copy in which Python looks for packages before it looks for installed ones."""
@@ -58,21 +66,41 @@ class Copy:
         self._running: subprocess.Popen[bytes] | None = None
         shutil.copytree(root, folder, ignore=LEFT_OUT, symlinks=True)
 
-    def run(self, tests: Sequence[str], plain: bool, seconds: float | None) -> Trial:
-        """Run these tests, in this order, up to the first that fails. Without a limit when `seconds` is None.
+    def survey(self, tests: Sequence[str], plain: bool, kept: Path | None) -> Survey:
+        """Run these tests without a mutant, and note what they do; or read it where it is kept.
 
-        `plain` turns the compiled codec off, so that its plain twin does the work. Raises CannotRun.
+        Raises CannotRun.
+        """
+        if kept is not None and kept.exists():
+            return Survey.read(kept)
+        with tempfile.TemporaryDirectory() as made:
+            file = Path(made) / "survey.json"
+            trial = self._run(tests, plain, None, {SURVEY: str(file)})
+            if trial.outcome is not Outcome.SURVIVED:
+                raise CannotRun(f"a test fails without a mutant:\n{trial.output}")
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, kept)
+            return Survey.read(file)
+
+    def _run(self, tests: Sequence[str], plain: bool, seconds: float | None, spy: Mapping[str, str]) -> Trial:
+        """Run the tests in these files, up to the first that fails. Without a limit when `seconds` is None.
+
+        `plain` turns the compiled codec off, so that its plain twin does the work; `spy` says what mutate_spy
+        does. Raises CannotRun.
         """
         command = [
             sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider",
+            "-p", "mutate_spy",
             f"--timeout={HANGS_SECONDS}",
             *tests,
         ]  # fmt: skip
-        path = os.pathsep.join(str(self.folder / folder) for folder in FOLDERS)
+        path = os.pathsep.join([*(str(self.folder / folder) for folder in FOLDERS), str(MODULES)])
         environment = os.environ | {
             "PYTHONPATH": path,
             "PYTHONDONTWRITEBYTECODE": "1",  # two mutants in one second would share one .pyc
             "OMQ_PLAIN": "1" if plain else "",
+            **spy,
         }
         began = time.monotonic()
         # A file and not a pipe: what a test started and left behind would keep a pipe open.
@@ -105,11 +133,15 @@ class Copy:
             os.killpg(self._running.pid, signal.SIGKILL)
 
     def try_mutant(self, mutant: Mutant, tests: Sequence[str], plain: bool, seconds: float) -> Trial:
-        """The same with the mutant in the place of the module."""
+        """Put the mutant in the place of the module, and run the tests with these names in this order."""
         path = self.folder / mutant.module
         path.write_text(mutant.code)
         try:
-            return self.run(tests, plain, seconds)
+            with tempfile.NamedTemporaryFile("w") as chosen:
+                json.dump(tests, chosen)
+                chosen.flush()
+                files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+                return self._run(files, plain, seconds, {CHOSEN: chosen.name})
         finally:
             path.write_text(mutant.original)
 

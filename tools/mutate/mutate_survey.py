@@ -1,0 +1,74 @@
+"""Which tests run the line of a mutant, and how long they take."""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from mutate_mutants import Mutant
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the tests do without a mutant."""
+
+    seconds: Mapping[str, float]
+    """By the name of the test."""
+    starting: frozenset[str]
+    """The tests that start other processes."""
+    lines: Mapping[str, Mapping[int, frozenset[str]]]
+    """The tests by module and line, without what other processes run."""
+
+    @classmethod
+    def read(cls, file: Path) -> "Survey":
+        """Read what the plugin mutate_spy has written."""
+        noted = json.loads(file.read_text())
+        return cls(
+            noted["seconds"],
+            frozenset(noted["starting"]),
+            {
+                module: {int(line): frozenset(names) for line, names in lines.items()}
+                for module, lines in noted["lines"].items()
+            },
+        )
+
+    def chosen(self, mutant: Mutant, nearest: Sequence[str], most: float | None) -> list[str]:
+        """Choose the tests for a mutant: those that run the changed statement, the quickest first.
+
+        Of the nearest tests those follow that start other processes, because these may run it too. Where no
+        test runs it, as with a constant of a module, all the nearest tests are chosen. Only so many are
+        chosen as take `most` seconds together, and one at least; all when it is None.
+        """
+        lines = self.lines.get(mutant.module, {})
+        running = {name for line in _statement(mutant) for name in lines.get(line, ())}
+        near = [name for name in self.seconds if any(_is_in(name, test) for test in nearest)]
+        others = [name for name in near if name in self.starting] if running else near
+        quickest = sorted(running, key=lambda name: (self.seconds[name], name))
+        found = [*quickest, *(name for name in others if name not in running)]
+        if most is None:
+            return found
+        ends = accumulate(self.seconds[name] for name in found)
+        return found[: max(1, sum(1 for end in ends if end <= most))]
+
+
+def _is_in(name: str, test: str) -> bool:
+    """Whether a test is in this file or folder."""
+    return Path(name.partition("::")[0]).is_relative_to(test)
+
+
+def _statement(mutant: Mutant) -> range:
+    """The lines of the innermost statement with the change; of a compound one those before its body."""
+    found = range(mutant.line, mutant.line + 1)
+    size: int | None = None
+    for node in ast.walk(ast.parse(mutant.original)):
+        if not isinstance(node, ast.stmt):
+            continue
+        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+        begin = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        body: list[ast.stmt] = getattr(node, "body", [])
+        end = max(begin + 1, body[0].lineno) if body else (node.end_lineno or node.lineno) + 1
+        if mutant.line in (lines := range(begin, end)) and (size is None or len(lines) <= size):
+            found, size = lines, len(lines)
+    return found
