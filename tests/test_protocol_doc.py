@@ -3,6 +3,7 @@
 The document itself explains how its examples are written (its chapter "How to read the examples").
 """
 
+import itertools
 import re
 import tomllib
 import typing
@@ -664,3 +665,24 @@ async def test_every_sentence_listed_is_produced(tmp_path: Path) -> None:
 def test_every_sentence_shown_is_listed() -> None:
     patterns = [pattern for _, pattern in sentence_patterns()]
     assert [error for error in errors_shown() if not any(p.fullmatch(error) for p in patterns)] == []
+
+
+ARGUMENTS = (
+    b"x", b"1", b"()", b"(x)", b"From_current", b"(From_message x)", b"(From_message (1))", b"Broadcast",
+    b"(2013-08-07 10:01:02 Mars)", b"(1/x/1 10:01:02)", b'"2013-08-07 10:01:02 Mars"', b'"1/x/1 10:01:02"',
+)  # fmt: skip
+"""For every argument, something that it may be and everything that it may not."""
+
+
+def test_every_sentence_about_a_line_that_is_no_command_is_listed() -> None:
+    refused: set[str] = set()
+    for command in typing.get_args(types.Command):
+        for count in range(4):
+            for arguments in itertools.product(ARGUMENTS, repeat=count):
+                try:
+                    parse(b"(%s)" % b" ".join((command.__name__.encode(), *arguments)))
+                except CommandError as error:
+                    refused.add(error.sentence.decode())
+    assert len(refused) > 100
+    patterns = [pattern for _, pattern in sentence_patterns()]
+    assert [error for error in refused if not any(p.fullmatch(error) for p in patterns)] == []

@@ -33,7 +33,7 @@ def ack(time: str) -> int:
 def test_every_month_by_its_name(number: int) -> None:
     name = calendar.month_abbr[number]
     wanted = int(datetime(2013, number, 7, tzinfo=UTC).timestamp()) * 1_000_000
-    for month in (name, name.lower()):
+    for month in (name, name.lower(), name.upper()):
         assert ack(f"(07{month}2013 00:00:00)") == ack(f'"2013 {month} 07 00:00:00"') == wanted
 
 
@@ -98,6 +98,7 @@ def test_the_forms_of_a_time(time: str, microseconds: int) -> None:
         "((2013-08-07) 10:01:02)", "(2013-08-07 (10:01:02))", "(2013-08-07 10:01:02 (UTC))",
         "(08/07/2013/1 10:01)", "(08/07 10:01)", "(99999999999999999999/1/1 10:01)", "(10000/1/1 10:01)",
         "(\u0662013-08-07 10:01:02)",
+        "(07aUG2013 10:01:02)", "(07AUg2013 10:01:02)", "(07AuG2013 10:01:02)", '"2013 aUg 07 10:01:02"',
     ],
 )  # fmt: skip
 def test_what_is_no_time(time: str) -> None:

@@ -1,6 +1,7 @@
 """Pings, and what becomes of a client that gives no sign of life (omq text, Pings and Acks)."""
 
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,24 @@ async def test_a_silent_client_is_pinged_at_least_every_50_seconds(store: Path, 
             await client.say(ACK)
             await client.settle()
         assert all(abs(ping.time - time.time()) < 60 for ping in client.pings)
+
+
+@pytest.mark.parametrize("step", [0.25, 0.7])
+async def test_a_ping_comes_at_most_one_look_early_and_never_late(
+    store: Path, clock: MockClock, step: float
+) -> None:
+    """The server looks at its clock every second for pings that are due every 45."""
+    async with serving(store) as host:
+        client = await host.connect()
+        clock.rate = 0  # time passes in the steps below only
+        came: list[float] = []
+        while len(came) < 4:
+            clock.jump(step)
+            await client.settle()
+            came += [trio.current_time()] * (len(client.pings) - len(came))
+        clock.rate = 1
+    gaps = [later - earlier for earlier, later in pairwise(came)]
+    assert all(44 <= gap <= 45 for gap in gaps), gaps
 
 
 async def test_a_busy_client_is_pinged_as_well(store: Path, clock: MockClock) -> None:

@@ -8,7 +8,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from omq.protocol.omq.converters import ConversionError, constructors, integer
+from omq.protocol.omq.converters import ConversionError, integer
 from omq.protocol.omq.sexp import Sexp
 
 _DAY = 86_400
@@ -16,12 +16,14 @@ _EPOCH = datetime(1970, 1, 1)
 _FIRST_DAY = (date(1, 1, 1) - date(1970, 1, 1)).days
 _LAST_DAY = (date(9999, 12, 31) - date(1970, 1, 1)).days
 
-_MONTHS = constructors(
-    {
-        "Jan": 1, "Feb": 2, "Mar": 3, "Apr": 4, "May": 5, "Jun": 6,
-        "Jul": 7, "Aug": 8, "Sep": 9, "Oct": 10, "Nov": 11, "Dec": 12,
-    }
-)  # fmt: skip
+_MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
+
+# Core's Month.of_string reads these three spellings of each, and no others such as `jAN`.
+_MONTH_NUMBERS = {
+    spelling: number
+    for number, name in enumerate(_MONTHS, 1)
+    for spelling in (name, name.lower(), name.upper())
+}
 
 _MOST_SLASHES = 3
 """As in `posix/America/Indiana/Knox`."""
@@ -171,7 +173,7 @@ def _days_with_slashes(text: bytes) -> int:
 
 
 def _month(name: bytes) -> int:
-    number = _MONTHS.get(name)
+    number = _MONTH_NUMBERS.get(name)
     if number is None:
         raise _refuse()
     return number
