@@ -14,6 +14,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
+from omq_storage.blocks import FRAME_HEADER
 from omq_storage.store import Store
 
 
@@ -79,6 +80,21 @@ async def test_who_is_slow_gets_little_at_a_time_with_its_heads(
     )  # a frame has octets besides its body, so three fit and not four
     channel.written(3)
     assert await taken(channel) == whole[4:]  # it is not slow any more
+
+
+async def test_a_second_makes_a_client_slow_and_half_a_second_does_not(
+    topic: Driver, clock: MockClock
+) -> None:
+    channel = topic.open(Listener(), FromCurrent())
+    await topic.post(Bodies([bytes(1000)] * 300))
+    await wait_all_tasks_blocked()
+    for seconds, count in ((0.5, 299), (1.0, LITTLE_OCTETS // (1000 + FRAME_HEADER)), (0.5, 297)):
+        assert await taken(channel)
+        clock.jump(seconds)
+        channel.written(1)
+        found = await taken(channel)
+        assert len(found) == count
+        channel.written(0)
 
 
 async def test_a_subscriber_takes_what_is_immediate_unless_it_is_stalled(topic: Driver) -> None:

@@ -13,8 +13,8 @@ MUTATE = Path(__file__).resolve().parents[2] / "tools" / "mutate.py"
 ROOT = MUTATE.parents[1]
 
 needs_cosmic_ray = pytest.mark.skipif(
-    importlib.util.find_spec("cosmic_ray") is None,
-    reason="cosmic-ray is not installed: pip install -e '.[mutate]'",
+    None in map(importlib.util.find_spec, ("cosmic_ray", "coverage")),
+    reason="cosmic-ray and coverage are not installed: pip install -e '.[mutate]'",
 )
 
 MODULE = '''\

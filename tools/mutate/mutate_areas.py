@@ -59,7 +59,7 @@ DRIVERS = Area(
         "ages.py": _server("clocks"),
         "broadcast.py": _server("broadcast", "topics", "stalled"),
         "budget.py": _server("stalled", "round_robin"),
-        "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold"),
+        "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         "channel.py": _server("broadcast", "stalled"),
         "complaints.py": _server("trouble"),
         "confirmation.py": _server("replies"),
@@ -67,7 +67,7 @@ DRIVERS = Area(
         "entrance.py": _server("round_robin"),
         "feed.py": _server("dmp_leases", "dmp_feeds"),
         "holdings.py": _server("round_robin"),
-        "housekeeping.py": _server("trouble", "clocks", "persistence"),
+        "housekeeping.py": _server("trouble", "clocks", "persistence", "full_disk"),
         "leases.py": _server("dmp_leases"),
         "memory.py": _server("stalled", "round_robin"),
         "pieces.py": _server("stalled"),
@@ -80,7 +80,7 @@ DRIVERS = Area(
         "tail.py": _server("broadcast", "stalled"),
         "unfinished.py": _server("bad_input", "dmp_sinks"),
         "words.py": _server("topics", "dmp_leases"),
-        "writer.py": _server("trouble", "topics", "persistence"),
+        "writer.py": _server("trouble", "topics", "persistence", "full_disk"),
     },
 )
 

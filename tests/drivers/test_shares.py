@@ -1,0 +1,102 @@
+"""Shares of the memory by themselves: when those who wait for one are woken, and who has to give way."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.drivers.signal import Signal
+from omq.drivers.stalled import Stalled
+from omq.drivers.unconfirmed import FREE_OCTETS, Unconfirmed
+from omq.drivers.unfinished import Holding, Unfinished
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return MockClock()
+
+
+async def test_who_waits_for_unconfirmed_work_is_woken_when_a_sixteenth_is_free() -> None:
+    share = Unconfirmed(1600)
+    share.change(1599)
+    assert share.may_grow(FREE_OCTETS + 1)
+    share.change(1)
+    assert [share.may_grow(octets) for octets in (0, FREE_OCTETS, FREE_OCTETS + 1)] == [True, True, False]
+    woken = 0
+    signal = Signal()
+    share.call_when_free(signal)
+
+    async def wait() -> None:
+        nonlocal woken
+        while True:
+            await signal.wait()
+            woken += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for change, count in ((-99, 0), (-1, 1), (-1500, 1), (1600, 1)):
+            share.change(change)
+            await wait_all_tasks_blocked()
+            assert woken == count
+        share.call_when_free(signal)
+        share.forget(signal)
+        share.change(-1600)
+        share.call_when_free(signal)  # there is room, so there is nothing to wait for
+        share.change(1)
+        share.change(-1)
+        await wait_all_tasks_blocked()
+        assert woken == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_every_octet_of_an_unfinished_line_is_counted(clock: MockClock) -> None:
+    share = Unfinished(100)
+    one, two = (Holding(lambda: None) for _ in range(2))
+    await share.hold(one, 99)
+    await share.hold(one, 98)  # it holds them already
+    assert share.used == one.octets == 99
+    await share.hold(two, 1)
+    assert (share.used, share.holders) == (100, 2)
+    share.release(one)
+    await share.hold(two, 2)
+    assert (share.used, share.holders, share.waiting) == (2, 1, 0)
+    share.release(two)
+    assert (share.used, share.holders) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("octets", "seconds", "gives_way_at"),
+    [
+        ([], [], 2.0),
+        ([16383], [1.5], 2.0),
+        ([16384], [1.5], 3.5),
+        ([8192, 8192], [1.0, 0.5], 3.5),
+        ([16384] * 6, [1.5] * 6, 10.0),
+    ],
+)
+async def test_a_client_that_sends_little_gives_way_to_those_who_wait(
+    clock: MockClock, octets: list[int], seconds: list[float], gives_way_at: float
+) -> None:
+    """Less than 16 KiB in two seconds, or not everything in ten."""
+    holding = Holding(lambda: None)
+    await Unfinished(100).hold(holding, 50)
+    assert holding.gives_way_at() > 1e9  # the server does not wait for it
+    began = trio.current_time()
+    for more, passed in zip(octets, seconds, strict=True):
+        holding.begin_wait()
+        clock.jump(passed)
+        holding.end_wait(more)
+    holding.begin_wait()
+    assert holding.gives_way_at() == pytest.approx(began + gives_way_at)
+
+
+async def test_of_stalled_messages_one_is_held_however_large_it_is() -> None:
+    stalled = Stalled(100)
+    told: list[str] = []
+    with stalled.holding(1, 1, 500, lambda _: told.append("first")):
+        with stalled.holding(1, 1, 500, lambda _: told.append("second")):
+            assert stalled.used == 500
+            assert told == []
+        with stalled.holding(2, 1, 500, lambda _: told.append("other topic")):
+            assert told == ["first"]
+            assert stalled.used == 500
+    assert stalled.used == 0
