@@ -30,7 +30,7 @@ class LargeMessage:
     size: int
     """Octets of its body."""
     checksums: tuple[int, ...]
-    """CRC-32C of each CHECKED_OCTETS of its body; the last part may be shorter."""
+    """CRC-32C of each CHECKED_OCTETS of its body.  The last part may be shorter; an empty body has one."""
     block: int
     """First message id of the block that it was found in."""
     at: int
@@ -61,7 +61,8 @@ def _look_into(database: Database, topic: int, message: int, info: BlockInfo) ->
     with database.viewing() as get:
         block, value = viewed(get, topic, info)
         body = block.frame(message)[FRAME_HEADER:]
-        checksums = [crc32c(body[at : at + CHECKED_OCTETS]) for at in range(0, len(body), CHECKED_OCTETS)]
+        parts = range(0, max(1, len(body)), CHECKED_OCTETS)
+        checksums = [crc32c(body[at : at + CHECKED_OCTETS]) for at in parts]
         behind = len(block.after(message)) + (0 if block.heads is None else len(block.heads.octets))
         return LargeMessage(
             topic=topic,

@@ -272,6 +272,17 @@ async def test_a_large_message_comes_in_pieces_when_memory_is_spent(shared_store
 
 
 @STORED
+async def test_empty_messages_beside_a_large_one(shared_store: Store, kind: Kind) -> None:
+    body = bytes(range(256)) * 6 * KIB
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"", body, b"")
+        client = Client(driver, FromBeginning())
+        assert (await client.read()).bodies == [b"", body, b""]
+        client.close()
+
+
+@STORED
 async def test_a_slow_subscriber_gets_little_at_a_time(
     shared_drivers: Drivers, kind: Kind, mock_clock: trio.testing.MockClock
 ) -> None:

@@ -53,6 +53,15 @@ def test_pieces_make_up_the_message(environment: Environment, octets: int, heads
         assert looked_at.head == (heads[message - 5] if heads else b"")
 
 
+def test_an_empty_message_is_one_empty_piece(environment: Environment) -> None:
+    environment.append([large(5, [0, MIB, 0])])
+    for message in (5, 7):
+        looked_at = environment.look_at(1, message)
+        assert looked_at is not None
+        assert looked_at.size == 0
+        assert environment.read_piece(looked_at, 0, MIB) == b""
+
+
 def test_a_large_block_is_not_read_unless_wanted(environment: Environment) -> None:
     small, block = numbered(1, 0, 5), large(5, [2 * MIB])
     environment.append([small, block])
