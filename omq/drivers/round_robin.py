@@ -13,7 +13,7 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import Gone, Subscriber
+from omq.drivers.channel import End, Gone, Subscriber
 from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Closed, Entrance
@@ -340,7 +340,11 @@ class RoundRobinDriver(Driver):
         return undone, octets, first, last
 
     def end(self) -> None:
+        finishing = list(self._finishing)
         super().end()
+        for channel in finishing:
+            channel.close()
+            channel.subscriber.ended(End.DELETED)
         self._returned.clear()
         self._count()
         self.resources.memory.unconfirmed.forget(self._signal)

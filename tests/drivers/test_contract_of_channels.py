@@ -200,6 +200,18 @@ async def test_a_deleted_topic_ends_its_channels(shared_drivers: Drivers, kind: 
     assert (new.info().messages, new.info().last, new.next_id) == (0, 0, 1)
 
 
+@of_kinds()
+async def test_a_deleted_topic_ends_a_finished_channel_too(shared_drivers: Drivers, kind: Kind) -> None:
+    driver = await shared_drivers.topic(kind)
+    client = Client(driver)
+    await post(driver, b"a", b"b")
+    client.channel.finish()
+    await shared_drivers.catalogue.delete(b"t")
+    await quiet()
+    assert client.ends == [End.DELETED]
+    assert client.channel.rest is Rest.HELD
+
+
 @of_kinds(lambda kind: kind.is_persistent)
 async def test_the_rest_of_a_message_is_gone_with_its_topic(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
