@@ -60,7 +60,7 @@ async def test_a_replay_begins_where_it_was_asked_to(shared_drivers: Drivers, ki
     empty = [Client(driver, replay) for replay in (FromBeginning(), FromCurrent(), FromMessage(1))]
     for _ in range(4):
         await post(driver, b"x")
-    replays = [FromBeginning(), FromCurrent(), *map(FromMessage, range(1, 6))]
+    replays: list[Replay] = [FromBeginning(), FromCurrent(), *map(FromMessage, range(1, 6))]
     clients = [*empty, *(Client(driver, replay) for replay in replays)]
     await post(driver, b"live")
     for client, first in zip(clients, [1, 1, 1, 1, 5, 1, 2, 3, 4, 5], strict=True):
