@@ -1,11 +1,16 @@
 """Declare, Delete, Topics and Confirm: what they promise."""
 
 import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from omq.config import TopicConfig
 from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
@@ -20,7 +25,7 @@ from omq.protocol.omq.types import (
     Unsubscribed,
 )
 
-from .conversation import PERSISTENCES, Conversation, eventually, numbered, publish, serving
+from .conversation import PERSISTENCES, eventually, numbered, publish, serving
 
 EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 TYPES = [
@@ -207,40 +212,48 @@ async def test_deleting_while_others_publish_harms_nobody(store: Path, persisten
         await eventually(lambda: host.memory_used == 0)
 
 
+HOLD = """
+import sys, lmdb
+with lmdb.open(sys.argv[1], max_dbs=8) as catalogue, catalogue.begin(write=True):
+    print("held", end="", flush=True)
+    sys.stdin.read()
+"""
+
+
+@asynccontextmanager
+async def nobody_writes(environment: Path) -> AsyncIterator[None]:
+    """Within the block another process holds LMDB's lock for writers: whoever wants to write here waits."""
+    command = [sys.executable, "-c", HOLD, str(environment)]
+    holder = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert await holder.stdout.receive_some() == b"held"
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await holder.stdin.aclose()
+            await holder.wait()
+
+
 @EVERY
 async def test_whoever_publishes_to_a_topic_that_is_deleted_hears_just_that(
     store: Path, persistence: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new topic's first message reserves ids in the catalogue while the deletion takes it from there."""
-    deleted = b"Publish t: the topic was deleted"
-    refused = b"Confirm 1: 1 published before it and after the last Confirm were refused"
-    told: list[bytes] = []
     async with serving(store) as host:
-        publishers = [await host.connect() for _ in range(3)]
-        owner = await host.connect()
-
-        async def keep_publishing(publisher: Conversation) -> None:
-            while told.count(deleted) < 10 and set(told) <= {deleted, refused}:
-                await publisher.say(b"(Publish t x)", b"(Confirm 1)")
-                while not isinstance(frame := await publisher.frame(), Confirmed):
-                    assert isinstance(frame, Error), frame
-                    told.append(frame.text)
-                    if frame.text.startswith(b"Confirm "):
-                        break
-
-        async def keep_deleting() -> None:
-            while True:
-                await owner.ask(b"(Declare t Broadcast %s)" % persistence)
-                await owner.ask(b"(Delete t)")
-
-        async with trio.open_nursery() as deleting:
-            deleting.start_soon(keep_deleting)
-            with trio.fail_after(60):
-                async with trio.open_nursery() as publishing:
-                    for publisher in publishers:
-                        publishing.start_soon(keep_publishing, publisher)
-            deleting.cancel_scope.cancel()
-    assert set(told) == {deleted, refused}
+        owner, publisher = await host.connect(), await host.connect()
+        await owner.ask(b"(Declare t Broadcast %s)" % persistence)
+        async with nobody_writes(store / "catalogue"):
+            await owner.say(b"(Delete t)")
+            await trio.testing.wait_all_tasks_blocked(0.05)  # the deletion waits for the lock
+            await publisher.say(b"(Publish t x)", b"(Confirm 1)")
+            await trio.testing.wait_all_tasks_blocked(0.05)  # and the reservation for the deletion
+        assert await owner.frame() == Deleted(Topic(0, b"t"))
+        # A message that came later would have made a new topic, and one that came before would be confirmed.
+        assert await publisher.error() == b"Publish t: the topic was deleted"
+        refused = b"Confirm 1: 1 published before it and after the last Confirm were refused"
+        assert await publisher.error() == refused
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
