@@ -1,13 +1,14 @@
-"""How the C library keeps memory that was freed.
+"""Configure how the C library keeps freed memory.
 
-Every commit allocates some megabytes, and frees them when it is written. Left to itself, glibc gives such
-memory back to the kernel at once, which has to clear and map pages anew for the next commit: with large
-commits that takes more time than all else (docs/PERFORMANCE.md). So a server has it kept, within bounds.
+Every commit allocates some megabytes, and frees them afterwards. By default glibc returns such memory to the
+kernel at once, and the kernel must clear and map pages again for the next commit: with large commits that
+takes more time than everything else (docs/PERFORMANCE.md). So the server makes glibc keep freed memory,
+within bounds.
 
-But the bounds are for memory at the end of each arena. What is free below something that is in use stays too,
-and after a crowd of clients that can be all they had. So it is looked at now and then, and when it is much it
-is given back. That takes some 10 ms for each 100 MiB, in which nobody allocates, so it is not done for a
-little.
+But the bounds apply only to the end of each arena. glibc also keeps free memory below an allocation in use,
+and after a peak of clients that can be most of what they used. So the server checks the amount at intervals
+and returns memory when it is large. That takes about 10 ms for each 100 MiB, in which no thread can allocate,
+so the server does not do it for small amounts.
 """
 
 import ctypes
@@ -18,19 +19,20 @@ from omq.drivers.rounds import repeat
 from omq.threads import in_thread
 
 KEPT_OCTETS = 16 << 20
-"""How much freed memory at the end of each arena stays with the process."""
+"""The most freed memory that glibc keeps at the end of each arena."""
 
 MAPPED_OCTETS = 32 << 20
-"""Only a piece of memory of this size is given back as soon as it is freed: the most that glibc allows."""
+"""glibc returns only allocations of at least this size at once: the greatest threshold that it allows."""
 
 ARENAS = 4
-"""How many arenas there may be: threads share them, as they share the interpreter."""
+"""The number of arenas: threads share them, as they share the interpreter."""
 
 LOOK_SECONDS = 5.0
-"""How often it is looked at how much is kept."""
+"""The interval of the checks."""
 
 MUCH_OCTETS = 64 << 20
-"""How much must be kept that it is given back: as much as the ends of all arenas may have."""
+"""The amount of kept memory from which on the server returns it: as much as the ends of all arenas may have.
+"""
 
 log = logging.getLogger("omq.server")
 
@@ -38,7 +40,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what is freed; False where the C library is another one, which is left as it is."""
+    """Make glibc keep freed memory. Return False, and change nothing, if the C library is another one."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -63,14 +65,14 @@ class _Counts(ctypes.Structure):
 
 
 class Glibc:
-    """glibc from 2.33 on. Raises OSError and AttributeError where the C library is another one."""
+    """glibc from 2.33 on. Raises OSError or AttributeError if the C library is another one."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None)
         self._mallinfo2, self._malloc_trim = library.mallinfo2, library.malloc_trim
         self._mallinfo2.restype = _Counts
         self._malloc_trim.argtypes = (ctypes.c_size_t,)
-        # Kept open, so that a look needs no descriptor when clients have taken all there are.
+        # Keep the file open, so that a check works even when clients use all descriptors.
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
 
     def close(self) -> None:
@@ -81,7 +83,7 @@ class Glibc:
         return int(counts.uordblks + counts.hblkhd)
 
     def resident(self) -> int:
-        # What is shared is not of interest: those are the pages of LMDB's files.
+        # Subtract shared pages: those belong to LMDB's files.
         _, resident, shared, *_ = map(int, os.pread(self._statm, 256, 0).split())
         return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
@@ -90,15 +92,15 @@ class Glibc:
 
 
 class Returns:
-    """When memory is given back."""
+    """Decides when to return memory."""
 
     def __init__(self, library: Glibc) -> None:
         self._library = library
-        # What the process has besides what is in use: hardly more than this, when nothing free is kept.
+        # The resident memory besides allocations: about constant while glibc keeps no free memory.
         self._besides = library.resident() - library.in_use()
 
     def look(self) -> int:
-        """Give back what is kept, if it is much; how many octets less that made."""
+        """Return kept memory to the kernel if it is large. Return by how many octets the process shrank."""
         library = self._library
         resident = library.resident()
         besides = resident - library.in_use()
@@ -112,7 +114,7 @@ class Returns:
 
 
 async def give_back_much() -> None:
-    """Give freed memory back when much of it is kept, until cancelled."""
+    """Return freed memory to the kernel when glibc keeps much of it, until cancelled."""
     try:
         library = Glibc()
     except (OSError, AttributeError):
@@ -123,8 +125,8 @@ async def give_back_much() -> None:
         async def look() -> None:
             octets = await in_thread(returns.look)
             if octets:
-                log.debug("%d MiB of freed memory were given back", octets >> 20)
+                log.debug("returned %d MiB of freed memory to the kernel", octets >> 20)
 
-        await repeat(log, "freed memory could not be given back", LOOK_SECONDS, look)
+        await repeat(log, "freed memory could not be returned to the kernel", LOOK_SECONDS, look)
     finally:
         library.close()

@@ -1,7 +1,7 @@
-"""The `omq` command: publish, subscribe, and look after topics from a shell.
+"""The `omq` command: publish, subscribe, and manage topics from a shell.
 
-Data goes to standard output and everything else to standard error. The exit code is 0 when it worked, 1 when
-it did not (the server refused, there was no connection), 2 when the command line was wrong.
+Data goes to standard output and everything else to standard error. The exit code is 0 on success, 1 on
+failure (the server refused, or there was no connection), 2 for an invalid command line.
 """
 
 import argparse
@@ -43,10 +43,10 @@ from omq.protocol.credentials import is_readable_by_others
 READ_OCTETS = 64 << 10
 
 LONGEST_LINE = 1 << 20
-"""Octets of a Publish line, name and all, that a server takes when it is not configured otherwise."""
+"""The server's default limit for a Publish line, in octets."""
 
 LONGEST_MESSAGE = 64 << 20
-"""Octets of a body that a server takes through DMP when it is not configured otherwise."""
+"""The server's default limit for a body over DMP, in octets."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if is_readable_by_others(file):
             say(f"{file}: other users may read the secret in it; `chmod 600 {shlex.quote(file)}` mends that")
     if options.command == "replay":
-        # Its own world, of threads and plain sockets, which the other commands need not load.
+        # Import late: a replay uses threads and plain sockets, which the other commands do not need.
         from omq.replay.command import run
 
         if options.id_file is not None:
-            options.id_file = options.id_file.path  # it is read where a connection is made
+            options.id_file = options.id_file.path  # the replay reads the file when it connects
         sys.exit(run(options, parser.error))
     if options.action is sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
@@ -78,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         trio.run(_run, options)
     except* BrokenPipeError:
-        pass  # whoever read our output has had enough of it
+        pass  # the reader of our output has closed it
     except* KeyboardInterrupt:
-        # Ctrl-C is how one ends a subscription that has no other end; anything else was cut short.
+        # Ctrl-C is the normal end of a subscription without a count; it interrupts anything else.
         code = 0 if options.action is sub and options.count is None else 1
     except* (OmqError, OSError) as group:
         for line in _sentences(group):
@@ -97,7 +97,7 @@ def _id_files(options: argparse.Namespace) -> list[str]:
 
 
 class InputError(OmqError):
-    """What was given to the command cannot be used."""
+    """An input of the command is unusable."""
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -110,7 +110,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _connecting(options: argparse.Namespace, id: bytes) -> Connecting:
-    """Raises InputError when a file of certificates cannot be used."""
+    """Prepare the connection. Raises InputError for an unusable certificate file."""
     ca = options.ca
     if ca is None and parse_url(options.server).tls:
         ca = os.environ.get("OMQ_CA") or None
@@ -141,7 +141,7 @@ def _sentences(group: BaseExceptionGroup[OmqError | OSError]) -> Iterator[str]:
 
 
 PublishLines = Callable[[bytes], Awaitable[object]]
-"""Publishes each line of a text as a message; the last may lack its line feed."""
+"""Publishes each line of a text as a message; the last line may lack its line feed."""
 
 
 async def _pub(client: Client, options: argparse.Namespace) -> None:
@@ -152,7 +152,7 @@ async def _pub(client: Client, options: argparse.Namespace) -> None:
         if options.confirm:
             await client.confirm()
         return
-    # Leaving the block waits for the answer in any case: a sink that just ended would not know of a refusal.
+    # The end of the block always waits for the server's answer: otherwise a refusal would go unnoticed.
     async with client.sink(options.topic) as sink:
         await _publish(options, sink.publish, partial(_lines_to_sink, sink), LONGEST_MESSAGE)
 
@@ -181,10 +181,10 @@ async def _publish(
 async def _publish_file(
     lines: PublishLines, file: BinaryIO, size: int | None, longest: int, name: str
 ) -> None:
-    """Publish each line. What comes slowly leaves line by line; what comes fast, many lines at a time.
+    """Publish each line. Slow input is sent line by line, fast input many lines at a time.
 
-    `size` is the octets of a regular file, None for anything that may keep us waiting. `longest` is the most
-    octets that a line of it may have.
+    `size` is the size of a regular file; None for input that may block. `longest` is the greatest allowed
+    length of a line.
     """
     shown = size is not None and sys.stderr is not None and sys.stderr.isatty()
     held: list[bytes] = []  # the pieces of a line that is not complete
@@ -193,7 +193,7 @@ async def _publish_file(
         while True:
             try:
                 if size is not None:
-                    data = file.read(READ_OCTETS)  # never long in coming: a thread would cost more
+                    data = file.read(READ_OCTETS)  # hardly blocks: a thread would cost more
                 else:
                     data = await trio.to_thread.run_sync(
                         os.read, file.fileno(), READ_OCTETS, abandon_on_cancel=True

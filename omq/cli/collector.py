@@ -1,22 +1,22 @@
-"""How often Python's garbage collector looks for objects that point at one another and are used by nobody.
+"""Configure how often Python's cyclic garbage collector runs.
 
-Connections leave none behind (tests/server/test_garbage.py), and nobody is served while the collector looks:
-with 2,000 connections a look at all objects took 150 ms, and it came every few seconds when many of them came
-and went. So it looks at new objects less often than usual, at old ones very seldom, and never at those that
-are there from the start.
+Connections leave no cyclic garbage (tests/server/test_garbage.py), and the server stands still during a
+collection: with 2,000 connections a full collection took 150 ms, and one ran every few seconds when many
+clients came and went. So the collector scans new objects less often than by default, old ones very rarely,
+and never those that exist at the start.
 """
 
 import gc
 
 NEW_OBJECTS = 10_000
-"""It looks at the newest objects when so many more were made than freed: usually 700."""
+"""Scan the youngest generation after so many more allocations than deallocations: Python's default is 700."""
 
 YOUNG_LOOKS, OLD_LOOKS = 50, 100
-"""Every how many looks it looks at the next older objects as well: usually 10."""
+"""Scan the next older generation after so many scans of the younger one: Python's default is 10."""
 
 
 def look_seldom() -> None:
-    """Call it when everything is imported."""
+    """Set the thresholds. Call this when everything is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, YOUNG_LOOKS, OLD_LOOKS)

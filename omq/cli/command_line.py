@@ -1,4 +1,4 @@
-"""The command line of the `omq` command: its commands, their options, and what may stand there."""
+"""The command line of `omq`: its commands, their options, and the parsers of option values."""
 
 import argparse
 import itertools
@@ -24,7 +24,7 @@ Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says how to give a message or name that looks like an option."""
+    """Adds a hint to errors about a message or a name that looks like an option."""
 
     given: Sequence[str] = ()
     known: frozenset[str] = frozenset()
@@ -47,13 +47,13 @@ def _abbreviates(option: str, known: frozenset[str]) -> bool:
 
 
 def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """`actions`: what each command does, by its name. `given`: the words that will be parsed, for errors."""
+    """Make the parser. `actions`: the function of each command. `given`: the words to parse, for errors."""
     top = _Parser(
         prog="omq",
-        description="Publish to topics, subscribe to them, and look after them.",
+        description="Publish to topics, subscribe to them, and manage them.",
         epilog=(
-            "Data goes to standard output, everything else to standard error. Exit codes: 0 it worked, 1 it "
-            "did not (the server refused, or there was no connection), 2 the command line was wrong."
+            "Data goes to standard output, everything else to standard error. Exit codes: 0 success, 1 "
+            "failure (the server refused, or there was no connection), 2 invalid command line."
         ),
     )
     top.add_argument("--version", action="version", version=f"omq {_version()}")
@@ -81,7 +81,7 @@ def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse
   tail -f access.log | omq pub log -
   omq pub --dmp log --lines access.log
 
-Undeclared topics are declared by the server, as it is configured.""",
+The server declares undeclared topics, if its configuration allows that.""",
     )
     _add_topic(pub)
     source = pub.add_mutually_exclusive_group(required=True)
@@ -92,18 +92,18 @@ Undeclared topics are declared by the server, as it is configured.""",
     pub.add_argument(
         "--confirm",
         action="store_true",
-        help="wait until the messages are as safe as their topic declares; exit 1 if any is not",
+        help="wait until the server confirms the messages; exit 1 if it refuses any",
     )
     pub.add_argument(
         "--dmp",
         action="store_true",
-        help="publish on a connection made for speed, a DMP sink; this always ends as with --confirm, with "
-        "the server's answer that all messages are stored",
+        help="publish through a DMP sink, which is faster; always waits at the end for the server's answer "
+        "that all messages are stored, as with --confirm",
     )
 
     sub = command(
         "sub",
-        "print the messages of topics as they come",
+        "print the messages of topics as they arrive",
         """examples:
   omq sub prices news
   omq sub 'prices.*' --reconnect
@@ -112,21 +112,22 @@ Undeclared topics are declared by the server, as it is configured.""",
   omq sub jobs --credit 1 | while read -r job; do ...; done
 
 A TOPIC that ends with * is a pattern, as in the server's configuration: 'prices.*' means all topics whose
-names begin with "prices.", and '*' means all. A topic that appears later is found within about a second, and
-printed from its beginning; a transient or round-robin one, which cannot be replayed, from then on.
+names begin with "prices.", and '*' means all topics. omq sub finds a topic that appears later within about a
+second, and prints it from its beginning; transient and round-robin topics cannot be replayed, so it prints
+these from then on.
 
-Ends when COUNT messages have come, when no message came for SECONDS, when all topics are deleted (never with
-a pattern), or with Ctrl-C.
+It ends after N messages (--count), when no message has arrived for SECONDS (--timeout), when all topics are
+deleted (never with a pattern), or with Ctrl-C.
 
-On a terminal, control characters of messages and octets that are not UTF-8 are printed as \\x1b; a file or
-a pipe gets the octets as they are.""",
+On a terminal, it prints control characters and invalid UTF-8 as escapes such as \\x1b; a file or a pipe gets
+the published octets.""",
     )
     sub.add_argument(
         "topics",
         nargs="+",
         type=_pattern,
         metavar="TOPIC",
-        help="names of topics, 1 to 255 octets each, or beginnings of names with a * behind them",
+        help="names of topics, 1 to 255 octets each, or prefixes of names followed by *",
     )
     sub.add_argument("--exact", action="store_true", help="a * at the end of a TOPIC is part of its name")
     sub.add_argument(
@@ -135,74 +136,76 @@ a pipe gets the octets as they are.""",
         type=_replay,
         default=FromCurrent(),
         metavar="beginning|current|ID|TIME",
-        help="where to begin: the oldest message kept, the next one (default), the one with this id, or the "
-        "first one since a time such as 2024-05-01T12:00 (add Z for UTC)",
+        help="the start: the oldest stored message, the next message (default), the message with this id, or "
+        "the first message since a time such as 2024-05-01T12:00 (add Z for UTC)",
     )
-    sub.add_argument("--count", type=_natural, metavar="N", help="end after so many messages")
+    sub.add_argument("--count", type=_natural, metavar="N", help="end after N messages")
     sub.add_argument(
         "--timeout",
         type=_seconds,
         metavar="SECONDS",
-        help="end when no message came for so long: exit 1 with --count, since there were fewer, and else 0",
+        help="end when no message has arrived for this time: exit 1 with --count, because messages are "
+        "missing, else 0",
     )
     sub.add_argument(
         "--reconnect",
         action="store_true",
-        help="connect again when the connection is lost, as often as it takes, and go on behind the last "
-        "message that came; not with --dmp",
+        help="reconnect after a lost connection, any number of times, and continue behind the last received "
+        "message; not with --dmp",
     )
     sub.add_argument(
         "--format",
         choices=FORMATS,
         default="lines",
-        help="lines: each body and a line feed (default); raw: bodies only; json: one object a line, with "
-        "id, topic and body (body_base64 where it is not UTF-8 text)",
+        help="lines: each body and a line feed (default); raw: bodies only; json: one object per line, with "
+        "id, topic and body (body_base64 if it is not UTF-8)",
     )
     sub.add_argument(
         "--credit",
         type=_positive,
         metavar="N",
-        help="work on a round-robin topic with at most N unconfirmed messages at a time; a message is "
-        "confirmed when it has been written to standard output",
+        help="consume a round-robin topic with at most N unconfirmed messages at a time; omq sub confirms a "
+        "message after writing it to standard output",
     )
     sub.add_argument(
         "--dmp",
         action="store_true",
-        help="receive on a connection made for speed, a DMP feed; json then has no id, but the exchange, the "
-        "routing_key and the properties that came with a message; not with --credit",
+        help="receive through a DMP feed, which is faster; json then has no id, but the exchange, the "
+        "routing_key and the properties of each message; not with --credit",
     )
 
-    declare = command("declare", "see that a topic exists with these types")
+    declare = command("declare", "create a topic, or check that it exists with these types")
     _add_topic(declare)
     declare.add_argument(
         "--delivery",
         choices=DELIVERIES,
         default="broadcast",
-        help="broadcast: every subscriber gets every message (default); round-robin: each goes to one",
+        help="broadcast: every subscriber gets every message (default); round-robin: each message goes to "
+        "one subscriber",
     )
     declare.add_argument(
         "--persistence",
         choices=PERSISTENCES,
         default="weak",
-        help="transient: in memory only; strong: on disk before anybody gets it; weak: written before, on "
-        "disk within seconds (default); async: on disk within a minute",
+        help="transient: in memory only; strong: on disk before any subscriber gets it; weak: written to the "
+        "file before, on disk within seconds (default); async: on disk within a minute",
     )
 
     topics = command("topics", "list the topics: types, messages, bytes, first and last id, subscribers")
     topics.add_argument(
-        "--format", choices=("table", "json"), default="table", help="json: one object a line"
+        "--format", choices=("table", "json"), default="table", help="json: one object per line"
     )
 
     replay = command(
         "replay",
-        "copy stored topics to another server, or into files",
+        "copy stored topics to another server or to files",
         replay_arguments.EXAMPLES,
     )
     replay_arguments.add_arguments(replay)
-    _add_topic(command("delete", "delete a topic and all its messages; its subscriptions end"))
-    command("ping", "connect, and print how long a round trip takes")
-    # It talks to no server, and `omq.cli.start` gives it to `omq.cli.store`.
-    commands.add_parser("store", help="look through a store on this machine, repair it, copy it")
+    _add_topic(command("delete", "delete a topic and all its messages, and end its subscriptions"))
+    command("ping", "connect, and print the round-trip time")
+    # Only for the help: this command uses no server, and `omq.cli.start` passes it to `omq.cli.store`.
+    commands.add_parser("store", help="check, repair or back up a store on this machine")
     parsers: list[_Parser] = [top, *commands.choices.values()]
     known = frozenset(option for one in parsers for option in one._option_string_actions)
     for one in parsers:
@@ -212,43 +215,42 @@ a pipe gets the octets as they are.""",
 
 
 def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> None:
-    """Which server, and what it is shown. These options may stand before the command and behind it; those
-    behind it count.
+    """Add the connection options. They may precede or follow the command; those that follow it take
+    precedence.
     """
 
     def default(value: str | None) -> str | None:
-        # What is not given behind the command must not hide what is given before it.
+        # A missing option after the command must not override one before it.
         return value if given_before else argparse.SUPPRESS
 
-    group = parser.add_argument_group("the server, before or behind the command")
+    group = parser.add_argument_group("connection options, before or after the command")
     group.add_argument(
         "--server",
         type=_server,
         metavar="omq://HOST:PORT",
         default=default(os.environ.get("OMQ_SERVER", DEFAULT_SERVER)),
-        help="where the server is; with TLS: omqs://HOST:PORT "
-        f"(default: $OMQ_SERVER, or else {DEFAULT_SERVER})",
+        help=f"the server's address; with TLS: omqs://HOST:PORT (default: $OMQ_SERVER, or {DEFAULT_SERVER})",
     )
     group.add_argument(
         "--id-file",
         type=_id_file,
         metavar="FILE",
         default=default(None),
-        help="a file with one line NAME:SECRET, for a server that wants to know its clients (default: what "
-        "is in $OMQ_ID; there is no option for the secret itself, since others could see it)",
+        help="a file with one line NAME:SECRET, for a server with configured clients (default: the value of "
+        "$OMQ_ID; there is no option for the secret itself, because other users could see it)",
     )
     group.add_argument(
         "--ca",
         metavar="FILE",
         default=default(None),
-        help="for omqs://: the certificates of the authorities that may vouch for the server "
-        "(default: $OMQ_CA, or else those that the system trusts)",
+        help="for omqs://: the certificates of trusted authorities "
+        "(default: $OMQ_CA, or those that the system trusts)",
     )
     group.add_argument(
         "--cert",
         metavar="FILE",
         default=default(None),
-        help="for omqs://: our certificate, where the server wants one",
+        help="for omqs://: the client's certificate, if the server requires one",
     )
     group.add_argument(
         "--key", metavar="FILE", default=default(None), help="its private key (default: in the same file)"
@@ -278,7 +280,7 @@ def _server(text: str) -> str:
 
 
 class _IdFile(NamedTuple):
-    """A file with an id in it, and the id."""
+    """The name of an id file, and the id in it."""
 
     path: str
     id: bytes
@@ -298,7 +300,7 @@ def _file(text: str) -> Path:
 
 
 def _pattern(text: str) -> bytes:
-    """The name of a topic, or how names begin and a `*`."""
+    """The name of a topic, or a prefix of names followed by `*`."""
     beginning = text.removesuffix("*")
     return _topic(beginning) + b"*" if beginning not in (text, "") else _topic(text)
 

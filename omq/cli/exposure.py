@@ -1,4 +1,4 @@
-"""What whoever starts a server should know about who can reach it."""
+"""Log who can reach the server."""
 
 import logging
 
@@ -8,7 +8,7 @@ log = logging.getLogger("omq.server")
 
 
 def tell_exposure(config: Config) -> None:
-    """Log it: as a warning where strangers can read or do something."""
+    """Log who can reach the server: as a warning if unknown clients can read or do something."""
     if config.clients:
         for address in config.listen:
             if not is_loopback(parse_address(address)[0]):

@@ -1,4 +1,4 @@
-"""The log on standard error, for people or for programs, and the refusals to start beside it."""
+"""Set up the log on standard error, as text or as JSON, and print errors at the start in the same style."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ STYLES = ("human", "json")
 
 
 def set_up_logging(style: str, level: str) -> None:
-    """Log what is at least of this level to standard error."""
+    """Log records of at least this level to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(style))
     root = logging.getLogger()
@@ -21,7 +21,7 @@ def set_up_logging(style: str, level: str) -> None:
 
 
 def refuse(sentence: str, style: str) -> None:
-    """Say on standard error why the server does not start, also before there is a log."""
+    """Print to standard error why the server does not start; works before the log is set up."""
     if style == "json":
         record = logging.LogRecord("omq.server", logging.ERROR, "", 0, sentence, None, None)
         print(_formatter(style).format(record), file=sys.stderr)
@@ -30,10 +30,10 @@ def refuse(sentence: str, style: str) -> None:
 
 
 def style_asked_for(arguments: Sequence[str]) -> str:
-    """The style that a command line asks for, also one that is wrong in something else."""
+    """The log style that a command line requests, even if the command line has other errors."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--log-format", choices=STYLES, default="human")
-    parser.add_argument("--log-level")  # known, so that an abbreviation of one is not taken for the other
+    parser.add_argument("--log-level")  # so that argparse detects ambiguous abbreviations
     try:
         return str(parser.parse_known_args(arguments)[0].log_format)
     except argparse.ArgumentError:

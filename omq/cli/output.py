@@ -1,4 +1,4 @@
-"""What the `omq` command prints, and how it gets to standard output."""
+"""Format the output of the `omq` command, and write it to standard output."""
 
 import base64
 import json
@@ -20,24 +20,24 @@ FORMATS = ("lines", "raw", "json")
 
 
 def formatted(form: str, topic: bytes, run: MessageRun) -> bytes:
-    """Messages in one of FORMATS."""
+    """Format messages in one of FORMATS."""
     if form == "json":
         return b"".join([_json_line(topic, id, body) for id, body in zip(run.ids, run.bodies, strict=True)])
     return joined(form, run.bodies)
 
 
 def joined(form: str, bodies: list[bytes]) -> bytes:
-    """Bodies as they are, each with a line feed unless the form is raw."""
+    """Join bodies, each with a line feed unless the form is raw."""
     return b"".join(bodies) if form == "raw" else b"\n".join(bodies) + b"\n"
 
 
 def _json_line(topic: bytes, id: int, body: bytes) -> bytes:
-    """One object. What is not UTF-8 text is under another key, in base64."""
+    """One message as a JSON object. Octets that are not UTF-8 are in base64, under another key."""
     return _json({"id": id, **_text_or_base64("topic", topic), **_text_or_base64("body", body)})
 
 
 def json_envelope(topic: bytes, envelope: Envelope) -> bytes:
-    """The same for a message of a feed, which has no id; and what came with it, as far as it is there."""
+    """The same for a message of a feed, which has no id, but a head: its non-empty parts are included."""
     record: dict[str, object] = {**_text_or_base64("topic", topic), **_text_or_base64("body", envelope.body)}
     head = envelope.head
     if head.exchange:
@@ -67,7 +67,7 @@ def _text_or_base64(key: str, octets: bytes) -> dict[str, str]:
 
 
 def table(infos: list[TopicInfo]) -> str:
-    """A line for each topic below a heading, in columns."""
+    """Format topics as a table with a heading."""
     head = ("NAME", "ID", "DELIVERY", "PERSISTENCE", "MESSAGES", "BYTES", "FIRST", "LAST", "SUBSCRIBERS")
     rows = [head] + [
         (
@@ -91,7 +91,7 @@ def table(infos: list[TopicInfo]) -> str:
 
 
 def json_topics(infos: list[TopicInfo]) -> str:
-    """An object for each topic, one a line."""
+    """Format topics as JSON objects, one per line."""
     records = [
         {
             **_text_or_base64("topic", info.topic),
@@ -110,19 +110,19 @@ def json_topics(infos: list[TopicInfo]) -> str:
 
 
 def shown(name: bytes) -> str:
-    """A topic's name in a table or a sentence: one line, and nothing that moves the cursor."""
+    """A topic's name for a table or a sentence: one line, without control characters."""
     return printable(name.decode("utf-8", "backslashreplace"))
 
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""The control characters, C0 and C1, but line feed and tab."""
+"""The control characters, C0 and C1, except line feed and tab."""
 
 
 def for_terminal(form: str, octets: bytes) -> bytes:
-    """What `formatted` made, with control characters and octets that are not UTF-8 written as `\\x1b`.
+    """Replace control characters and invalid UTF-8 in formatted output by escapes such as `\\x1b`.
 
-    A terminal takes them for commands: a message could move the cursor and overwrite what was printed before
-    it, set the clipboard, or have the terminal type. In JSON they are escaped as JSON has it.
+    A terminal would execute them: a message could move the cursor and overwrite earlier output, set the
+    clipboard, or make the terminal type. JSON output uses JSON's own escapes.
     """
     escape = "\\u00%02x" if form == "json" else "\\x%02x"
     text = octets.decode("utf-8", "backslashreplace")
@@ -131,13 +131,13 @@ def for_terminal(form: str, octets: bytes) -> bytes:
 
 
 def say(line: str) -> None:
-    """Tell the user something that is no data."""
-    if sys.stderr is not None:  # it is None when we were started with it closed
+    """Print a message for the user to standard error."""
+    if sys.stderr is not None:  # it is None if the process was started with it closed
         print(f"omq: {printable(line)}", file=sys.stderr)
 
 
 class LogLines(logging.Handler):
-    """Has what the client library logs said as everything else is."""
+    """Prints the client library's log records like other messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -147,18 +147,18 @@ class LogLines(logging.Handler):
 
 
 def write_all(octets: bytes) -> None:
-    """Write to standard output. Raises OSError, BrokenPipeError among them."""
+    """Write to standard output. Raises OSError, including BrokenPipeError."""
     rest = memoryview(octets)
     while rest:
         rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 async def watch_output(scope: trio.CancelScope) -> None:
-    """End when whoever reads our output is gone, even if no message comes that would make us notice."""
+    """Cancel `scope` when the reader of our output has closed it, even if no message arrives."""
     output = sys.stdout.fileno()
     mode = os.fstat(output).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         poll = select.poll()
-        poll.register(output, 0)  # nothing but what is always told: errors and hang-ups
+        poll.register(output, 0)  # only the events that are always reported: errors and hang-ups
         await trio.to_thread.run_sync(poll.poll, abandon_on_cancel=True)
         scope.cancel()

@@ -35,24 +35,24 @@ DESCRIPTION = """\
 Serve topics over the omq protocol: publish and subscribe, live and replayed, transient or kept on disk.
 
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
-logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: what was published is stored and confirmed, the
-stores are flushed and closed, and it exits with 0. SIGHUP has it read its certificate, its key and the
-certificates of clients' authorities again; without TLS it changes nothing. SIGUSR1
-has it log how many connections and tasks it has."""
+logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: it stores and confirms all published messages,
+flushes and closes the stores, and exits with 0. On SIGHUP it reloads its certificate, its key and the
+certificates of clients' authorities; without TLS, SIGHUP changes nothing. On SIGUSR1 it logs the number of
+its connections and tasks."""
 
 EPILOG = """\
 examples:
   omq-server                                    127.0.0.1:7730, the store in ./omq-store
   omq-server --listen 127.0.0.1:0 --store /tmp/demo      a free port, printed when it is ready
   omq-server --config omq.toml                  see docs/CONFIGURATION.md for every key
-  omq-server --hash-secret < secret.txt         for the secret of a client in the configuration
+  omq-server --hash-secret < secret.txt         the hash of a client's secret, for the configuration
 
-exit status: 0 stopped by a signal, 1 a failure while running, 2 it could not start (bad option or
+exit status: 0 stopped by a signal, 1 failure while running, 2 failure to start (invalid option or
 configuration, store in use, address in use)."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the options."""
+    """Prints errors about options in one line."""
 
     def error(self, message: str) -> NoReturn:
         sys.exit(_refuse(f"{message} (see {self.prog} --help)"))
@@ -69,49 +69,50 @@ def parser() -> argparse.ArgumentParser:
         "--listen",
         metavar="HOST:PORT",
         action="append",
-        help="where to listen; port 0 takes a free one; may be given several times (default 127.0.0.1:7730)",
+        help="an address to listen on; port 0 selects a free port; may be repeated (default 127.0.0.1:7730)",
     )
     made.add_argument(
         "--listen-tls",
         metavar="HOST:PORT",
         action="append",
-        help="where to listen for TLS and nothing else; then there is no default for --listen",
+        help="an address to listen on for TLS only; with this option, --listen has no default",
     )
     made.add_argument(
         "--insecure",
         action="store_true",
-        help="listen where others than this machine can come, though no client is configured and so anybody "
-        "may do everything",
+        help="listen on addresses that other machines can reach although no client is configured, so that "
+        "anybody may do everything",
     )
     made.add_argument(
         "--tls-cert",
         metavar="FILE.pem",
-        help="speak TLS, at all addresses, with this certificate and what leads from it to its authority",
+        help="enable TLS at all addresses, with this certificate and its chain up to the authority",
     )
     made.add_argument("--tls-key", metavar="FILE.pem", help="the private key of that certificate")
     made.add_argument(
         "--tls-client-ca",
         metavar="FILE.pem",
-        help="have TLS clients show a certificate of one of these authorities",
+        help="require TLS clients to present a certificate of one of these authorities",
     )
     made.add_argument(
         "--store",
         metavar="DIR",
-        help="the directory with everything that is kept; made when it is not there (default ./omq-store)",
+        help="the directory of the store; created if it does not exist (default ./omq-store)",
     )
-    made.add_argument("--config", metavar="FILE.toml", type=Path, help="a configuration; options win over it")
+    made.add_argument(
+        "--config", metavar="FILE.toml", type=Path, help="a configuration file; options take precedence"
+    )
     made.add_argument("--log-format", choices=STYLES, default="human", help="how to log (default human)")
     made.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="the least that is logged (default info)",
+        help="the lowest level to log (default info)",
     )
     made.add_argument(
         "--hash-secret",
         action="store_true",
-        help="read a client's secret from standard input, print what to write into the configuration for it, "
-        "and end",
+        help="read a client's secret from standard input, print its hash for the configuration, and exit",
     )
     made.add_argument(
         "--version", action="version", version=f"omq {importlib.metadata.version('omq-server')}"
@@ -120,8 +121,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Run the server until a signal; exits with the status that `--help` describes."""
-    # Until they are awaited, which is before the certificates are read, these would end the process.
+    """Run the server until a signal, and exit with the status that `--help` describes."""
+    # Ignore these signals, which would end the process, until `run` receives them.
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
@@ -132,12 +133,12 @@ def main() -> None:
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     set_up_logging(arguments.log_format, arguments.log_level)
-    # Should a file be cut short under LMDB's map, the process ends at once: then this says where it was.
+    # If a file is truncated under LMDB's memory map, the process dies by SIGBUS: then print the stack.
     faulthandler.enable()
     keep_freed_memory()
     look_seldom()
     _tell_codec()
-    log.info("up to %d descriptors, and every connection takes one", raise_limit())
+    log.info("up to %d descriptors, and every connection uses one", raise_limit())
     try:
         trio.run(run, config)
     except (StoreError, ListenError, ConfigError) as problem:
@@ -145,11 +146,11 @@ def main() -> None:
     except Refused as problem:
         sys.exit(_refuse(f"topics: {problem}"))
     except NotClosed:
-        sys.exit(EXIT_FAILURE)  # the log has told it
+        sys.exit(EXIT_FAILURE)  # the log has the reason
 
 
 def _hash_secret() -> int:
-    """Print the hash of a secret; the exit status."""
+    """Print the hash of a secret, and return the exit status."""
     if sys.stdin.isatty():
         secret = getpass.getpass("secret: ").encode()
     else:
@@ -161,7 +162,7 @@ def _hash_secret() -> int:
 
 
 def configuration(arguments: argparse.Namespace) -> Config:
-    """The configuration file with the options over it. Raises ConfigError."""
+    """Load the configuration file and apply the options. Raises ConfigError."""
     config = load(arguments.config)
     if arguments.listen_tls:
         config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
@@ -176,7 +177,7 @@ def configuration(arguments: argparse.Namespace) -> Config:
 
 
 async def run(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT; see DESCRIPTION for what other signals do."""
+    """Serve until SIGTERM or SIGINT. DESCRIPTION explains the other signals."""
     awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     with trio.open_signal_receiver(*awaited) as signals:
         async with open_server(config) as server, trio.open_nursery() as nursery:
@@ -199,21 +200,21 @@ async def run(config: Config) -> None:
                 break
         with trio.move_on_after(0):
             async for _ in signals:
-                pass  # asked again while it was stopping already
+                pass  # ignore further signals while it stops
     log.info("stopped")
 
 
 async def _reload(server: Server) -> None:
-    """Have connections that come from now on begin with what the files of the certificates say now."""
+    """Reload the certificates for future connections."""
     if server.certificates is None:
         log.info("SIGHUP: there is nothing to read again, as no certificate is configured")
         return
     try:
         await in_thread(server.certificates.reload)
     except ConfigError as problem:
-        log.error("SIGHUP: the certificates stay as they were: %s", problem)
+        log.error("SIGHUP: kept the old certificates: %s", problem)
     else:
-        log.info("SIGHUP: the certificates were read again")
+        log.info("SIGHUP: reloaded the certificates")
         server.certificates.warn_of_expiry()
 
 

@@ -1,4 +1,4 @@
-"""The first message of a topic since a time: a Message frame has no time, but stored blocks have."""
+"""Find the first message of a topic since a time. Message frames have no time, but stored blocks do."""
 
 from bisect import bisect_left
 
@@ -7,11 +7,11 @@ from omq.model import FromBeginning, FromMessage, Replay, TopicInfo
 
 
 async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time: int) -> Replay:
-    """Where to begin in a topic to get the messages since `time`, in microseconds since the epoch. `info` is
-    None for a topic that does not exist yet.
+    """Find where to start a subscription that gets the messages since `time`, in microseconds since the
+    epoch. `info` is None for a topic that does not exist yet.
 
-    Times never decrease within a topic, so this asks for one block for each halving of the topic, and then
-    looks into one. Raises ServerError for a topic that cannot be replayed.
+    Times never decrease within a topic, so this is a binary search over blocks, followed by a search in one
+    block. Raises ServerError for a topic that cannot be replayed.
     """
     if info is None:
         return FromBeginning()
@@ -31,14 +31,14 @@ async def replay_since(client: Client, name: bytes, info: TopicInfo | None, time
     if before is not None:
         high = await _first_in_block(client, name, before, time, high)
     if not info.messages:
-        # Asked although there is nothing to find: the server says what cannot be replayed.
+        # Nothing to find, but ask anyway: the server refuses for a topic that cannot be replayed.
         await client.blocks(name, max(1, first), 1)
     return FromMessage(max(1, first, high))
 
 
 async def _block_at(client: Client, name: bytes, message: int, end: int) -> BlockInfo | None:
     """The block that holds `message`, or the next one that begins before `end`."""
-    # Asked for one message first, because the answer for a range lists all blocks of it.
+    # Ask for one message first, because the answer for a range lists all its blocks.
     for count in (1, end - message):
         found = await client.blocks(name, message, count)
         if found:
@@ -47,9 +47,9 @@ async def _block_at(client: Client, name: bytes, message: int, end: int) -> Bloc
 
 
 async def _first_in_block(client: Client, name: bytes, info: BlockInfo, time: int, otherwise: int) -> int:
-    """The first message since `time` of a block that begins before it; `otherwise` when there is none."""
+    """The first message since `time` in a block that begins before `time`; `otherwise` if there is none."""
     async with client.fetch(name, info.first, 1) as blocks:
         async for block in blocks:
             found = bisect_left(range(block.first, block.next), time, key=block.message_time) + block.first
             return found if found < block.next else otherwise
-    return info.first  # it is damaged or gone: whoever subscribes there is told
+    return info.first  # the block is damaged or deleted: the subscription will report the gap

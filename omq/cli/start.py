@@ -1,4 +1,4 @@
-"""Where the `omq` command begins: before everything that takes long to import."""
+"""The entry point of the `omq` command, before the slow imports."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ def main() -> NoReturn:
     """Run the command and exit. Ctrl-C ends it without a traceback at any time."""
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
-        # Nothing is under way while modules are loaded that would have to be ended in order.
+        # While modules load there is nothing to clean up, so let Ctrl-C end the process at once.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     run: Callable[[], NoReturn]
     if sys.argv[1:2] == ["store"]:

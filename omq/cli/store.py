@@ -1,4 +1,4 @@
-"""The command `omq store`: look through a store on this machine, repair it, copy it."""
+"""The command `omq store`: check, repair or back up a store on this machine."""
 
 import argparse
 import sys
@@ -89,8 +89,8 @@ def _require_store(store: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="omq store",
-        description="Look after a store on this machine.",
-        epilog="Exit codes: 0 it worked, 1 it did not or the store is damaged, 2 the command line was wrong.",
+        description="Check, repair or back up a store on this machine.",
+        epilog="Exit codes: 0 success, 1 failure or the store is damaged, 2 invalid command line.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
             type=Path,
             default=Path(DEFAULT_STORE),
             metavar="DIR",
-            help=f"the store's directory, as omq-server has it (default ./{DEFAULT_STORE})",
+            help=f"the store's directory, as for omq-server (default ./{DEFAULT_STORE})",
         )
         sub.set_defaults(action=action)
         return sub
@@ -111,22 +111,22 @@ def _parser() -> argparse.ArgumentParser:
     command(
         "check",
         _check,
-        "look through all that is kept, and tell what is not as it was written",
-        "For a store that no server has open; of one in use, check a backup.",
+        "verify everything in a store, and report damage",
+        "No server may have the store open; for a store in use, check a backup.",
     )
     command(
         "repair",
         _repair,
-        "make a damaged store whole again, from all that can still be read",
-        "What was damaged is kept beside it, and what could not be saved is told, by topic and message ids. "
-        "For a store that no server has open.",
+        "repair a damaged store with everything that is still readable",
+        "It keeps the damaged files beside the store, and reports what it could not save, by topic and "
+        "message ids. No server may have the store open.",
     )
     to = command(
         "backup",
         _backup,
         "copy a store, also while a server has it open",
-        "The copy is a store. To restore it, stop the server, move its store away, and copy the backup "
-        "there.",
+        "The copy is a store. To restore it, stop the server, move its store away, and copy the backup to "
+        "its place.",
     )
     to.add_argument("to", type=Path, metavar="DIR", help="a directory that does not exist, or is empty")
     return parser

@@ -1,4 +1,4 @@
-"""`omq sub`: the messages of some topics, printed as they come."""
+"""`omq sub`: print the messages of topics as they arrive."""
 
 import argparse
 import math
@@ -27,7 +27,9 @@ from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay,
 
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 50
-"""The server is asked for its topics every second, or after so many times what its answer took."""
+"""The client lists the server's topics every LOOK_SECONDS, or after LOOK_SHARE times the time of the last
+answer, whichever is longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ Start = Replay | Since
 
 
 class NothingCame(OmqError):
-    """There were fewer messages than were asked for."""
+    """Fewer messages arrived than requested."""
 
 
 async def sub(client: Client, options: argparse.Namespace) -> None:
@@ -60,13 +62,13 @@ async def sub(client: Client, options: argparse.Namespace) -> None:
 
 
 class _Printer:
-    """Standard output, which the tasks of all topics share."""
+    """Prints to standard output; the tasks of all topics share it."""
 
     def __init__(self, form: str, count: int | None, timeout: float | None, end: trio.CancelScope) -> None:
         self.left = count
-        """How many messages are still to be printed; None where there is no end."""
+        """The number of messages still to print; None for no limit."""
         self.patience = trio.CancelScope()
-        """Cancelled when no message came for as long as the timeout says."""
+        """Cancelled when no message has arrived for the timeout."""
         self.form = form
         self._timeout = math.inf if timeout is None else timeout
         self._end = end
@@ -78,8 +80,8 @@ class _Printer:
         self.patience.deadline = trio.current_time() + self._timeout
 
     async def print(self, count: int, text: Callable[[int], bytes]) -> int:
-        """Print the first of `count` messages, as many as are still wanted; how many. `text` makes their
-        text.
+        """Print the first of `count` messages, up to the number still to print, and return how many. `text`
+        formats them.
         """
         async with self._lock:
             wanted = count if self.left is None else min(count, self.left)
@@ -87,10 +89,9 @@ class _Printer:
                 octets = text(wanted)
                 if self._is_terminal:
                     octets = for_terminal(self.form, octets)
-                # A reader of our output that is slow is no silence of the server.
+                # Do not count the time of a slow reader of our output as silence of the server.
                 self.patience.deadline = math.inf
-                # Straight to the descriptor: nothing stays behind in a buffer when the input runs dry, and a
-                # run of messages is one write.
+                # Write directly to the descriptor: no buffer holds back messages, and a run is one write.
                 await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
                 self._wait()
                 if self.left is not None:
@@ -98,12 +99,12 @@ class _Printer:
             return wanted
 
     def end(self) -> None:
-        """The last message is printed, and all that is to be done behind it."""
+        """End the command: the last message is printed and confirmed."""
         self._end.cancel()
 
 
 class _Subscriber:
-    """The topics that are printed: those that are named, and those that patterns find."""
+    """The printed topics: the named ones, and those that match patterns."""
 
     def __init__(self, client: Client, options: argparse.Namespace, printer: _Printer) -> None:
         self._client = client
@@ -116,7 +117,7 @@ class _Subscriber:
             (self._patterns if is_pattern else self._named).append(topic)
 
     async def run(self) -> None:
-        """Until all topics that are named are deleted; for ever where there is a pattern."""
+        """Print until all named topics are deleted; without end if there is a pattern."""
         async with trio.open_nursery() as nursery:
             for name in self._named:
                 nursery.start_soon(self._print, name, self._options.replay, None)
@@ -124,7 +125,7 @@ class _Subscriber:
                 nursery.start_soon(self._look, nursery)
 
     async def _look(self, nursery: trio.Nursery) -> None:
-        """Find topics, also those that appear later, and print them."""
+        """Find matching topics, including those that appear later, and print them."""
         matching = Names.of_octets(self._patterns)
         ids: set[int] = set()
         start: Start | None = self._options.replay
@@ -139,14 +140,14 @@ class _Subscriber:
             for info in infos:
                 if info.topic in matching and info.topic not in self._named and info.id not in ids:
                     nursery.start_soon(self._print_found, info, start)
-            # A topic that is deleted and made again has another id.
+            # A topic that is deleted and created again has another id.
             ids = {info.id for info in infos}
             start = None
             await trio.sleep(max(LOOK_SECONDS, LOOK_SHARE * (trio.current_time() - before)))
 
     async def _print_found(self, info: TopicInfo, start: Start | None) -> None:
-        """Print a topic that a pattern has found. `start` is None for one that appeared later: of that
-        everything is wanted. One that cannot be had is told of, and the others go on.
+        """Print a topic that matches a pattern. `start` is None for a topic that appeared later, which is
+        printed from its beginning. If the server refuses a topic, report it and continue with the others.
         """
         replayable = info.delivery is Delivery.BROADCAST and not isinstance(info.persistence, Transient)
         if not replayable:
@@ -168,7 +169,7 @@ class _Subscriber:
                 else:
                     await self._print_messages(name, replay)
             except ConnectionLost:
-                # Messages that have come are not asked for again: iterating fails only when all has ended.
+                # This repeats no message: iteration raises only when the client has given up the connection.
                 if not self._options.reconnect or self._client.ended:
                     raise
             else:

@@ -1,4 +1,4 @@
-"""What the types of topics are called in a shell."""
+"""The names of topic types on the command line."""
 
 from collections.abc import Mapping
 
@@ -14,5 +14,5 @@ PERSISTENCES: dict[str, Persistence] = {
 
 
 def word(words: Mapping[str, Delivery | Persistence], value: Delivery | Persistence) -> str:
-    """What a type is called in one of the tables above."""
+    """The name of a type in one of the tables above."""
     return next(word for word, meaning in words.items() if meaning == value)

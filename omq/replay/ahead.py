@@ -1,4 +1,4 @@
-"""A thread that reads ahead a little, so that reading and writing wait at the same time."""
+"""Prefetch items of a generator in a thread, so that reading and writing overlap."""
 
 import queue
 import threading
@@ -9,14 +9,14 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 WAITING = 4
-"""How many items wait to be taken."""
+"""The greatest number of prefetched items."""
 
 END_SECONDS = 5.0
-"""How long the thread is waited for: a server may keep it longer."""
+"""How long to wait for the thread at the end; a slow server may block it longer."""
 
 
 class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
-    """The items of a generator, which runs in a thread and is closed there. Leaving the block ends that."""
+    """Iterates over a generator that runs in a thread. Leaving the block stops and closes the generator."""
 
     def __init__(self, items: Generator[T, None, None]) -> None:
         self._items = items
@@ -27,7 +27,7 @@ class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
 
     def __exit__(self, *_: object) -> None:
         self._over = True
-        # Room for one that waits for it; it then sees that it is over.
+        # Make room for a blocked put, after which the thread sees `_over`.
         while not self._queue.empty():
             self._queue.get_nowait()
         self._thread.join(END_SECONDS)
@@ -56,7 +56,7 @@ class Ahead(Generic[T], AbstractContextManager["Ahead[T]"]):
 
 
 class _End:
-    """Nothing comes behind this."""
+    """The last item in the queue."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error

@@ -1,6 +1,6 @@
 """The command line of a replay, for `omq replay` and for `tools/replay.py`.
 
-It needs nothing of ours: every `omq` command loads it.
+It imports nothing of omq, since every `omq` command loads it.
 """
 
 import argparse
@@ -14,20 +14,20 @@ EXAMPLES = """examples:
       --where 'dep_time > 2200'
   omq replay prices --to parquet:prices --dry-run
 
-Without --where, messages go to a server as the blocks that are stored, without Spark. Everything else is done
-with Spark, and needs omq-server[spark] and Java 17 or later. What is published meanwhile is not replayed."""
+Without --where, a replay to a server copies stored blocks, without Spark. Any other replay uses Spark, and
+needs omq-server[spark] and Java 17 or later. A replay excludes messages published after its start."""
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """The server to read from, and what it is shown: these stand before the commands of `omq`."""
+    """Add the options for the source server, as `omq` has them before its commands."""
     parser.add_argument(
         "--server",
         metavar="omq://HOST:PORT",
         default="omq://127.0.0.1:7730",
-        help="where to read; with TLS: omqs://HOST:PORT",
+        help="the server to read from; with TLS: omqs://HOST:PORT",
     )
     _add_credentials(parser, "", "--server", "OMQ_ID")
 
@@ -36,30 +36,30 @@ def _add_credentials(parser: argparse.ArgumentParser, prefix: str, where: str, v
     parser.add_argument(
         f"--{prefix}id-file",
         metavar="FILE",
-        help=f"a file with one line NAME:SECRET for {where} (default: what is in ${variable})",
+        help=f"a file with one line NAME:SECRET for {where} (default: the value of ${variable})",
     )
     parser.add_argument(
         f"--{prefix}ca",
         metavar="FILE",
-        help=f"for omqs:// in {where}: the certificates of the authorities that may vouch for the server "
-        "(default: $OMQ_CA, or else those that the system trusts)",
+        help=f"for omqs:// in {where}: the certificates of trusted authorities "
+        "(default: $OMQ_CA, or those that the system trusts)",
     )
     parser.add_argument(
         f"--{prefix}cert",
         metavar="FILE",
-        help=f"for omqs:// in {where}: our certificate, where the server wants one",
+        help=f"for omqs:// in {where}: the client's certificate, if the server requires one",
     )
     parser.add_argument(f"--{prefix}key", metavar="FILE", help="its private key (default: in the same file)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All others."""
-    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="what to replay")
-    parser.add_argument("--pattern", metavar="REGEX", help="or all topics whose whole name matches this")
+    """Add all other arguments."""
+    parser.add_argument("topics", nargs="*", metavar="TOPIC", help="the topics to replay")
+    parser.add_argument("--pattern", metavar="REGEX", help="replay all topics whose whole name matches this")
     parser.add_argument(
         "--path",
         metavar="DIRECTORY",
-        help="read the store in this directory of this machine, and not from a server; a server may use it",
+        help="read the store in this directory instead of a server; a server may have the store open",
     )
     parser.add_argument(
         "--to",
@@ -87,26 +87,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode",
         metavar="csv:COLUMNS|json:COLUMNS",
-        help="take bodies apart into columns such as 'carrier STRING, distance INT'; files get them too",
+        help="parse bodies into columns such as 'carrier STRING, distance INT'; files get these columns too",
     )
     parser.add_argument(
         "--speed",
         type=_speed,
         metavar="N",
-        help="publish at N times the pace at which the messages came (default: as fast as can be)",
+        help="publish at N times the original speed of the messages (default: as fast as possible)",
     )
     parser.add_argument(
         "--producer",
         type=_producer,
         metavar="NAME",
-        help="publish as this producer: the same replay, done again, stores nothing twice; slower",
+        help="publish as this producer: a repeated replay stores nothing twice; slower",
     )
     parser.add_argument(
         "--skip-lost",
         action="store_true",
-        help="leave out messages that are gone or damaged, and count them, instead of ending there",
+        help="skip and count lost and damaged messages, instead of failing",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show what would be done, and end")
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
 
 
 def _id(text: str) -> int:
@@ -116,9 +116,9 @@ def _id(text: str) -> int:
 
 
 def parse_time(text: str) -> int:
-    """Microseconds since the epoch."""
+    """Parse a time to microseconds since the epoch."""
     try:
-        # A time without a zone is of this machine's.
+        # A time without a zone has this machine's zone.
         moment = datetime.datetime.fromisoformat(text).astimezone(datetime.UTC)
     except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no time like 2024-05-01T12:00") from error

@@ -1,4 +1,4 @@
-"""What the command line of a replay asks for, checked and done."""
+"""Check the command line of a replay, and run it."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def request_of(options: argparse.Namespace) -> Request:
-    """What the arguments ask for. Raises BadOptions."""
+    """Convert the arguments to a request. Raises BadOptions."""
     taken = _place_and_choice(options)
     shown = f"the store {options.path}" if options.path is not None else options.server
     request = Request(
@@ -88,7 +88,7 @@ def _decoding(given: str | None) -> Decoding:
 
 
 def _check(request: Request, options: argparse.Namespace) -> None:
-    """What makes no sense together."""
+    """Raise BadOptions for contradictory arguments."""
     bounds = request.bounds
     if bounds.first is not None and bounds.last is not None and bounds.first > bounds.last:
         raise BadOptions(f"--first {bounds.first} is after --last {bounds.last}.")
@@ -114,7 +114,7 @@ def _check(request: Request, options: argparse.Namespace) -> None:
 
 
 def _check_not_itself(source: Place, destination: ToServer, topics: list[str]) -> None:
-    """Nobody can take back what is appended to a topic."""
+    """Refuse to copy a topic to itself: appended messages cannot be removed."""
     same_server = isinstance(source, ServerPlace) and _hosts(source) == _hosts(destination.place)
     if same_server and (destination.topic is None or destination.topic in topics):
         raise BadOptions(
@@ -123,12 +123,12 @@ def _check_not_itself(source: Place, destination: ToServer, topics: list[str]) -
 
 
 def _hosts(place: ServerPlace) -> list[tuple[str, int]]:
-    """Where a server is, with TLS or without."""
+    """The addresses of a server, without regard to TLS."""
     return [(address.host, address.port) for address in place.addresses]
 
 
 def run(options: argparse.Namespace, refuse: Callable[[str], object]) -> int:
-    """Do it, and return the exit status. `refuse` is told what is wrong with the command line, and exits."""
+    """Run a replay and return the exit status. `refuse` gets errors in the command line, and exits."""
     try:
         request = request_of(options)
     except BadOptions as error:
@@ -191,7 +191,7 @@ def _spark(plan: Plan) -> "Meter":
     with tempfile.TemporaryDirectory(prefix="omq-replay-") as directory:
         log = Path(directory, "spark.log")
         log.touch()
-        # Spark's own start, which takes seconds, is no part of what is measured.
+        # Start the meter after Spark's start, which takes seconds.
         with job.session(log) as spark, Meter(plan.messages) as meter:
             job.run(spark, plan, meter)
         job.read_log(log, meter)

@@ -1,7 +1,7 @@
-"""Republishing as fast as can be: stored blocks from one place to a sink at another, without Spark.
+"""Copy stored blocks to sinks at full speed, without Spark.
 
-A topic is copied in portions, each of them a sink that is confirmed before the next. Memory holds a few
-blocks.
+A copy sends each topic in portions, with one sink for each portion, and waits for the confirmation of each.
+It holds only a few blocks in memory.
 """
 
 import threading
@@ -25,11 +25,11 @@ from omq.replay.request import ToServer
 from omq_storage.blocks import Block
 
 PORTION_OCTETS = 256 << 20
-"""After about so many a sink is confirmed and another opened: what is in doubt when a server is lost."""
+"""About the size of a portion. When the connection is lost, the outcome of at most one portion is unknown."""
 
 
 def producers(destination: ToServer) -> "ProducerNames":
-    """As whom the topics of a replay are published."""
+    """The names under which a replay publishes its topics."""
     return ProducerNames(
         destination.producer or f"replay-{uuid.uuid4().hex}", destination.producer is not None
     )
@@ -37,18 +37,18 @@ def producers(destination: ToServer) -> "ProducerNames":
 
 @dataclass(frozen=True, slots=True)
 class ProducerNames:
-    """A producer for each topic: their sequences are independent."""
+    """Names one producer for each topic, since their sequence numbers are independent."""
 
     name: str
     all: bool
 
     def of(self, topic: StoredTopic) -> Producer:
-        """The producer for what comes from this topic."""
+        """The producer for messages of this source topic."""
         return Producer(f"{self.name}-{topic.id}".encode(), self.all)
 
 
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
-    """Copy all of a plan, topic by topic, until `stop` is set; the meter is told what is confirmed.
+    """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter.
 
     Raises DataLoss, Unreachable, Refused, and omq_storage.errors.StoreError.
     """
@@ -69,7 +69,7 @@ class _Piece:
 
 
 class _Copy:
-    """One topic on its way."""
+    """The copy of one topic."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Copy:
         self._stop = stop
         self._confirmed = part.start
         self._sent = part.start
-        """The id after the last message that has ever been sent: from what is confirmed to here is doubt."""
+        """The id after the last sent message: the outcome is unknown between `_confirmed` and this."""
 
     def run(self) -> None:
         failures = 0
@@ -133,14 +133,14 @@ class _Copy:
         )
 
     def _go_on(self) -> None:
-        """From what is confirmed to the end. Raises ConnectionLost for the sink."""
+        """Copy from the last confirmed message to the end. Raises ConnectionLost for the sink."""
         with Ahead(self._pieces(self._confirmed)) as ahead:
             pieces = iter(ahead)
             while not self._stop.is_set() and self._portion(pieces):
                 pass
 
     def _portion(self, pieces: Iterator[_Piece]) -> bool:
-        """One sink; whether there is more."""
+        """Send one portion. Return whether messages are left."""
         piece = next(pieces, None)
         if piece is None:
             return False
@@ -164,7 +164,7 @@ class _Copy:
 
     def _pieces(self, start: int) -> Generator[_Piece, None, None]:
         part = self._part
-        # Its own way in: what is left unread when this is given up must not be read by the next one.
+        # Use a separate connection: an aborted Fetch leaves unread frames, which the next one must not read.
         with self._source.open() as access:
             for found in access.fetch(part.topic, start, part.end, self._piece):
                 if isinstance(found, Gap):

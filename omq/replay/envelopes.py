@@ -1,9 +1,9 @@
-"""Stored blocks to DMP envelopes: many messages at a time, each with the head that it had.
+"""Convert stored blocks to DMP envelopes, many messages at a time, with their original heads.
 
-Only one thing in a head is not the message's: which idempotent producer wrote it, and as which of its
-sequence. Kept, it would make a server that has seen the message take the copy for a
-repetition. So the copies of such messages, and of all where somebody names a producer, are this replay's:
-their sequence is the id that they have in the topic they come from.
+A replay replaces only one part of a head: the name and the sequence number of an idempotent producer. With
+these unchanged, a server that has seen the message would take the copy for a repetition. So copies of such
+messages, and with `--producer` all copies, carry the replay's producer name, and their id in the source topic
+as sequence number.
 """
 
 from dataclasses import dataclass, replace
@@ -15,21 +15,21 @@ from omq.protocol.dmp import writer as dmp_writer
 from omq_storage.blocks import FRAME_HEADER, Block
 
 _ONLY_IDS = b"\x00\x00\x00\x88"
-"""Where a head begins that has no names, a message-id and an app-id, and nothing else."""
+"""The beginning of a head without names and with only a message-id and an app-id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """As whom a replay publishes a topic."""
+    """The producer of a replayed topic."""
 
     name: bytes
     """1 to 255 octets."""
     all: bool
-    """Whether it numbers all messages, or only those that some producer had numbered."""
+    """Whether it numbers all messages, or only those that came from an idempotent producer."""
 
 
 def envelopes(block: Block, messages: range, producer: Producer) -> bytes:
-    """These messages of a block for a sink. Raises ValueError for messages the block does not have."""
+    """Encode messages of a block for a sink. Raises ValueError for messages outside of the block."""
     if block.heads is None and not producer.all:
         return dmp_writer.of_block(block, messages, smallest=0)
     begin, end = block.indexes(messages)
@@ -40,7 +40,7 @@ def envelopes(block: Block, messages: range, producer: Producer) -> bytes:
 
 
 def renamed(head: bytes, message: int, producer: Producer) -> bytes:
-    """The head of a copy: another message-id and app-id, if it gets them, and all else as it is."""
+    """The head of a copy: with the replay's message-id and app-id if needed, and otherwise unchanged."""
     if not producer.all and dmp_producer.origin(head) is None:
         return head
     if head == PLAIN_HEAD or head.startswith(_ONLY_IDS):
@@ -52,6 +52,6 @@ def renamed(head: bytes, message: int, producer: Producer) -> bytes:
 
 
 def bodies_size(block: Block, messages: range) -> int:
-    """Octets of the bodies of these messages, which follow one another."""
+    """The total size of the bodies of consecutive messages, in octets."""
     frames = len(block.after(messages.start)) - len(block.after(messages.stop))
     return frames - FRAME_HEADER * len(messages)

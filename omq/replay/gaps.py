@@ -1,4 +1,4 @@
-"""What a replay does where messages are missing."""
+"""How a replay handles gaps."""
 
 from omq.blocking.access import Gap
 from omq.blocking.errors import DataLoss
@@ -8,7 +8,7 @@ SKIP_LOST = "With --skip-lost they are left out"
 
 
 def pass_over(topic: str, gap: Gap, meter: Meter, skip_lost: bool) -> None:
-    """Say what is missing, and count it. Raises DataLoss where that must not be."""
+    """Report and count missing messages. Raises DataLoss for lost messages without `skip_lost`."""
     lost = f"Topic {topic!r}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
     if not (gap.is_hole or skip_lost):
         raise DataLoss(f"{lost}. {SKIP_LOST}.")

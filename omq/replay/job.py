@@ -1,4 +1,4 @@
-"""What Spark does of a replay: filter rows, and write files or topics."""
+"""The part of a replay that uses Spark: filter rows, and write files or topics."""
 
 import json
 import logging
@@ -36,10 +36,10 @@ from omq.spark.session import local_session
 from omq.spark.source import OmqDataSource
 
 PART_MESSAGES = 100_000
-"""About how many messages a task has at the least, where there are several."""
+"""About the least number of messages of a task, if there are several tasks."""
 
 MOST_PARTS = 16
-"""More parts are only made of topics that are large: every part is a file."""
+"""The greatest number of parts, except for large topics: every part makes a file."""
 
 POLL_SECONDS = 0.2
 
@@ -53,13 +53,13 @@ TEXT = "text"
 
 
 class JobFailed(OmqError):
-    """Spark gave up, for the reason that the message has."""
+    """The Spark job failed; the message gives the reason."""
 
 
 @contextmanager
 def session(log: Path) -> Iterator[SparkSession]:
-    """That of `spark-submit` where it started us, or else one on this machine, whose processes write to `log`
-    what they would write to standard error. Raises JavaMissing.
+    """Return the session of `spark-submit`, or else start a local one, whose processes write their standard
+    error to `log`. Raises JavaMissing.
     """
     with ExitStack() as stack:
         with hold_interrupts():
@@ -74,7 +74,7 @@ def _started(log: Path) -> SparkSession:
         spark.dataSource.register(OmqDataSource)
         spark.conf.set(PUSHDOWN, "true")
         return spark
-    # What Spark refuses is said in a sentence of ours.
+    # Silence Spark's own log of rejected queries: we report these errors in one sentence.
     for context in ("SQL", "DataFrame"):
         logging.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
     with _into(log):
@@ -83,7 +83,7 @@ def _started(log: Path) -> SparkSession:
 
 @contextmanager
 def _into(log: Path) -> Iterator[None]:
-    """Let a process that is started in the block write its standard error to a file."""
+    """Redirect the standard error of processes that are started in the block to a file."""
     ours = os.dup(2)
     try:
         with log.open("ab") as file:
@@ -95,10 +95,10 @@ def _into(log: Path) -> Iterator[None]:
 
 
 def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
-    """Do all of a plan.
+    """Run a plan.
 
-    Raises BadOptions for a condition or columns that Spark does not take, and JobFailed. Leaves nothing
-    behind that looks whole and is not, also when it is interrupted.
+    Raises BadOptions for a condition or columns that Spark rejects, and JobFailed. Never leaves incomplete
+    output that looks complete, even if it is interrupted.
     """
     request = plan.request
     cancel = spark.sparkContext.cancelAllJobs
@@ -169,7 +169,7 @@ def _decoded(frame: DataFrame, request: Request) -> DataFrame:
 
 
 def read_log(log: Path, meter: Meter) -> None:
-    """Tell what tasks on this machine have left out."""
+    """Report the messages that local tasks have skipped, from their log."""
     text = log.read_text(errors="replace")
     for line in _SKIPPED.findall(text):
         meter.say(line)
@@ -198,7 +198,7 @@ def _write_parquet(frame: DataFrame, path: str) -> None:
 
 
 def _write_json(frame: DataFrame, path: str) -> None:
-    """Octets are text where they are UTF-8, else base64 under another name; null members are left out."""
+    """Write JSON: octets as text if they are UTF-8, else as base64 under another name; omit null members."""
     own = ["topic", "offset", "timestamp", *_texts("key"), *_texts("value")]
     headers = F.expr(
         "transform(headers, h -> named_struct('key', h.key, "
@@ -227,10 +227,10 @@ def _write_topics(frame: DataFrame, destination: ToServer) -> None:
 
 
 def _files(spark: SparkSession, path: str, write: Callable[[DataFrame, str], None]) -> Write:
-    """Files appear under their name when all of them are written.
+    """Write files to a temporary directory, and rename it when it is complete.
 
-    That is for this machine's own directories. Elsewhere Spark's rules hold: a directory without `_SUCCESS`
-    is not whole.
+    This applies to local directories. Elsewhere Spark's rules apply: a directory without `_SUCCESS` is
+    incomplete.
     """
     if "://" in path or not (spark.conf.get("spark.master") or "").startswith("local"):
         return lambda frame: write(frame, path)
@@ -253,7 +253,7 @@ def _files(spark: SparkSession, path: str, write: Callable[[DataFrame, str], Non
 
 
 def _counted(spark: SparkSession, frame: DataFrame, plan: Plan, meter: Meter, write: Write) -> None:
-    """Write rows; the meter is told how many there were, by topic."""
+    """Write rows, and count them by topic in the meter."""
     names = [part.topic.name for part in plan.parts if len(part)]
     observation = Observation()
     measures = []
@@ -273,7 +273,7 @@ def _counted(spark: SparkSession, frame: DataFrame, plan: Plan, meter: Meter, wr
 
 @contextmanager
 def _shown(spark: SparkSession, plan: Plan, meter: Meter) -> Iterator[None]:
-    """Show how far the tasks have got meanwhile. Spark tells of whole ones only."""
+    """Show the progress in the block. Spark reports completed tasks only."""
     over = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 
@@ -294,11 +294,11 @@ def _shown(spark: SparkSession, plan: Plan, meter: Meter) -> Iterator[None]:
         thread.join()
 
 
-# -- at a pace ----------------------------------------------------------------------------------------------
+# -- at a given speed ---------------------------------------------------------------------------------------
 
 
 def _paced(frame: DataFrame, plan: Plan, destination: ToServer, speed: float, meter: Meter) -> None:
-    """Rows in the order of time, a partition of them at a time, sent by this process."""
+    """Publish rows in the order of their timestamps from this process, fetching one partition at a time."""
     topics = {part.topic.name: part.topic for part in plan.parts}
     names = producers(destination)
     ordered = frame.select(
@@ -318,7 +318,7 @@ def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
     return Due(row.time, row.topic, range(row.offset, row.offset + 1), len(body), made)
 
 
-# -- what goes wrong ----------------------------------------------------------------------------------------
+# -- errors -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -327,19 +327,19 @@ def _in_our_words() -> Iterator[None]:
         yield
     except PySparkException as error:
         raise JobFailed(_first_line(error)) from error
-    except Py4JJavaError as error:  # what Spark itself has no words for
+    except Py4JJavaError as error:  # a Java exception that PySpark does not convert
         raise JobFailed(str(error.java_exception.toString())) from error
 
 
-_OURS = re.compile(r"^(?:\w+\.)*omq_storage\.(?:spark\.)?errors\.\w+: (.+)$", re.MULTILINE)
-"""How Spark repeats what a task raised, in the traceback that it sends."""
+_OURS = re.compile(r"^(?:omq\.blocking|omq_storage)\.errors\.\w+: (.+)$", re.MULTILINE)
+"""One of our errors in the traceback of a task, as Spark's exception contains it."""
 
 
 def _first_line(error: PySparkException) -> str:
-    """What a task or the planning of ours said; or else the first line of what Spark says."""
+    """The sentence of our error in Spark's exception, or else the first line of the exception."""
     text = str(error)
     ours = _OURS.findall(text)
     if not ours:
         return text.strip().splitlines()[0]
-    # The option of the data source is called otherwise here.
+    # Name the command's option instead of the data source's.
     return str(ours[-1]).replace("With failOnDataLoss=false they would be skipped", SKIP_LOST)

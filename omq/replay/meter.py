@@ -1,4 +1,4 @@
-"""What a replay has done so far: a bar while it runs, and a summary at the end."""
+"""The progress of a replay: a bar while it runs, and a summary at the end."""
 
 import sys
 import time
@@ -29,21 +29,21 @@ class Meter(AbstractContextManager["Meter"]):
         self._bar.close()
 
     def add(self, topic: str, messages: int, octets: int) -> None:
-        """So many more are done."""
+        """Count replayed messages."""
         self.messages[topic] += messages
         self.octets[topic] += octets
         self._bar.update(messages)
 
     def show(self, messages: int) -> None:
-        """About so many are done, which is all that is known yet."""
+        """Show an estimate of the number of messages so far."""
         self._bar.update(messages - self._bar.n)
 
     def say(self, line: str) -> None:
-        """A line that does not disturb the bar."""
+        """Print a line above the bar."""
         tqdm.write(f"omq: {printable(line)}", file=sys.stderr)
 
     def summary(self) -> str:
-        """Messages and octets by topic, and how long it took."""
+        """The numbers of messages and octets by topic, and the duration."""
         seconds = self._seconds if self._seconds is not None else time.perf_counter() - self._start
         width = max([len("topic"), *map(len, self.messages)])
         lines = [f"{'topic':<{width}}  {'messages':>12}  {'bodies':>9}"]

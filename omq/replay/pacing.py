@@ -1,4 +1,4 @@
-"""Republishing at the pace at which messages were published, times a factor."""
+"""Republish at a multiple of the original speed of the messages."""
 
 import heapq
 import threading
@@ -20,29 +20,29 @@ from omq_storage import numbers
 from omq_storage.blocks import Block
 
 TICK_SECONDS = 0.02
-"""Messages that are due within so long leave together."""
+"""Messages that are due within this interval are sent together."""
 
 PORTION_OCTETS = 8 << 20
-"""How much leaves together at the most, where a replay has fallen behind."""
+"""The most octets that are sent together when a replay has fallen behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Messages of one topic that leave together."""
+    """Messages of one topic that are sent together."""
 
     time: int
-    """Of the first, microseconds since the epoch."""
+    """The time of the first message, in microseconds since the epoch."""
     source: str
     messages: range
     octets: int
-    """Of the bodies."""
+    """The size of the bodies."""
     envelopes: bytes
 
 
 def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
-    """Copy all of a plan, its topics together in the order of time, until `stop` is set.
+    """Copy all of a plan, its topics merged in the order of time, until `stop` is set.
 
-    Holds a block of each topic. Errors as those of `copying.copy`.
+    Holds one block of each topic in memory. Raises as `copying.copy` does.
     """
     speed = plan.request.speed
     assert speed is not None
@@ -60,9 +60,11 @@ def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
 def publish(
     dues: Iterable[Due], destination: ToServer, speed: float, meter: Meter, stop: threading.Event
 ) -> None:
-    """Send what is due when it is due, each time confirmed, until `stop` is set; then say where to go on."""
+    """Send messages when they are due, each time with confirmation, until `stop` is set; then print where to
+    continue.
+    """
     place = destination.place
-    # What may be stored already is only sent again where the server can tell that it is the same.
+    # Retry only with a named producer: otherwise the server would store a repetition twice.
     patience = place.patience if destination.producer is not None else Patience(0)
     published: dict[str, int] = {}
     with place.open() as server:
@@ -82,7 +84,7 @@ def publish(
 
 
 def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterator[list[Due]]:
-    """What is due, when it is due."""
+    """Wait until messages are due, and yield those that are due together."""
     waiting: list[Due] = []
     octets = 0
     begin: tuple[float, int] | None = None
@@ -105,7 +107,7 @@ def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterat
 def _due(
     access: Access, part: Range, producer: Producer, tick: int, skip_lost: bool, meter: Meter
 ) -> Iterator[Due]:
-    """The messages of a topic in pieces of `tick` microseconds at the most."""
+    """Split the messages of a topic into pieces of at most `tick` microseconds."""
     for block, messages in _blocks(access, part, skip_lost, meter):
         deltas = [0] * block.count if block.deltas is None else numbers.unpack(block.deltas)
         begin = messages.start
@@ -121,8 +123,8 @@ def _due(
 
 
 def _blocks(access: Access, part: Range, skip_lost: bool, meter: Meter) -> Iterator[tuple[Block, range]]:
-    """The blocks of a range, and which of their messages are in it. Each is asked for by itself: between two
-    of them much time may pass.
+    """Yield the blocks of a range, with the ids of their messages in it. Fetch each block separately, since
+    much time may pass between two of them.
     """
     position = part.start
     while position < part.end:

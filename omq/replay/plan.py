@@ -1,4 +1,4 @@
-"""What a replay will read, found out before it begins."""
+"""Plan a replay: find the messages to read before it begins."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from omq.replay.request import Bounds, Request, ToJson, ToParquet, ToServer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which messages are replayed: what is published meanwhile is not."""
+    """The messages to replay. It excludes messages that are published later."""
 
     request: Request
     parts: Sequence[Range]
-    """One for each topic that was chosen, in the order of their names; some may be empty."""
+    """One for each chosen topic, in the order of their names; some may be empty."""
 
     @property
     def messages(self) -> int:
-        """Ids within the bounds. There are fewer messages where there are holes."""
+        """The number of ids within the bounds; holes contain fewer messages."""
         return sum(map(len, self.parts))
 
 
 def make_plan(access: Access, request: Request) -> Plan:
-    """Raises BadOptions, UnknownTopic, DataLoss, and what `Access` raises."""
+    """Make the plan. Raises BadOptions, UnknownTopic, DataLoss, and the errors of `Access`."""
     topics = choose(access, request.choice)
     if not topics:
         raise BadOptions("No topic that can be read matches the pattern.")
@@ -47,7 +47,7 @@ def _range(access: Access, topic: StoredTopic, request: Request) -> Range:
 
 
 def _check(topic: StoredTopic, bounds: Bounds) -> None:
-    """Whoever names ids means them."""
+    """Raise DataLoss if a message that the user named is not stored."""
     for option, message in (("--first", bounds.first), ("--last", bounds.last)):
         if message is None:
             continue
@@ -64,7 +64,7 @@ def _check(topic: StoredTopic, bounds: Bounds) -> None:
 
 
 def describe(plan: Plan) -> str:
-    """The plan for people."""
+    """Format the plan for the user."""
     request = plan.request
     lines = [f"from   {request.shown}", f"to     {_destination(request)}", f"how    {_way(request)}"]
     if request.where is not None:
@@ -79,7 +79,7 @@ def describe(plan: Plan) -> str:
 
 
 def _octets(part: Range) -> float:
-    """About how many octets of the store that is."""
+    """The approximate size of a range in the store."""
     kept = part.topic.next - part.topic.first
     return part.topic.bytes * len(part) / kept if kept else 0.0
 
@@ -106,7 +106,7 @@ def _way(request: Request) -> str:
 
 
 def octets(count: float) -> str:
-    """A number of octets for people."""
+    """Format a number of octets for the user."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What somebody wants replayed, and where to."""
+"""The request of a replay: source, destination, bounds and filter."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ class ToServer:
     place: ServerPlace
     shown: str
     topic: str | None
-    """Where all of them go; None for topics of the same names."""
+    """The topic of all messages; None for topics with the same names."""
     producer: str | None
-    """Who publishes them, for a replay that may be repeated; None for nobody in particular."""
+    """The producer's name, for a replay that may be repeated; None for a random name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ToParquet:
 
 @dataclass(frozen=True, slots=True)
 class ToJson:
-    """A directory of files with an object a line."""
+    """A directory of files with one JSON object per line."""
 
     path: str
 
@@ -36,19 +36,19 @@ Destination = ToServer | ToParquet | ToJson
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Bodies are UTF-8 text: the column `text`, null where they are not."""
+    """Bodies are UTF-8 text: the column `text`, null for other bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """Bodies are lines of CSV with these columns, as Spark's DDL has them: `carrier STRING, distance INT`."""
+    """Bodies are lines of CSV with these columns, in Spark's DDL: `carrier STRING, distance INT`."""
 
     columns: str
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """Bodies are JSON objects with these members, as Spark's DDL has them."""
+    """Bodies are JSON objects with these members, in Spark's DDL."""
 
     columns: str
 
@@ -58,22 +58,22 @@ Decoding = Text | Csv | Json
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which messages of each topic; None leaves an end open."""
+    """The bounds of each topic; None leaves an end open."""
 
     first: int | None = None
     last: int | None = None
     """Inclusive."""
     since: int | None = None
-    """Microseconds since the epoch: messages of this time and later ones."""
+    """Microseconds since the epoch, inclusive."""
     until: int | None = None
-    """Messages before this time."""
+    """Microseconds since the epoch, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     source: Place
     shown: str
-    """The source, for people."""
+    """The source, as shown to the user."""
     choice: Choice
     bounds: Bounds
     destination: Destination
@@ -81,11 +81,11 @@ class Request:
     where: str | None = None
     """A condition of Spark SQL; None for all messages."""
     speed: float | None = None
-    """How many times as fast as they were published; None for as fast as can be."""
+    """A multiple of the original speed; None for full speed."""
     skip_lost: bool = False
-    """Whether messages that cannot be had any more are left out; else they end the replay."""
+    """Whether to skip lost messages; otherwise they end the replay."""
 
     @property
     def needs_spark(self) -> bool:
-        """Whether blocks must be taken apart: else they are copied."""
+        """Whether the replay needs single rows; otherwise it copies blocks."""
         return self.where is not None or not isinstance(self.destination, ToServer)

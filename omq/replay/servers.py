@@ -1,4 +1,4 @@
-"""What each of the two servers of a replay is shown: from arguments to options of the data source."""
+"""The credentials for the two servers of a replay: convert arguments to options of the data source."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from omq.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, SERVERS
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What the arguments for one of the servers are called, and its variable with an id."""
+    """The prefix of the arguments for one of the servers, and the environment variable with its id."""
 
     prefix: str
     variable: str
@@ -23,12 +23,13 @@ _TO = _Named("to-", "OMQ_TO_ID")
 
 
 def source(options: argparse.Namespace) -> dict[str, str]:
-    """The options for `--server`. Raises BadOptions."""
+    """Make the options for `--server`. Raises BadOptions."""
     return _options(options, options.server, _FROM)
 
 
 def destination(options: argparse.Namespace, url: str) -> dict[str, str]:
-    """The options for the server in `--to`; if it is that of `--server` and nothing else is said, as there.
+    """Make the options for the server in `--to`: those of `--server` if it is the same server and has no own
+    ones.
 
     Raises BadOptions.
     """
@@ -39,7 +40,7 @@ def destination(options: argparse.Namespace, url: str) -> dict[str, str]:
 
 
 def refuse_destination(options: argparse.Namespace) -> None:
-    """For a replay into files. Raises BadOptions."""
+    """Raise BadOptions for credentials of a destination server in a replay to files."""
     for name in _NAMES:
         if _given(options, _TO, name) is not None:
             raise BadOptions(f"--to-{name} is for --to omq://...: files are on no server.")

@@ -1,4 +1,4 @@
-"""Ctrl-C during a replay: what was begun is ended in an orderly way."""
+"""Handle Ctrl-C during a replay, so that it ends cleanly."""
 
 import signal
 import threading
@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 CANCEL_SECONDS = 0.2
-"""How often what goes on is cancelled, until it ends: what has not begun yet cannot be."""
+"""The interval at which to repeat the cancellation, since a job that has not started yet cannot be cancelled.
+"""
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, for work that ends at a message which can be named. After that Ctrl-C is
-    what it was before.
+    """Yield an event that Ctrl-C sets, for work that stops at a message boundary. A second Ctrl-C raises
+    KeyboardInterrupt; the end of the block restores the handler.
     """
     stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
@@ -31,24 +32,25 @@ def stop_on_interrupt() -> Iterator[threading.Event]:
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, and is then what it was before it.
+    """Delay Ctrl-C until the end of the block, and restore its handler there.
 
-    For starting Spark: when that is broken off, its Java may stay for ever.
+    This is for the start of Spark: an interrupted start may leave a Java process behind.
     """
     before = signal.getsignal(signal.SIGINT)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)  # Spark sets one of its own
+        signal.signal(signal.SIGINT, before)  # Spark installs its own handler
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
 def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[threading.Event]:
-    """Ctrl-C sets the event and cancels what is done in the block, from another thread: what talks to another
-    process is never broken off in the middle of a word. When it fails then, that is a KeyboardInterrupt; when
-    it is done all the same, it is done. The second Ctrl-C ends it at once.
+    """On Ctrl-C set the event, and cancel the work of the block from another thread, so that a dialogue with
+    another process is never interrupted in the middle of a message. If the work then fails, raise
+    KeyboardInterrupt; if it completes anyway, it counts as completed. The second Ctrl-C interrupts it at
+    once.
     """
     over = threading.Event()
 
@@ -63,7 +65,7 @@ def cancel_on_interrupt(cancel: Callable[[], object]) -> Iterator[threading.Even
         watching.start()
         try:
             yield stop
-        except Exception as error:  # whatever it fails with when it is cancelled; else it goes on as it is
+        except Exception as error:  # any error of cancelled work; without Ctrl-C it propagates unchanged
             if stop.is_set():
                 raise KeyboardInterrupt from error
             raise
