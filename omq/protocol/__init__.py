@@ -1,1 +1,1 @@
-"""Protocol one without input or output: bytes in, events out. Nothing here needs Trio or a socket."""
+"""The protocols without input or output: bytes in, events out. Nothing here needs Trio or a socket."""

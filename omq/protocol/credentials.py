@@ -1,4 +1,4 @@
-"""What a client shows and goes by, out of files: its id, its certificate, and whose servers it trusts."""
+"""Read a client's credentials from files: its id, its certificate, and its trusted authorities."""
 
 import os
 import ssl
@@ -9,9 +9,9 @@ File = str | os.PathLike[str]
 
 
 def read_id(file: File) -> bytes:
-    """The id of a client, `NAME:SECRET`, from a file that has nothing but it on one line.
+    """Read a client's id, `NAME:SECRET`, from a file with this one line.
 
-    Raises ValueError with one line that names the file, and has nothing of what stands in it.
+    Raises ValueError with one line that names the file and does not repeat its contents.
     """
     try:
         line = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
@@ -23,9 +23,9 @@ def read_id(file: File) -> bytes:
 
 
 def is_readable_by_others(file: File) -> bool:
-    """Whether the rights of a regular file let others than its owner read it.
+    """Whether the permissions of a regular file let other users than its owner read it.
 
-    False for a file that cannot be looked at: whoever reads it next says why.
+    False for an inaccessible file: reading it will raise the error.
     """
     try:
         mode = Path(file).stat().st_mode
@@ -35,7 +35,7 @@ def is_readable_by_others(file: File) -> bool:
 
 
 def client_context(ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext:
-    """What a client's side of TLS goes by: whose servers it trusts, and the certificate that it shows.
+    """Make a client's TLS context: with its trusted authorities, and the certificate that it presents.
 
     Raises ValueError with one line that names the file.
     """
@@ -56,7 +56,7 @@ def client_context(ca: File | None, certificate: File | None, key: File | None) 
 
 
 def _check_readable(file: File) -> None:
-    """OpenSSL's own error would not say which file."""
+    """Check a file first, since OpenSSL's own error would not name it."""
     try:
         with Path(file).open("rb"):
             pass

@@ -1,7 +1,7 @@
-"""The first eight octets of a connection, which say what it speaks, and the octets that answer them.
+"""The first eight octets of a connection, which identify its protocol, and the octets that answer them.
 
-One port serves every protocol: no two of them begin alike. The table of docs/PROTOCOL.md, "The first eight
-octets", is a variant type here; which of them is served is the server's decision.
+One port serves every protocol, since each begins with different octets. The types here are the rows of the
+table in docs/PROTOCOL.md, "The first eight octets"; the server decides which of them it serves.
 """
 
 import re
@@ -12,13 +12,13 @@ VERSION_ONE = 1
 """The one version of the omq protocol."""
 
 LENGTH = 8
-"""Octets it takes to tell the protocols apart."""
+"""The number of octets that identify a protocol."""
 
 _VERSION = Struct(">q")
 
 AMQP = b"AMQP"
 DMP_HEADER = AMQP + b"\x0a\x01\x00\x01"
-"""What a DMP client sends first, and what an AMQP client of no known version is answered."""
+"""The first octets of a DMP client, and the answer to an AMQP client of an unknown version."""
 
 _AMQP_0_9 = (AMQP + b"\x00\x00\x09\x01", AMQP + b"\x01\x01\x00\x09")
 _AMQP_1_0 = (AMQP + b"\x00\x01\x00\x00", AMQP + b"\x03\x01\x00\x00")
@@ -27,7 +27,7 @@ _TLS_HANDSHAKE = b"\x16\x03"
 
 @dataclass(frozen=True, slots=True)
 class Omq:
-    """An omq client of a version that is spoken here."""
+    """An omq client of a supported version."""
 
     version: int
 
@@ -39,33 +39,33 @@ class Dmp:
 
 @dataclass(frozen=True, slots=True)
 class Amqp0_9:
-    """AMQP 0-9 or 0-9-1; `header` is the eight octets that say which."""
+    """AMQP 0-9 or 0-9-1; `header` is the eight octets that identify which."""
 
     header: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Amqp1_0:
-    """AMQP 1.0 or its SASL layer; `header` is the eight octets that say which."""
+    """AMQP 1.0 or its SASL layer; `header` is the eight octets that identify which."""
 
     header: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class OtherAmqp:
-    """AMQP of a version that nobody here speaks."""
+    """An unsupported version of AMQP."""
 
     header: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The start of a TLS handshake; the eight octets are part of it and must not be dropped."""
+    """The start of a TLS handshake; the eight octets belong to it and must not be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownVersion:
-    """An omq client of a version that is not spoken here, or a stranger: any octets are some number."""
+    """An omq client of an unsupported version, or any other client: all octets are some number."""
 
     version: int
 
@@ -74,9 +74,9 @@ Protocol = Omq | Dmp | Amqp0_9 | Amqp1_0 | OtherAmqp | Tls | UnknownVersion
 
 
 def recognise(octets: bytes) -> Protocol:
-    """Which protocol a connection speaks whose first eight octets are these.
+    """Identify the protocol of a connection from its first eight octets.
 
-    Raises `ValueError` when they are not eight.
+    Raises `ValueError` for another number of octets.
     """
     if len(octets) != LENGTH:
         raise ValueError(f"a handshake has {LENGTH} octets, not {len(octets)}")
@@ -143,7 +143,7 @@ def _name_of(head: bytes) -> str | None:
 
 
 def hello(version: int = VERSION_ONE) -> bytes:
-    """What a client sends first, and what a server answers that agrees: a signed 64-bit version."""
+    """The client's first octets, and the answer of a server that accepts: a signed 64-bit version."""
     return _VERSION.pack(version)
 
 
@@ -154,4 +154,4 @@ REFUSED = _VERSION.pack(-1)
 """The answer to `UnknownVersion`: -1; then both sides close (omq text)."""
 
 OTHER_AMQP_ANSWER = DMP_HEADER
-"""The answer to `OtherAmqp`: the header of what is spoken here; then the server closes."""
+"""The answer to `OtherAmqp`: the header of a supported protocol; then the server closes."""

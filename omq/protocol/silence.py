@@ -1,8 +1,9 @@
-"""When a server that sends nothing is taken for gone.
+"""Timeouts to detect a server that has fallen silent.
 
 The protocol promises a Ping at least every 50 seconds on every omq connection, and a null message at least as
-often on every feed. A network or a server that is gone without a word sends nothing, and the operating system
-does not find that out: it looks only at what it sends itself, and repeats that for 15 minutes.
+often on every feed. When the network or the server fails without closing the connection, a client that only
+receives gets no error from the operating system; one that sends gets it only after 15 minutes of
+retransmission.
 """
 
 import socket
@@ -13,28 +14,29 @@ PROMISED_SECONDS = 50.0
 """A server sends something at least this often (docs/PROTOCOL.md, "Pings and silence")."""
 
 SILENCE_SECONDS = 2 * PROMISED_SECONDS
-"""A connection on which nothing comes for so long is lost."""
+"""A connection is lost when the client has received nothing for this time."""
 
 KEEPALIVE_SECONDS = 50
 PROBE_SECONDS = 10
 PROBES = 5
-"""A connection on which nothing is sent is probed after this, so often, before it is lost: 100 s in all."""
+"""TCP keepalive: the idle time before the first probe, the interval and the number of probes; 100 s in total.
+"""
 
 
 class HasOptions(Protocol):
-    """A socket, whoever waits for it."""
+    """A socket of the standard library or of Trio."""
 
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 def keep_alive(connected: HasOptions) -> None:
-    """Have the operating system find out when the other end of an idle connection is gone.
+    """Turn on TCP keepalive, so that the operating system detects a dead peer of an idle connection.
 
-    It sees to it also that translators and firewalls on the way do not forget the connection.
+    This also prevents address translators and firewalls on the path from dropping the connection.
 
-    There is no TCP_USER_TIMEOUT, which would be for what was sent and not acknowledged: Linux also counts the
-    time in which the receiver has closed its window, and would end a connection whose server makes a
-    publisher wait, though every probe is answered.
+    Do not set TCP_USER_TIMEOUT, the limit for unacknowledged data: Linux also counts the time in which the
+    receiver has closed its window, and would end a connection on which the server applies backpressure to a
+    publisher, although the peer answers every probe.
     """
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":

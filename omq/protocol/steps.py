@@ -1,6 +1,7 @@
-"""Work in steps: a generator that pauses wherever others may have their turn, and returns what it made.
+"""Work in steps: a generator that pauses wherever other connections may have their turn, and returns its
+result.
 
-However long the octets are that a client sends, nobody else is to wait for more than one step.
+However much a client sends, other connections wait for at most one step.
 """
 
 from collections.abc import Generator
@@ -9,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-"""Each pause is a None. What is returned, or raised, is what the work comes to."""
+"""Yields None at each pause, and returns or raises the result of the work."""
 
 
 def finished(steps: Steps[T]) -> T:
-    """What the work comes to, done without a pause."""
+    """Run the work without pauses, and return its result."""
     while True:
         try:
             next(steps)

@@ -1,11 +1,11 @@
-"""TLS 1.3 without a socket: octets from and for the network on one side, plain octets on the other.
+"""TLS 1.3 without a socket: encrypted octets for the network on one side, plaintext on the other.
 
-It stands on the standard library's `ssl`, that is on OpenSSL. Trio's own TLS stream is not used, because it
-cannot end one direction and go on with the other, which is how a client says here that it has finished, and
-because it does not tell how much of what was given to it has left when a send breaks off.
+It uses the standard library's `ssl`, that is OpenSSL. It does not use Trio's TLS stream, because that cannot
+close one direction and continue with the other, which is how a client ends its messages, and because it does
+not report how much of its input was sent when a send is cancelled.
 
-Only version 1.3 is spoken (RFC 8446). In it `close_notify` ends the direction in which it is sent and nothing
-else (section 6.1), so it is the half-close of a plain connection.
+It supports only version 1.3 (RFC 8446). There `close_notify` closes only the direction in which it is sent
+(section 6.1), so it corresponds to the half-close of a plain connection.
 """
 
 import re
@@ -16,22 +16,22 @@ from omq.protocol.tls_errors import CertificateRefused, TlsError
 __all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError"]
 
 RECORD_OCTETS = 16 << 10
-"""The most plain octets of one record (RFC 8446, section 5.1)."""
+"""The most plaintext octets of one record (RFC 8446, section 5.1)."""
 
 
 _CERTIFICATE_ALERT = re.compile("ALERT_.*(?:CERTIFICATE|UNKNOWN_CA)")
-"""What the other side says of ours, in OpenSSL's names (RFC 8446, section 6.2)."""
+"""OpenSSL's names of alerts about our certificate (RFC 8446, section 6.2)."""
 
 
 class TlsEngine:
-    """One side of one connection: OpenSSL between two buffers in memory.
+    """One side of a connection: OpenSSL between two memory buffers.
 
-    What `outgoing` gives is to be sent after every other call, also after one that raised: there may be an
-    alert that tells the other side why.
+    After every other call, send the octets that `outgoing` returns, even if the call raised: they may contain
+    an alert that gives the peer the reason.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server_name: str | None = None) -> None:
-        """A server's side, or with `server_name` a client's, who expects a certificate of that name."""
+        """Make a server's side, or with `server_name` a client's, which requires a certificate for it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(
@@ -43,18 +43,18 @@ class TlsEngine:
         self._said_end = False
 
     def feed(self, octets: bytes) -> None:
-        """These have come from the network; none of them when it has ended."""
+        """Take octets from the network; empty at the end of the stream."""
         if octets:
             self._incoming.write(octets)
         else:
             self._incoming.write_eof()
 
     def outgoing(self) -> bytes:
-        """What is to be sent over the network now."""
+        """Return the octets to send over the network."""
         return self._outgoing.read()
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; whether it is done. Raises TlsError."""
+        """Continue the handshake. Return whether it is complete. Raises TlsError."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -64,10 +64,10 @@ class TlsEngine:
         return True
 
     def read(self, octets: int) -> bytes | None:
-        """At most so many plain octets of those that have come; None when there are none yet, and no octets
-        when the other side has said that it has finished sending.
+        """Return at most `octets` received plaintext octets: None if there are none yet, and empty octets if
+        the peer has sent `close_notify`.
 
-        Raises TlsError, also when the network has ended before the other side said so.
+        Raises TlsError, also when the stream ended without `close_notify`.
         """
         if self._kept:
             data, self._kept = self._kept[:octets], self._kept[octets:]
@@ -89,18 +89,18 @@ class TlsEngine:
         except ssl.SSLError as error:
             self._failure = _problem(error)
         if self._failure is not None and not parts:
-            raise self._failure  # what came before it was good
+            raise self._failure  # only after the valid octets before it
         return b"".join(parts)
 
     @property
     def waiting(self) -> int:
-        """How many octets have come and were not read. Most of them are counted as they came, which is more
-        than the plain ones in them.
+        """The number of received octets that were not read. It counts most of them encrypted, which is more
+        than their plaintext.
         """
         return len(self._kept) + self._object.pending() + self._incoming.pending
 
     def write(self, octets: bytes | memoryview) -> int:
-        """Put plain octets, at most RECORD_OCTETS of them, into a record; how much `outgoing` has then.
+        """Encrypt plaintext, at most RECORD_OCTETS, into a record. Return the number of octets in `outgoing`.
 
         Raises TlsError.
         """
@@ -111,21 +111,22 @@ class TlsEngine:
         return self._outgoing.pending
 
     def finish(self) -> None:
-        """Say with `close_notify` that nothing more will be sent. Reading goes on."""
+        """Close the sending direction with `close_notify`. Reading continues."""
         if self._said_end:
             return
         self._said_end = True
         try:
-            # OpenSSL looks for the other side's close_notify at once, and takes data for a mistake.
+            # `unwrap` also waits for the peer's close_notify and treats data before it as an error: read the
+            # data first.
             while data := self._decrypt(RECORD_OCTETS):
                 self._kept += data
             self._object.unwrap()
         except (TlsError, ssl.SSLError):
-            pass  # our own is written; whoever reads finds what is wrong
+            pass  # our close_notify is written; the next read raises the error
 
 
 def _problem(error: ssl.SSLError) -> TlsError:
-    """What went wrong, in a few words without numbers of lines."""
+    """Describe an error in one phrase, without OpenSSL's line numbers."""
     match error:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
             return CertificateRefused(f"the certificate is not accepted: {message}")

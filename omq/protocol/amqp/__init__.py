@@ -1,1 +1,1 @@
-"""What DMP and AMQP 0-9 share on the wire: field tables, properties, short strings."""
+"""The parts of the wire format that DMP and AMQP 0-9 share: field tables, properties, short strings."""

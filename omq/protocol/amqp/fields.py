@@ -2,12 +2,12 @@
 
 A table is `u32 length | entries`, an entry `short string name | u8 type | value`; numbers are big-endian.
 Source: 6-DMP, "Message envelope and format" (properties are in AMQP's format); AMQP 0-9, "Field Tables".
-OpenAMQ writes the types S, I, D, T and F only. The others are those of AMQP 0-9-1 as its brokers and clients
-use them, which for `s` and `l` is not as its specification has them: `s` is a signed 16-bit number here, and
+OpenAMQ writes only the types S, I, D, T and F. The others are those of AMQP 0-9-1 as its brokers and clients
+use them, which for `s` and `l` differs from its specification: `s` is a signed 16-bit number here, and
 `l` a signed 64-bit one.
 
-Values remember their type, names their order and repetition, so that a table that was read is written with
-the same octets again (a boolean other than 0 or 1 and the odd bits of a NaN apart).
+Values keep their type, and names their order and repetition, so that a table that was read encodes to the
+same octets again (except for a boolean other than 0 or 1 and the payload bits of a NaN).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.steps import Steps
 
 MAX_NESTING = 32
-"""How deep tables and arrays may stand in one another, the outermost counted."""
+"""The deepest nesting of tables and arrays, including the outermost."""
 
 _LONGEST_PLACE = 200
 
@@ -31,7 +31,7 @@ _DECIMAL = Struct(">BI")
 
 
 class NumberType(Enum):
-    """What a `Number` is on the wire; the value is the octet that says so, as a letter."""
+    """The wire types of a `Number`; the value is the type octet, as a letter."""
 
     INT8 = "b"
     UINT8 = "B"
@@ -50,7 +50,7 @@ class NumberType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that fills a fixed number of octets; `value` is a float for the two FLOATs alone."""
+    """A number of fixed size; `value` is a float only for the two FLOAT types."""
 
     type: NumberType
     value: int | float
@@ -73,7 +73,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True)
 class LongString:
-    """Type `S`. OpenAMQ ends these with an octet 0 that their length counts: it is one of the octets here."""
+    """Type `S`. OpenAMQ ends these with an octet 0 that their length includes; `octets` includes it too."""
 
     octets: bytes
 
@@ -87,7 +87,7 @@ class ByteArray:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """Type `V`: there, without a value."""
+    """Type `V`: an entry without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,9 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Type `F`, and what `headers` is: names of 0 to 255 octets, as on the wire in order and repetition."""
+    """Type `F`, also the type of `headers`: names of 0 to 255 octets, in their order and repetition on the
+    wire.
+    """
 
     entries: "tuple[tuple[bytes, Value], ...]" = ()
 
@@ -129,10 +131,10 @@ _NUMBERS = {
 
 
 def read_table(data: bytes, at: int, end: int, what: str = "the table") -> tuple[Table, int]:
-    """The table whose length stands at `data[at]`, and where it is over; it must be by `end`.
+    """Read the table whose length is at `data[at]`; return it and its end, which must not exceed `end`.
 
-    Raises `FieldError` when it is cut, when its entries do not fill it exactly, when a type is not known or
-    when it is nested more than `MAX_NESTING` deep.
+    Raises `FieldError` for a truncated table, entries that do not fill it exactly, an unknown type, and
+    nesting deeper than `MAX_NESTING`.
     """
     return _table(data, at, end, what, MAX_NESTING)
 
@@ -159,18 +161,18 @@ def _array(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Arra
 _SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {
     ord("t"): 1, ord("D"): _DECIMAL.size, ord("V"): 0,
 }  # fmt: skip
-"""Octets of a value that has a fixed number of them, by the octet of its type."""
+"""The sizes of values of fixed size, by type octet."""
 
 _VALUES_A_STEP = 512
 
 
 def bounds(data: bytes, at: int, end: int, what: str = "the table") -> tuple[int, int]:
-    """Where the contents of the table at `data[at]` begin and end. Raises `FieldError` when it is cut."""
+    """The beginning and end of the contents of the table at `data[at]`. Raises `FieldError` if truncated."""
     return _long(data, at, end, what)
 
 
 def checking(data: bytes, at: int, end: int, what: str = "the table") -> Steps[int]:
-    """Where the table at `data[at]` is over, everything in it checked, in steps and without its values.
+    """Check the table at `data[at]` in steps, without making its values, and return its end.
 
     Raises `FieldError` as `read_table` does.
     """
@@ -180,7 +182,7 @@ def checking(data: bytes, at: int, end: int, what: str = "the table") -> Steps[i
 def _checking(
     data: bytes, at: int, end: int, what: str, levels: int, named: bool, values: Iterator[int]
 ) -> Steps[int]:
-    """`checking` for a table or, where its values are not named, for an array."""
+    """`checking` for a table, or for an array, whose values have no names."""
     at, stop = _counted(data, at, end, what, levels)
     while at < stop:
         if not next(values) % _VALUES_A_STEP:
@@ -191,7 +193,7 @@ def _checking(
         if at < stop and (size := _SIZES.get(data[at])) is not None and at + 1 + size <= stop:
             at += 1 + size
             continue
-        # Anything else is a string, holds others, or is wrong.
+        # Anything else is a string, a container, or malformed.
         inner = f"a value of {_cut(what)}"
         if named:
             name, at = shortstr.read(data, place, stop, f"a name in {what}")
@@ -205,14 +207,14 @@ def _checking(
 
 
 def _counted(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[int, int]:
-    """Where the contents of a table or an array begin and end."""
+    """The beginning and end of the contents of a table or an array."""
     if not levels:
         raise FieldError(f"tables are nested more than {MAX_NESTING} deep")
     return _long(data, at, end, what)
 
 
 def _long(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
-    """Where octets begin and end that a u32 at `data[at]` counts."""
+    """The beginning and end of the octets after their u32 length at `data[at]`."""
     start = _room(at, _U32.size, end, what)
     (length,) = _U32.unpack_from(data, at)
     if length > end - start:
@@ -221,14 +223,14 @@ def _long(data: bytes, at: int, end: int, what: str) -> tuple[int, int]:
 
 
 def _room(at: int, size: int, end: int, what: str) -> int:
-    """Where something of `size` octets at `at` is over."""
+    """The end of a field of `size` octets at `at`. Raises `FieldError` if it is truncated."""
     if end - at < size:
         raise FieldError(f"{what} has {end - at} of its {size} octets")
     return at + size
 
 
 def _value(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Value, int]:
-    """The value whose type stands at `data[at]`, and where it is over."""
+    """Read the value whose type is at `data[at]`; return it and its end."""
     after = _room(at, 1, end, f"the type of {what}")
     kind = data[at]
     at = after
@@ -260,12 +262,12 @@ def _value(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Valu
 
 
 def _cut(what: str) -> str:
-    """What an error calls something that others are in: not all around it, when that is much."""
+    """Shorten the description of a container for an error, which may have many containers around it."""
     return what if len(what) <= _LONGEST_PLACE else what[: _LONGEST_PLACE - 3] + "..."
 
 
 def shown(name: bytes) -> str:
-    """A name for an error's text, cut off when long."""
+    """A name for an error's text, shortened when long."""
     return repr(name if len(name) <= 40 else name[:37] + b"...")[1:]
 
 
@@ -273,9 +275,9 @@ def shown(name: bytes) -> str:
 
 
 def table_octets(table: Table) -> bytes:
-    """The table with its length before it.
+    """Encode a table, with its length in front.
 
-    Raises `FieldError` for a name above 255 octets and for a number that its type cannot hold.
+    Raises `FieldError` for a name longer than 255 octets and for a number out of range of its type.
     """
     parts: list[bytes] = []
     for name, value in table.entries:

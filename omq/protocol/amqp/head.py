@@ -2,13 +2,13 @@
 
     short string exchange | short string routing key | u16 property flags, properties
 
-It is the one form of properties between protocols: a DMP envelope carries these octets between its size and
-its options (6-DMP, "Message envelope and format"), blocks store them, and Spark and replays read them here. A
-message without properties has no head at all. The entry `amqp-1.0` of the headers table is reserved for the
-sections of an AMQP 1.0 message that have no equal among the properties.
+All protocols use this form of properties: a DMP envelope carries these octets between its size and its
+options (6-DMP, "Message envelope and format"), blocks store them, and Spark and replays read them here. A
+message without properties has no head. The entry `amqp-1.0` of the headers table is reserved for the sections
+of an AMQP 1.0 message that have no equivalent among the properties.
 
-The head of one message is very often that of the next, and nothing in it routes. So it travels and is stored
-as octets that were checked once, and is taken apart only for those who ask.
+Consecutive messages often have equal heads, and nothing in a head affects routing. So the server checks the
+octets of a head once, transfers and stores them unchanged, and parses them only on demand.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ PLAIN_HEAD = b"\x00\x00" + properties.NO_PROPERTIES
 """The head of a message without exchange, routing key and properties: the octets of `Head()`."""
 
 MAX_HEAD = 64 * 2**10
-"""Octets: the longest head that is accepted. All but the headers takes 3,100 octets at most."""
+"""The longest accepted head, in octets. Everything except the headers table takes at most 3,100 octets."""
 
 
 _NONE = Properties()
@@ -30,7 +30,7 @@ _NONE = Properties()
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Names are 0 to 255 octets."""
+    """A parsed head. The exchange and the routing key have 0 to 255 octets."""
 
     exchange: bytes = b""
     routing_key: bytes = b""
@@ -38,9 +38,9 @@ class Head:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Where the head at `data[at]` is over, everything in it checked; it must be by `end`.
+    """Check the head at `data[at]` and return its end, which must not exceed `end`.
 
-    Raises `FieldError` for what is missing, cut or not known.
+    Raises `FieldError` for missing, truncated and unknown fields.
     """
     after, table = bounds(data, at, end)
     if table is not None:
@@ -49,8 +49,8 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
-    """As `skip`, but the table of headers, if there is one, is not looked into, and told as well."""
-    # The common case first, without a call: two names that are whole, and no properties.
+    """As `skip`, but do not check the headers table; return also its position, or None."""
+    # The common case first, without a call: two complete names, and no properties.
     key_at = at + 1 + data[at] if at < end else end
     flags_at = key_at + 1 + data[key_at] if key_at < end else end
     after = flags_at + len(properties.NO_PROPERTIES)
@@ -64,7 +64,7 @@ def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
 
 
 def decode(octets: bytes) -> Head:
-    """The head that these octets are. Raises `FieldError` when they are not one, or more than one."""
+    """Parse a head. Raises `FieldError` for octets that are not exactly one head."""
     end = len(octets)
     exchange, at = shortstr.read(octets, 0, end, "the exchange")
     routing_key, at = shortstr.read(octets, at, end, "the routing key")
@@ -72,7 +72,7 @@ def decode(octets: bytes) -> Head:
 
 
 def encode(head: Head) -> bytes:
-    """Raises `FieldError` for a name above 255 octets or a property that its field cannot hold."""
+    """Encode a head. Raises `FieldError` for a name longer than 255 octets or a property out of range."""
     return b"".join(
         (
             shortstr.write(head.exchange, "the exchange"),
@@ -83,9 +83,9 @@ def encode(head: Head) -> bytes:
 
 
 def with_headers(octets: bytes) -> bytes:
-    """The head with an empty table of headers added: four octets more that say nothing.
+    """Add an empty headers table to a head: four octets of padding without a meaning.
 
-    `octets` is a head without headers; raises `FieldError` when it is no head.
+    `octets` is a head without headers. Raises `FieldError` if it is not a head.
     """
     head = decode(octets)
     if head.properties.headers is not None:

@@ -1,7 +1,7 @@
-"""Which producer sent a message, and as which of its sequence (docs/PROTOCOL.md, "Idempotent producers").
+"""Read the producer and the sequence number of a message (docs/PROTOCOL.md, "Idempotent producers").
 
-A producer that sets app-id and a decimal message-id is idempotent: when it sends a message again, after a
-failure that left it in doubt, the message is not stored again.
+A producer that sets app-id and a decimal message-id is idempotent: when it repeats a message after a failure,
+because it does not know the outcome, the server does not store the message again.
 """
 
 from struct import Struct
@@ -17,9 +17,9 @@ _SEQUENCES = 1 << 64
 
 
 def origin(head: bytes) -> tuple[bytes, int] | None:
-    """The app-id and the message-id of a head that was checked; None for a message of no such producer.
+    """The app-id and the message-id of a checked head; None if its producer is not idempotent.
 
-    A message-id counts when it is decimal and below 2^64.
+    A message-id is a sequence number if it is decimal and below 2^64.
     """
     flags_at = 1 + head[0]
     flags_at += 1 + head[flags_at]
@@ -27,12 +27,12 @@ def origin(head: bytes) -> tuple[bytes, int] | None:
     if flags & _BOTH != _BOTH:
         return None
     if flags == _BOTH:
-        # Nothing else to step over: producers in bulk send these two alone, and are not held up.
+        # The fast path: bulk producers send only these two properties, so nothing precedes them.
         digits_at = flags_at + _FLAGS.size
         name_at = digits_at + 1 + head[digits_at]
         digits, name = head[digits_at + 1 : name_at], head[name_at + 1 :]
     else:
-        # A table among them is stepped over: it may be long.
+        # Skip a headers table without parsing it, since it may be long.
         strings = properties.strings(head, flags_at)
         digits, name = strings["message_id"], strings["app_id"]
     if not name or not digits.isdigit() or len(digits) > _MOST_DIGITS:

@@ -1,7 +1,8 @@
-"""The fourteen properties of a message: sixteen flags that say which are there, then these, in their order.
+"""The fourteen properties of a message: sixteen flags that mark the present properties, then these in order.
 
-Source: 6-DMP, "Message envelope and format" (header flags and properties in AMQP's format). As OpenAMQ puts
-them on the wire: one flag word, content-type its highest bit; the lowest two bits mean nothing and are 0.
+Source: 6-DMP, "Message envelope and format" (header flags and properties in AMQP's format). The layout is
+that of OpenAMQ: one flag word, with content-type as its highest bit; the lowest two bits have no meaning and
+are 0.
 """
 
 from dataclasses import dataclass, fields
@@ -22,10 +23,10 @@ NO_PROPERTIES = b"\x00\x00"
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Each property, or None where it is absent; one that is there but empty is something else.
+    """The properties; None for an absent one, which differs from an empty one.
 
-    `delivery_mode` and `priority` are 0 to 255, `timestamp` is 0 to 2^64-1 (seconds since the epoch, where
-    its sender follows AMQP). Octets are 0 to 255 long.
+    `delivery_mode` and `priority` are 0 to 255, `timestamp` is 0 to 2^64-1 (seconds since the epoch, if the
+    sender follows AMQP). Octets have a length of 0 to 255.
     """
 
     content_type: bytes | None = None
@@ -45,7 +46,7 @@ class Properties:
 
 
 class _Kind(Enum):
-    """What a property is on the wire."""
+    """The wire types of properties."""
 
     STRING = "short string"
     TABLE = "table"
@@ -71,14 +72,14 @@ _FIELDS = tuple(
     )
     for place, field in enumerate(fields(Properties))
 )
-"""In the order of the wire: flag, name of the attribute, name in errors, kind."""
+"""In the order on the wire: flag, attribute name, name in errors, wire type."""
 
 _MEANINGLESS = 0xFFFF & ~sum(flag for flag, *_ in _FIELDS)
 
 
 @lru_cache(maxsize=256)
 def _present(flags: int) -> tuple[tuple[str, str, _Kind], ...]:
-    """The properties that these flags announce. Raises `FieldError` for a flag without a meaning."""
+    """The properties that the flags mark as present. Raises `FieldError` for a flag without a meaning."""
     if flags & _MEANINGLESS:
         raise FieldError(f"the property flags {flags:#06x} have bits set that stand for no property")
     return tuple((name, what, kind) for flag, name, what, kind in _FIELDS if flags & flag)
@@ -91,9 +92,9 @@ def _flagged(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, str, _Kin
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Where the properties whose flags stand at `data[at]` are over; they must be by `end`.
+    """Check the properties whose flags are at `data[at]`, headers included, and return their end.
 
-    Raises `FieldError` as `read` does: the headers are looked into as well.
+    Raises `FieldError` as `read` does.
     """
     after, table = bounds(data, at, end)
     if table is not None:
@@ -102,17 +103,16 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
-    """Where the properties whose flags stand at `data[at]` are over, and where their table of headers stands.
+    """Find the end of the properties whose flags are at `data[at]`, and the position of their headers table.
 
-    They must be over by `end`. Raises `FieldError` as `read` does, but that nobody has looked into the table:
-    `check_headers` does that.
+    Raises `FieldError` as `read` does, but does not check the contents of the table: use `check_headers`.
     """
     present, at = _flagged(data, at, end)
     table: int | None = None
     string = _Kind.STRING
     for _, what, kind in present:
         if kind is string:
-            # A whole one costs no call; of a cut one, `shortstr.skip` says what is wrong.
+            # A complete string needs no call; for a truncated one, `shortstr.skip` raises the error.
             after = at + 1 + data[at] if at < end else end + 1
             at = after if after <= end else shortstr.skip(data, at, end, what)
         elif kind is _Kind.TABLE:
@@ -124,12 +124,12 @@ def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
 
 
 def check_headers(data: bytes, at: int, end: int) -> Steps[None]:
-    """Look into the table of headers at `data[at]`, in steps. Raises `FieldError` as `read` does."""
+    """Check the headers table at `data[at]`, in steps. Raises `FieldError` as `read` does."""
     yield from checking(data, at, end, "the property headers")
 
 
 def strings(data: bytes, at: int) -> dict[str, bytes]:
-    """Those of the properties whose flags stand at `data[at]` that are short strings. They were checked."""
+    """Read the short strings among the checked properties whose flags are at `data[at]`."""
     end = len(data)
     present, at = _flagged(data, at, end)
     found: dict[str, bytes] = {}
@@ -144,10 +144,10 @@ def strings(data: bytes, at: int) -> dict[str, bytes]:
 
 
 def read(data: bytes, at: int, end: int) -> tuple[Properties, int]:
-    """The properties whose flags stand at `data[at]`, and where they are over; they must be by `end`.
+    """Read the properties whose flags are at `data[at]`; return them and their end, which must not exceed
+    `end`.
 
-    Raises `FieldError` for a flag that stands for nothing, a property that is missing or cut, and headers
-    that are no table.
+    Raises `FieldError` for a flag without a meaning, a missing or truncated property, and malformed headers.
     """
     present, at = _flagged(data, at, end)
     values: dict[str, bytes | int | Table] = {}
@@ -169,9 +169,9 @@ def _read_other(data: bytes, at: int, end: int, what: str, kind: _Kind) -> tuple
 
 
 def decode(octets: bytes) -> Properties:
-    """The properties that these octets are, from the flags to the last property.
+    """Parse octets as properties, from the flags to the last property.
 
-    Raises `FieldError` as `read` does, and for octets behind the last property.
+    Raises `FieldError` as `read` does, and for octets after the last property.
     """
     properties, end = read(octets, 0, len(octets))
     if end != len(octets):
@@ -180,9 +180,9 @@ def decode(octets: bytes) -> Properties:
 
 
 def encode(properties: Properties) -> bytes:
-    """The flags, and the properties that are not None.
+    """Encode the flags, and the properties that are not None.
 
-    Raises `FieldError` for a value that its property cannot hold.
+    Raises `FieldError` for a value out of range.
     """
     flags = 0
     parts: list[bytes] = []

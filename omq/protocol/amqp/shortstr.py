@@ -1,24 +1,24 @@
-"""AMQP short strings: one octet that counts the 0 to 255 octets after it.
+"""AMQP short strings: one length octet, and 0 to 255 octets after it.
 
 Source: 6-DMP, "Integration with AMQP" (commands and responses are short strings) and "Message envelope and
-format" (names and most properties are too). Their octets are never taken for text of any encoding.
+format" (names and most properties are too). omq never interprets their octets as text.
 """
 
 LONGEST = 255
-"""Octets: the longest short string, not counting the octet before it."""
+"""The greatest length of a short string, without its length octet."""
 
 
 class FieldError(ValueError):
-    """Octets that are not the field they should be, or a value that its field cannot hold.
+    """Malformed octets of a field, or a value out of range.
 
-    The text says which field and what is wrong with it, and begins in lower case.
+    The text names the field and the error, and begins in lower case.
     """
 
 
 def write(octets: bytes, what: str) -> bytes:
-    """`octets` as a short string. `what` names it in errors.
+    """Encode a short string. `what` names it in errors.
 
-    Raises `FieldError` when they are more than 255.
+    Raises `FieldError` for more than 255 octets.
     """
     if len(octets) > LONGEST:
         raise FieldError(f"{what} of {len(octets)} octets is longer than {LONGEST}")
@@ -26,9 +26,9 @@ def write(octets: bytes, what: str) -> bytes:
 
 
 def skip(data: bytes, at: int, end: int, what: str) -> int:
-    """Where the short string at `data[at]` is over; it must be by `end`.
+    """Return the end of the short string at `data[at]`.
 
-    Raises `FieldError` when it is not.
+    Raises `FieldError` if it exceeds `end`.
     """
     if at >= end:
         raise FieldError(f"{what} is missing")
@@ -39,9 +39,9 @@ def skip(data: bytes, at: int, end: int, what: str) -> int:
 
 
 def read(data: bytes, at: int, end: int, what: str) -> tuple[bytes, int]:
-    """The octets of the short string at `data[at]`, without its count, and where it is over.
+    """Read the short string at `data[at]`; return its octets and its end.
 
-    Raises `FieldError` when it is not over by `end`.
+    Raises `FieldError` if it exceeds `end`.
     """
     after = skip(data, at, end, what)
     return data[at + 1 : after], after
