@@ -185,6 +185,16 @@ def _read(frames: bytes, ids: range, topic: int, head: Callable[[int], bytes]) -
     assert at == len(frames)
 
 
+class Listener:
+    """A subscriber that only wants to keep its channel."""
+
+    def wake(self) -> None: ...
+
+    def replaced(self, channel: Channel) -> None: ...
+
+    def ended(self, end: End) -> None: ...
+
+
 class Client:
     """The terminal's side of one channel, for a client that reads what it is sent."""
 

@@ -3,74 +3,29 @@
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from served_drivers import ASYNC, STRONG, WEAK, Drivers, Listener, opened, settled
 
-from omq.config import Config
-from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Messages
+from omq.drivers.channel import Messages
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
-from omq.drivers.memory import Memory
 from omq.drivers.posts import LATE
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.words import LEVELS
-from omq.model import Delivery, FromCurrent, Persistence, Persistent, Sync, Transient
+from omq.model import Delivery, FromCurrent, Persistence, Persistent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.environment import Environment
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.levels import Level
-from omq_storage.store import Store
 
-STRONG, WEAK = Persistent(Sync.STRONG), Persistent(Sync.WEAK)
-PERSISTENT = pytest.mark.parametrize("persistence", [STRONG, WEAK, Persistent(Sync.ASYNC)], ids=str)
+PERSISTENT = pytest.mark.parametrize("persistence", [STRONG, WEAK, ASYNC], ids=str)
 DELIVERY = pytest.mark.parametrize("delivery", list(Delivery))
-
-
-class Listener:
-    """A subscriber that only wants to keep its channel."""
-
-    def wake(self) -> None: ...
-
-    def replaced(self, channel: Channel) -> None: ...
-
-    def ended(self, end: End) -> None: ...
-
-
-class Drivers:
-    """A catalogue and its writers, as a server has them."""
-
-    def __init__(self, catalogue: Catalogue, memory: Memory, store: Store) -> None:
-        self.catalogue = catalogue
-        self.memory = memory
-        self.store = store
-
-    async def declare(
-        self, persistence: Persistence, delivery: Delivery = Delivery.BROADCAST, name: bytes = b"t"
-    ) -> Driver:
-        return await self.catalogue.declare(name, delivery, persistence)
-
-
-@asynccontextmanager
-async def opened(path: Path, boot_id: str = "first") -> AsyncIterator[Drivers]:
-    config = Config(store=str(path))
-    with Store.open(path, map_size=1 << 28, boot_id=boot_id) as store:
-        async with trio.open_nursery() as nursery:
-            memory = Memory(config.memory_bytes)
-            catalogue = Catalogue(config, store, memory, nursery)
-            for writer in catalogue.writers.values():
-                nursery.start_soon(writer.run)
-            await catalogue.open_stored()
-            yield Drivers(catalogue, memory, store)
-            for writer in catalogue.writers.values():
-                await writer.drain()
-            nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -79,13 +34,10 @@ async def drivers(tmp_path: Path) -> AsyncIterator[Drivers]:
         yield found
 
 
-async def settled(confirmation: Confirmation) -> str | None:
-    """The failure of a post, None when it is confirmed."""
-    event = trio.Event()
-    confirmation.listen(event.set)
-    with trio.fail_after(20):
-        await event.wait()
-    return None if confirmation.failure is None else confirmation.failure.text
+async def failure_of(confirmation: Confirmation) -> str | None:
+    """What the poster is told of a failure, None when the post is confirmed."""
+    failure = await settled(confirmation)
+    return None if failure is None else failure.text
 
 
 def bodies_of(origins: Sequence[Origin | None]) -> list[bytes]:
@@ -95,7 +47,7 @@ def bodies_of(origins: Sequence[Origin | None]) -> list[bytes]:
 
 async def post(driver: Driver, *origins: Origin | None) -> None:
     """Post messages with these origins, and wait for them to be confirmed."""
-    assert await settled(await driver.post(Bodies(bodies_of(origins)), origins=origins)) is None
+    assert await failure_of(await driver.post(Bodies(bodies_of(origins)), origins=origins)) is None
 
 
 def kept(driver: Driver) -> list[bytes]:
@@ -146,7 +98,7 @@ async def test_posts_of_one_commit(drivers: Drivers) -> None:
         if origins
     ]
     confirmations.append(await driver.post(Bodies([b"plain"])))
-    assert [await settled(each) for each in confirmations] == [None] * len(confirmations)
+    assert [await failure_of(each) for each in confirmations] == [None] * len(confirmations)
     assert kept(driver) == [b"a 1", b"a 2", b"a 3", b"-", b"b 1", b"plain"]
     assert kept(other) == [b"a 1"]
     heads = [
@@ -218,7 +170,7 @@ async def test_what_was_posted_behind_a_failure_fails_too_and_can_be_sent_again(
     later = await driver.post(Bodies([b"a 3"]), origins=[(b"a", 3)])
     plain = await driver.post(Bodies([b"plain"]))
     posted.set()
-    assert [await settled(each) for each in (first, later, plain)] == ["the disk is full", LATE.text, None]
+    assert [await failure_of(each) for each in (first, later, plain)] == ["the disk is full", LATE.text, None]
     await post(driver, (b"a", 2), (b"a", 3))
     assert kept(driver) == [b"a 1", b"plain", b"a 2", b"a 3"]
     assert drivers.memory.posted.used == 0
@@ -230,7 +182,7 @@ async def test_one_topic_does_not_fail_the_sequences_of_another(
     one, two = [await drivers.declare(STRONG, name=name) for name in (b"one", b"two")]
     monkeypatch.setattr(Environment, "append", failing(times=2))  # both together, then the first alone
     confirmations = [await driver.post(Bodies([b"a 1"]), origins=[(b"a", 1)]) for driver in (one, two)]
-    assert [await settled(each) for each in confirmations] == ["the disk is full", None]
+    assert [await failure_of(each) for each in confirmations] == ["the disk is full", None]
     assert [known(driver, b"a") for driver in (one, two)] == [{}, {b"a": 1}]
     await post(one, (b"a", 1))
     await post(two, (b"a", 1))
@@ -247,8 +199,8 @@ async def test_sequences_that_cannot_be_read_fail_the_posts_that_need_them(
 
     monkeypatch.setattr(Environment, "sequences", damaged)
     confirmation = await driver.post(Bodies([b"a 1"]), origins=[(b"a", 1)])
-    assert await settled(confirmation) == "the store failed, the server's log has more"
-    assert await settled(await driver.post(Bodies([b"plain"]))) is None
+    assert await failure_of(confirmation) == "the store failed, the server's log has more"
+    assert await failure_of(await driver.post(Bodies([b"plain"]))) is None
 
 
 @DELIVERY

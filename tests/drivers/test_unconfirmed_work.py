@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from served_drivers import Listener
 from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Messages
+from omq.drivers.channel import Messages
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -19,16 +20,6 @@ from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
 MIB = 1 << 20
-
-
-class Listener:
-    """A subscriber that only wants to keep its channel."""
-
-    def wake(self) -> None: ...
-
-    def replaced(self, channel: Channel) -> None: ...
-
-    def ended(self, end: End) -> None: ...
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from served_drivers import Listener
 from trio.testing import wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Gone, Messages, Taken
+from omq.drivers.channel import Channel, Gone, Messages, Taken
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
@@ -22,16 +23,6 @@ from omq_storage.store import Store
 KIB, MIB = 1 << 10, 1 << 20
 PUBLISHERS = 300
 DELIVERY = pytest.mark.parametrize("delivery", list(Delivery))
-
-
-class Listener:
-    """A subscriber that only wants to keep its channel."""
-
-    def wake(self) -> None: ...
-
-    def replaced(self, channel: Channel) -> None: ...
-
-    def ended(self, end: End) -> None: ...
 
 
 class Steps(trio.abc.Instrument):
