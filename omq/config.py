@@ -70,6 +70,8 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     delete: list[str] = []
     max_connections: Count | None = None
     max_subscriptions: Count | None = None
+    max_topics: Count | None = None
+    max_leases: Count | None = None
     max_bytes_per_second: Count | None = None
 
 
@@ -84,13 +86,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     insecure: bool = False
     clients: list[ClientConfig] = []
     max_connections: Count = 10_000
+    max_subscriptions: Count = 100_000
+    client_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
     store: str = DEFAULT_STORE
 
     allow_undeclared: bool = True
     default_delivery: DeliveryName = "broadcast"
     default_persistence: PersistenceName = "weak"
     topics: list[TopicConfig] = []
-    max_topics: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 10_000
+    max_topics: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 20_000
 
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
@@ -98,7 +102,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     lease_seconds: Seconds = 60
     lease_same_host: bool = True
-    max_leases: Count = 10_000
+    max_leases: Count = 20_000
     max_dmp_connections: Count = 10_000
     feed_null_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 5
 

@@ -13,8 +13,9 @@ from typing import Protocol, assert_never
 
 import trio
 
+from omq.access.bounds import Bounds
 from omq.access.clients import Clients
-from omq.access.limits import Places
+from omq.access.limits import Quota
 from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
@@ -87,16 +88,17 @@ class Server:
         """Those where it speaks TLS and nothing else."""
         self._catalogue = catalogue
         self.memory = memory
-        self.clients = Clients(config.clients)
+        self.clients = Clients(config.clients, Bounds.of(config))
         self.long_answers = LongAnswers(catalogue, memory.listed)
-        self._connections = Places(config.max_connections)
+        self._connections = Quota(config.max_connections)
         self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
         self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self._defects = Repeats(log, logging.ERROR, "connections ended by a defect of the server")
         self._untold = Repeats(log, logging.INFO, "news of sinks and feeds found no principal")
-        places = Places(config.max_dmp_connections)
-        self._dmp = Shared(catalogue, self._leases, memory, config, places, self._untold)
+        dmp = Quota(config.max_dmp_connections)
+        self._dmp = Shared(catalogue, self._leases, memory, config, dmp, self._untold)
+        self._subscriptions = Quota(config.max_subscriptions)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
@@ -213,6 +215,7 @@ class Server:
                         self.memory,
                         self.config,
                         self.long_answers,
+                        self._subscriptions,
                         known,
                         rest,
                     )

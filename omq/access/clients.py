@@ -13,11 +13,13 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from weakref import WeakValueDictionary
 
 import trio
 
+from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
-from omq.access.limits import Pace, Places
+from omq.access.limits import Pace, Quota
 from omq.access.repeats import Repeats
 from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
 from omq.config import ClientConfig
@@ -25,6 +27,8 @@ from omq.threads import in_thread
 
 PAUSE_SECONDS = 1.0
 """How long nobody else of the same network is checked after a wrong secret."""
+
+UNBOUNDED = Bounds()
 
 MOST_ID_OCTETS = 1024
 """A longer id is nobody's."""
@@ -38,14 +42,16 @@ class Client:
     def __init__(
         self,
         rights: Rights,
+        bounds: Bounds = UNBOUNDED,
         *,
         max_connections: int | None = None,
-        max_subscriptions: int | None = None,
         max_bytes_per_second: int | None = None,
     ) -> None:
         self.rights = rights
-        self.connections = Places(max_connections)
-        self.subscriptions = Places(max_subscriptions)
+        self.connections = Quota(max_connections)
+        self.topics = Quota(bounds.topics)
+        self.leases = Quota(bounds.leases)
+        self.subscriptions = Quota(bounds.subscriptions)
         rate = max_bytes_per_second
         self.received = None if rate is None else Pace(rate)
         """For what it sends to the server; None without a limit."""
@@ -62,7 +68,7 @@ NOBODY = Client(NOTHING)
 class _Known:
     """A configured client and what is kept of its secret."""
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, bounds: Bounds) -> None:
         rights = Rights(
             Names.of(config.declare),
             Names.of(config.publish),
@@ -72,8 +78,8 @@ class _Known:
         self.name = config.name
         self.client = Client(
             rights,
+            bounds.replaced_by(config),
             max_connections=config.max_connections,
-            max_subscriptions=config.max_subscriptions,
             max_bytes_per_second=config.max_bytes_per_second,
         )
         self.hash = read_hash(config.secret)
@@ -93,9 +99,12 @@ class _Line:
 class Clients:
     """All clients of a server. Without any configured, everybody may do everything."""
 
-    def __init__(self, configured: Iterable[ClientConfig]) -> None:
-        self._known = {config.name.encode(): _Known(config) for config in configured}
-        self._anybody = Client(EVERYTHING)
+    def __init__(self, configured: Iterable[ClientConfig], bounds: Bounds = UNBOUNDED) -> None:
+        """`bounds` are those of each client, as far as its configuration has none of its own."""
+        self._known = {config.name.encode(): _Known(config, bounds) for config in configured}
+        self._bounds = bounds
+        # By network, for as long as it has a connection, a sink, a feed or a topic, which refer to it.
+        self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._costs = [known.hash for known in self._known.values()]
         self._thread = trio.CapacityLimiter(1)
@@ -113,7 +122,7 @@ class Clients:
         `host` is where it comes from, and `peer` is that for the log.
         """
         if not self._known:
-            return self._anybody
+            return self._stranger(host)
         name, colon, secret = id.partition(b":")
         known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
         if known is not None and self._was_shown(known, secret):
@@ -126,6 +135,14 @@ class Clients:
         what = "no client of that name" if known is None else f"a wrong secret for {known.name!r}"
         self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
         return None
+
+    def _stranger(self, host: str) -> Client:
+        """Where no clients are configured: everybody on the network of this host, who are one client."""
+        network = _network(host)
+        client = self._strangers.get(network)
+        if client is None:
+            client = self._strangers[network] = Client(EVERYTHING, self._bounds)
+        return client
 
     def look(self) -> None:
         """Called about every second."""

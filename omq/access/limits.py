@@ -1,4 +1,4 @@
-"""How much at a time: places, of which there are so many, and octets a second."""
+"""How much at a time: quotas, which count, and octets a second."""
 
 import trio
 
@@ -6,29 +6,35 @@ BURST_SECONDS = 1.0
 """So much of the octets of a second may come together."""
 
 MOMENT_SECONDS = 0.5
-"""How long somebody waits for a place: another may have left it, and the server has not yet seen it leave."""
+"""How long somebody waits for a quota: another may have gone, and the server has not yet seen it go."""
 
 PIECE_OCTETS = 16 << 10
 """At most so many octets are read at once where their number a second is limited."""
 
 
-class Places:
-    """So many of something may be open at a time; any number without a limit."""
+class Quota:
+    """How many of something there may be at a time; any number without a limit."""
 
     def __init__(self, most: int | None) -> None:
+        """`most` is the limit; None for none."""
         self.most = most
         self.used = 0
         self._given = trio.lowlevel.ParkingLot()
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether there are as many as there may be."""
+        return self.most is not None and self.used >= self.most
+
     def take(self) -> bool:
-        """Take a place, if there is one."""
-        if self.most is not None and self.used >= self.most:
+        """Count one more, unless the quota is spent."""
+        if self.is_spent:
             return False
         self.used += 1
         return True
 
     async def take_soon(self) -> bool:
-        """Take a place, if there is one or somebody gives one back within MOMENT_SECONDS."""
+        """The same, but when it is spent, wait up to MOMENT_SECONDS for somebody to give one back."""
         with trio.move_on_after(MOMENT_SECONDS):
             while not self.take():
                 await self._given.park()

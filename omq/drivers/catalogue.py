@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never
 
 import trio
 
+from omq.access.clients import Client
 from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
@@ -16,6 +17,7 @@ from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.quotas import Owner, check_quota
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
@@ -55,6 +57,7 @@ class Catalogue:
         )
         self._drivers: dict[bytes, Driver] = {}
         self._records: dict[int, TopicRecord] = {}
+        self._makers: dict[int, Client] = {}  # of the topics that clients made since the start
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -223,12 +226,17 @@ class Catalogue:
 
     # -- declaring -----------------------------------------------------------------------------------------
 
-    async def declare(self, name: bytes, delivery: Delivery, persistence: Persistence) -> Driver:
-        """The topic of that name and types, made where there is none. Raises Refused."""
+    async def declare(
+        self, name: bytes, delivery: Delivery, persistence: Persistence, client: Client | None = None
+    ) -> Driver:
+        """The topic of that name and types, made where there is none. Raises Refused.
+
+        A topic that is made counts among those of `client`; None where nobody asked for it.
+        """
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                return await self._create(name, delivery, persistence, declared=True)
+                return await self._create(name, delivery, persistence, client, declared=True)
             record = self._records[driver.topic.id]
             same = driver.delivery is delivery and driver.persistence == persistence
             if same and record.declared:
@@ -238,7 +246,9 @@ class Catalogue:
             types = f"{driver.delivery.value} {_describe(driver.persistence)}"
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
-    async def lookup_or_declare(self, name: bytes, *, may_declare: bool = True) -> Driver:
+    async def lookup_or_declare(
+        self, name: bytes, client: Client | None = None, *, may_declare: bool = True
+    ) -> Driver:
         """The driver behind a name; an unknown one is declared with the default types. Raises Refused.
 
         Without `may_declare`, whoever asks has no right to make a topic of this name.
@@ -258,10 +268,16 @@ class Catalogue:
             if not may_declare:
                 _check_name(name)
                 raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
-            return await self._create(name, *self._config.default_types(), declared=False)
+            return await self._create(name, *self._config.default_types(), client, declared=False)
 
     async def _create(
-        self, name: bytes, delivery: Delivery, persistence: Persistence, *, declared: bool
+        self,
+        name: bytes,
+        delivery: Delivery,
+        persistence: Persistence,
+        client: Client | None,
+        *,
+        declared: bool,
     ) -> Driver:
         _check_name(name)
         if len(self._drivers) >= self._config.max_topics:
@@ -269,6 +285,8 @@ class Catalogue:
                 Reason.QUOTA,
                 f"the server has its {self._config.max_topics} topics, the most it is configured for",
             )
+        if client is not None:
+            check_quota(client.topics, Owner.CLIENT, "topics")
         record = await self._in_store(
             partial(
                 self._store.catalogue.create,
@@ -279,6 +297,9 @@ class Catalogue:
                 reserved=1,
             )
         )
+        if client is not None:
+            client.topics.take()
+            self._makers[record.id] = client
         return self._add(record, Extent(), None, 1)
 
     async def _retype(
@@ -322,6 +343,9 @@ class Catalogue:
                     driver.deleted = True
                 del self._drivers[name]
                 del self._records[driver.topic.id]
+                maker = self._makers.pop(driver.topic.id, None)
+                if maker is not None:
+                    maker.topics.give()
                 driver.end()
                 self._stop(driver)
                 if driver.writer is not None:

@@ -11,10 +11,11 @@ from enum import Enum
 
 import trio
 
-from omq.access.clients import NOBODY
+from omq.access.clients import NOBODY, Client
+from omq.access.limits import Quota
 from omq.drivers.channel import Gone
 from omq.drivers.feed import Feed
-from omq.drivers.reasons import Reason, Refused
+from omq.drivers.quotas import Owner, check_quota
 from omq.model import Topic
 
 LEASE_OCTETS = 24
@@ -92,7 +93,8 @@ class Leases:
     def __init__(self, seconds: float, most: int, *, same_host: bool) -> None:
         """`most` bounds the unused ones; with `same_host` only the principal's host may use them."""
         self._seconds = seconds
-        self._most = most
+        self._quota = Quota(most)
+        self._most_used = most
         self._same_host = same_host
         # Both in the order in which they end.
         self._unused: dict[bytes, Lease] = {}
@@ -102,19 +104,19 @@ class Leases:
         """How many are not used yet."""
         return len(self._unused)
 
-    def check_room(self) -> None:
-        """Raises Refused when there are as many unused leases as there may be."""
+    def check_room(self, client: Client) -> None:
+        """Raises Refused when the server or this client has as many unused leases as it may have."""
         self.expire()
-        if len(self._unused) >= self._most:
-            raise Refused(
-                Reason.QUOTA, f"the server has its {self._most} unused leases, the most it is configured for"
-            )
+        check_quota(self._quota, Owner.SERVER, "unused leases")
+        check_quota(client.leases, Owner.CLIENT, "unused leases")
 
     def grant(self, leased: Sink | Feed, principal: Principal) -> bytes:
-        """A new lease. Ask `check_room` first; a feed that is not used in time is closed here."""
+        """A new lease. Call `check_room` directly before; a feed that is not used in time is closed here."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, trio.current_time() + self._seconds)
         principal.leases.add(lease)
+        self._quota.take()
+        principal.client.leases.take()
         return lease
 
     def use(self, lease: bytes, host: str) -> Lease | Unusable:
@@ -130,7 +132,7 @@ class Leases:
             return Unusable.OTHER_HOST
         self._forget(lease)
         self._used[lease] = trio.current_time() + USED_SECONDS
-        while len(self._used) > self._most:
+        while len(self._used) > self._most_used:
             del self._used[next(iter(self._used))]
         return found
 
@@ -157,6 +159,8 @@ class Leases:
     def _forget(self, lease: bytes) -> Lease:
         found = self._unused.pop(lease)
         found.principal.leases.discard(lease)
+        self._quota.give()
+        found.principal.client.leases.give()
         return found
 
 

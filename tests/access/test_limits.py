@@ -1,33 +1,33 @@
-"""Places, of which there are so many, and octets a second."""
+"""Quotas, and octets a second."""
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.access.limits import MOMENT_SECONDS, Pace, Places
+from omq.access.limits import MOMENT_SECONDS, Pace, Quota
 
 
-def test_there_are_so_many_places() -> None:
-    places = Places(2)
-    assert [places.take() for _ in range(4)] == [True, True, False, False]
-    assert places.used == 2
-    places.give()
-    assert [places.take() for _ in range(2)] == [True, False]
+def test_a_quota_counts() -> None:
+    quota = Quota(2)
+    assert [quota.take() for _ in range(4)] == [True, True, False, False]
+    assert quota.used == 2
+    quota.give()
+    assert [quota.take() for _ in range(2)] == [True, False]
 
 
-def test_without_a_limit_there_is_always_a_place() -> None:
-    places = Places(None)
-    assert all(places.take() for _ in range(1000))
-    assert places.used == 1000
+def test_without_a_limit_a_quota_is_never_spent() -> None:
+    quota = Quota(None)
+    assert all(quota.take() for _ in range(1000))
+    assert quota.used == 1000
 
 
-async def test_who_waits_for_a_place_takes_the_first_that_is_given_back(mock_clock: MockClock) -> None:
-    places = Places(1)
-    assert await places.take_soon()
+async def test_who_waits_for_a_quota_takes_the_first_that_is_given_back(mock_clock: MockClock) -> None:
+    quota = Quota(1)
+    assert await quota.take_soon()
     taken: list[bool] = []
 
     async def take() -> None:
-        taken.append(await places.take_soon())
+        taken.append(await quota.take_soon())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
@@ -35,14 +35,14 @@ async def test_who_waits_for_a_place_takes_the_first_that_is_given_back(mock_clo
         mock_clock.jump(MOMENT_SECONDS - 0.01)
         await wait_all_tasks_blocked()
         assert taken == []
-        places.give()
+        quota.give()
         await wait_all_tasks_blocked()
         assert taken == [True]
         nursery.start_soon(take)
         await wait_all_tasks_blocked()
         mock_clock.jump(MOMENT_SECONDS)
     assert taken == [True, False]
-    assert places.used == 1
+    assert quota.used == 1
 
 
 @pytest.mark.parametrize("idle", [0, 1, 3600, 1_000_000])

@@ -222,7 +222,7 @@ async def test_the_most_dmp_connections(store: Path) -> None:
 
 
 async def test_the_most_unused_leases(store: Path) -> None:
-    async with serving(store, max_leases=3) as host:
+    async with serving(store, max_leases=3, client_share=1) as host:
         client = await host.connect()
         leases = [await lease(client, b"(Put t)") for _ in range(3)]
         refusal = b"t: the server has its 3 unused leases, the most it is configured for"

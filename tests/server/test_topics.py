@@ -143,7 +143,7 @@ async def test_undeclared_names_can_be_forbidden(store: Path) -> None:
 
 
 async def test_the_number_of_topics_is_bounded(store: Path) -> None:
-    async with serving(store, max_topics=2) as host:
+    async with serving(store, max_topics=2, client_share=1) as host:
         client = await host.connect()
         await client.ask(b"(Declare a Broadcast Transient)")
         await client.ask(b"(Declare b Broadcast Transient)")

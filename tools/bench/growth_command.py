@@ -81,7 +81,9 @@ def growth_points(
     if points.get(Sweep.SUBSCRIBERS, (1,))[-1] > MAX_SUBSCRIBERS:
         parser.error(f"--subscribers ends at {MAX_SUBSCRIBERS}")
     if points.get(Sweep.TOPICS, (1,))[-1] > 10_000:
-        parser.error("--topics ends at 10000, the most that a server has unless it is configured for more")
+        parser.error(
+            "--topics ends at 10000, the most that one client makes unless the server is configured for more"
+        )
     if arguments.plot is not None and find_spec("matplotlib") is None:
         parser.error(NO_MATPLOTLIB)
     return points

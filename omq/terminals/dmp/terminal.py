@@ -19,7 +19,7 @@ from typing import assert_never
 
 import trio
 
-from omq.access.limits import Places
+from omq.access.limits import Quota
 from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -65,7 +65,7 @@ class Shared:
     leases: Leases
     memory: Memory
     config: Config
-    places: Places
+    quota: Quota
     """For sinks and feeds."""
     untold: Repeats
     """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
@@ -155,13 +155,13 @@ class DmpTerminal:
             known = method in (b"put", b"get")
             await self._answer(self._dialogue.decide(Refused(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)))
             return
-        if not self._shared.places.take():
+        if not self._shared.quota.take():
             await self._answer(self._dialogue.decide(Refused(TOO_MANY)))
             return
         try:
             await self._use(lease)
         finally:
-            self._shared.places.give()
+            self._shared.quota.give()
 
     async def _use(self, lease: bytes) -> None:
         used = self._shared.leases.use(lease, self._transport.host())

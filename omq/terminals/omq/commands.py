@@ -8,11 +8,13 @@ from typing import TypeVar, assert_never
 
 from omq import model
 from omq.access.clients import Client
+from omq.access.limits import Quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Leases, Principal, Sink
+from omq.drivers.quotas import Owner, check_quota
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
@@ -42,11 +44,12 @@ class Commands:
         long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
+        all_subscriptions: Quota,
         room: Callable[[], Awaitable[None]],
         excused: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`room` waits until there is room for one more answer; within `excused` the client need not be heard
-        of, as nothing is read.
+        """`all_subscriptions` counts those of the server. `room` waits until there is room for one more
+        answer; within `excused` the client need not be heard of, as nothing is read.
         """
         self._client = client
         self._principal = principal
@@ -57,6 +60,7 @@ class Commands:
         self._long_answers = long_answers
         self._fetches = fetches
         self._subscriptions = subscriptions
+        self._all_subscriptions = all_subscriptions
         self._room = room
         self._excused = excused
 
@@ -107,7 +111,7 @@ class Commands:
     async def _driver(self, topic: bytes) -> Driver:
         """What is behind a name, for this client. Raises Refused."""
         may_declare = topic in self._client.rights.declare
-        return await self._catalogue.lookup_or_declare(topic, may_declare=may_declare)
+        return await self._catalogue.lookup_or_declare(topic, self._client, may_declare=may_declare)
 
     async def _publish_those_within(self, topic: bytes, bodies: Sequence[bytes], limit: int) -> None:
         fitting = [body for body in bodies if len(body) <= limit]
@@ -143,7 +147,7 @@ class Commands:
             case types.Ack():
                 pass  # a sign of life, which every command is
             case types.Declare(topic, delivery, persistence):
-                driver = await self._catalogue.declare(topic, delivery, persistence)
+                driver = await self._catalogue.declare(topic, delivery, persistence, self._client)
                 self._replies.add(types.Declared(driver.topic))
             case types.Confirm(n):
                 self._replies.confirm(n)
@@ -156,12 +160,10 @@ class Commands:
             case types.Received(topic, id):
                 self._subscriptions.received(topic, id)
             case types.Put(sink):
-                self._leases.check_room()
-                driver = await self._driver(sink)
+                driver = await self._driver_to_lease(sink)
                 self._lease(Sink(driver.topic))
             case types.Get(feed, replay):
-                self._leases.check_room()
-                driver = await self._driver(feed)
+                driver = await self._driver_to_lease(feed)
                 self._lease(self._with_place(partial(Feed.open, driver, replay)))
             case types.Fetch():
                 # It reads what was published before it; and nothing behind it waits for it.
@@ -173,18 +175,29 @@ class Commands:
                 assert_never(command)
 
     def _with_place(self, open: Callable[[Callable[[], None]], T]) -> T:
-        """Open a subscription or feed, with what gives its place back when it is over. Raises Refused."""
-        places = self._client.subscriptions
-        if not places.take():
-            raise Refused(
-                Reason.QUOTA,
-                f"this client has its {places.most} subscriptions, the most it is configured for",
-            )
+        """Open a subscription or feed, with what is to be called when it is over. Raises Refused."""
+        every, own = self._all_subscriptions, self._client.subscriptions
+        check_quota(every, Owner.SERVER, "subscriptions")
+        check_quota(own, Owner.CLIENT, "subscriptions")
+        every.take()
+        own.take()
+
+        def give() -> None:
+            every.give()
+            own.give()
+
         try:
-            return open(places.give)
+            return open(give)
         except Refused:
-            places.give()
+            give()
             raise
+
+    async def _driver_to_lease(self, topic: bytes) -> Driver:
+        """What is behind a name, when there is room for a lease. Raises Refused."""
+        self._leases.check_room(self._client)  # before a topic is made for it
+        driver = await self._driver(topic)
+        self._leases.check_room(self._client)  # others were perhaps granted the last ones meanwhile
+        return driver
 
     def _lease(self, leased: Sink | Feed) -> None:
         self._replies.add(types.Leased(self._leases.grant(leased, self._principal)))

@@ -13,6 +13,7 @@ from typing import assert_never
 import trio
 
 from omq.access.clients import NOBODY, Clients
+from omq.access.limits import Quota
 from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -67,10 +68,13 @@ class OmqTerminal:
         memory: Memory,
         config: Config,
         long_answers: LongAnswers,
+        all_subscriptions: Quota,
         known: Callable[[], None],
         received: bytes,
     ) -> None:
-        """`known` is called when Connect is accepted; `received` is what came after the handshake."""
+        """`all_subscriptions` counts those of the server; `known` is called when Connect is accepted, and
+        `received` is what came after the handshake.
+        """
         self._transport = transport
         self._catalogue = catalogue
         self._leases = leases
@@ -79,6 +83,7 @@ class OmqTerminal:
         self._principal = Principal(transport.host(), self._report)
         self._config = config
         self._intake = Intake(transport, memory, self._give_way)
+        self._all_subscriptions = all_subscriptions
         self._known = known
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
@@ -447,6 +452,7 @@ class OmqTerminal:
             self._long_answers,
             self._fetches,
             self._subscriptions,
+            self._all_subscriptions,
             self._room_for_replies,
             self._liveness.excused,
         )

@@ -1,0 +1,229 @@
+"""One client cannot take everything that clients share: topics, leases and subscriptions are counted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.config import ClientConfig
+from omq.protocol.omq.types import Declared, Deleted, Leased, Subscribed, Unsubscribed
+
+from .conversation import CONNECT, VERSION_ONE, Conversation, Host, eventually, serving
+from .dmp_conversation import feed, lease, response, show
+
+SECRET = (
+    "$scrypt$ln=14,r=8,p=1$cjlfUX8QXZDgvQwGrQa2zA$K2pjpd/gtUics5+I/taNPkPptCUVkUWJZbleuNrapNg"  # of "sesame"
+)
+
+
+def client(name: str, **keys: int) -> ClientConfig:
+    """A client with every right."""
+    return ClientConfig(
+        name=name, secret=SECRET, declare=["*"], publish=["*"], subscribe=["*"], delete=["*"], **keys
+    )
+
+
+async def enter(host: Host, name: str) -> Conversation:
+    """A connection of a configured client."""
+    opened = await host.open()
+    await opened.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
+    assert await opened.octets(8) == VERSION_ONE
+    await opened.confirm()
+    return opened
+
+
+async def connect_from(host: Host, address: str) -> Conversation:
+    """A connection from another address of this machine. The caller closes it."""
+    opened = Conversation(await trio.open_tcp_stream("127.0.0.1", host.port, local_address=address))
+    await opened.send(VERSION_ONE + CONNECT)
+    assert await opened.octets(8) == VERSION_ONE
+    return opened
+
+
+def spent(command: bytes, whose: bytes, most: int, what: bytes) -> bytes:
+    """The Error of a command that finds a quota spent."""
+    return b"%s: %s has its %d %s, the most it is configured for" % (command, whose, most, what)
+
+
+# -- what one command takes, of each kind -------------------------------------------------------------------
+
+Command = Callable[[int], bytes]
+
+DECLARE: Command = lambda number: b"(Declare t%d Broadcast Transient)" % number  # noqa: E731
+KINDS = [
+    pytest.param("max_topics", b"topics", DECLARE, Declared, id="topics"),
+    pytest.param("max_leases", b"unused leases", lambda number: b"(Put t)", Leased, id="leases"),
+    pytest.param(
+        "max_subscriptions",
+        b"subscriptions",
+        lambda number: b"(Subscribe t%d From_current)" % number,
+        Subscribed,
+        id="subscriptions",
+    ),
+]
+
+
+def subject(command: bytes) -> bytes:
+    """How the Error that answers a command begins."""
+    return b" ".join(command.strip(b"()").split()[:2])
+
+
+@pytest.mark.parametrize(("key", "what", "command", "answer"), KINDS)
+async def test_a_client_has_its_share_and_leaves_the_rest_to_others(
+    store: Path, key: str, what: bytes, command: Command, answer: type
+) -> None:
+    settings = {key: 8, "client_share": 0.5}
+    async with serving(store, clients=[client("a"), client("b")], **settings) as host:
+        ones = [await enter(host, "a"), await enter(host, "a")]
+        for number in range(4):
+            assert isinstance(await ones[number % 2].ask(command(number)), answer)
+        for one in ones:
+            refusal = spent(subject(command(4)), b"this client", 4, what)
+            assert await one.refusal(command(4)) == refusal
+        other = await enter(host, "b")
+        for number in range(10, 14):
+            assert isinstance(await other.ask(command(number)), answer)
+        assert await other.refusal(command(14)) == spent(subject(command(14)), b"the server", 8, what)
+
+
+@pytest.mark.parametrize(("key", "what", "command", "answer"), KINDS)
+async def test_keys_of_a_client_go_before_its_share(
+    store: Path, key: str, what: bytes, command: Command, answer: type
+) -> None:
+    clients = [client("few", **{key: 1}), client("many", **{key: 7})]
+    settings = {key: 8, "client_share": 0.25}
+    async with serving(store, clients=clients, **settings) as host:
+        few, many = await enter(host, "few"), await enter(host, "many")
+        assert isinstance(await few.ask(command(0)), answer)
+        assert await few.refusal(command(1)) == spent(subject(command(1)), b"this client", 1, what)
+        for number in range(10, 17):
+            assert isinstance(await many.ask(command(number)), answer)
+        assert await many.refusal(command(17)) == spent(subject(command(17)), b"the server", 8, what)
+
+
+@pytest.mark.parametrize(("key", "what", "command", "answer"), KINDS)
+async def test_where_no_clients_are_configured_an_address_is_one(
+    store: Path, key: str, what: bytes, command: Command, answer: type
+) -> None:
+    async with serving(store, **{key: 8}) as host:
+        ones = [await host.connect(), await host.connect()]
+        for number in range(4):
+            assert isinstance(await ones[number % 2].ask(command(number)), answer)
+        refusal = spent(subject(command(4)), b"this client", 4, what)
+        assert await ones[0].refusal(command(4)) == refusal
+        elsewhere = await connect_from(host, "127.0.0.2")
+        assert isinstance(await elsewhere.ask(command(10)), answer)
+        assert await ones[0].refusal(command(4)) == refusal
+        elsewhere.close()
+
+
+# -- what is given back -------------------------------------------------------------------------------------
+
+
+async def test_a_topic_counts_until_somebody_deletes_it(store: Path) -> None:
+    async with serving(store, max_topics=4) as host:
+        gone = await host.connect()
+        assert isinstance(await gone.ask(DECLARE(0)), Declared)
+        await gone.say(b"(Publish t1 x)")
+        await gone.confirm()
+        gone.close()
+        await eventually(lambda: host.connections == 0)
+        # The client has no connection any more, and what it made counts nevertheless.
+        again = await host.connect()
+        refusal = spent(b"Publish t2", b"this client", 2, b"topics")
+        assert await again.refusal(b"(Publish t2 x)") == refusal
+        assert isinstance(await again.ask(DECLARE(0)), Declared)  # it is there already
+        other = await connect_from(host, "127.0.0.2")
+        assert isinstance(await other.ask(b"(Delete t0)"), Deleted)
+        assert isinstance(await again.ask(DECLARE(2)), Declared)
+        assert await again.refusal(DECLARE(3)) == spent(b"Declare t3", b"this client", 2, b"topics")
+        assert isinstance(await other.ask(DECLARE(3)), Declared)
+        other.close()
+
+
+async def test_topics_of_the_store_and_of_the_configuration_are_nobodys(store: Path) -> None:
+    async with serving(store, max_topics=4) as host:
+        one = await host.connect()
+        assert isinstance(await one.ask(b"(Declare kept Broadcast (Persistent Weak))"), Declared)
+    async with serving(store, max_topics=4) as host:
+        one = await host.connect()
+        for number in range(2):
+            assert isinstance(await one.ask(DECLARE(number)), Declared)
+        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this client", 2, b"topics")
+        assert isinstance(await one.ask(b"(Delete kept)"), Deleted)
+        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this client", 2, b"topics")
+
+
+async def test_leases_count_until_they_are_used_or_end(store: Path, clock: MockClock) -> None:
+    async with serving(store, max_leases=4) as host:
+        one, two = await host.connect(), await host.connect()
+        first, _ = await lease(one, b"(Put t)"), await lease(two, b"(Get t From_current)")
+        refusal = spent(b"Put t", b"this client", 2, b"unused leases")
+        assert await two.refusal(b"(Put t)") == refusal
+        sink = await show(host, first)
+        assert (await response(sink)).startswith(b"200 ")
+        await lease(one, b"(Put t)")
+        assert await one.refusal(b"(Put t)") == refusal
+        two.close()
+        await eventually(lambda: host.connections == 2)
+        await lease(one, b"(Put t)")
+        assert await one.refusal(b"(Put t)") == refusal
+        clock.jump(61)
+        await eventually(lambda: not len(host.server._leases))
+        await lease(one, b"(Put t)")
+        await lease(one, b"(Put t)")
+        assert await one.refusal(b"(Put t)") == refusal
+
+
+async def test_a_lease_that_is_refused_for_its_quota_makes_no_topic(store: Path) -> None:
+    async with serving(store, max_leases=1) as host:
+        one = await host.connect()
+        await lease(one, b"(Put t)")
+        assert await one.refusal(b"(Put u)") == spent(b"Put u", b"the server", 1, b"unused leases")
+        assert set(await one.topics()) == {b"t"}
+
+
+async def test_connections_that_want_the_last_leases_at_the_same_time(store: Path) -> None:
+    async with serving(store, max_leases=6) as host:
+        ones = [await host.connect() for _ in range(20)]
+        for number, one in enumerate(ones):
+            await one.say(b"(Put t%d)" % number)  # each makes a topic, for which it waits
+        answers = [await one.frame() for one in ones]
+        assert sum(isinstance(answer, Leased) for answer in answers) == 3
+        for one in ones:
+            one.close()
+        await eventually(lambda: host.connections == 0)
+        one = await host.connect()
+        for _ in range(3):
+            await lease(one, b"(Put t0)")
+        assert await one.refusal(b"(Put t0)") == spent(b"Put t0", b"this client", 3, b"unused leases")
+
+
+async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None:
+    async with serving(store, max_subscriptions=6) as host:
+        one, two = await host.connect(), await host.connect()
+        assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
+        assert isinstance(await two.ask(b"(Subscribe a From_current)"), Subscribed)
+        open_feed = await feed(host, one, b"(Get b From_current)")
+        refusals = [
+            spent(b"Subscribe c", b"this client", 3, b"subscriptions"),
+            spent(b"Get c", b"this client", 3, b"subscriptions"),
+        ]
+        assert await one.refusal(b"(Subscribe c From_current)") == refusals[0]
+        assert await two.refusal(b"(Get c From_current)") == refusals[1]
+        assert isinstance(await one.ask(b"(Unsubscribe a)"), Unsubscribed)
+        assert isinstance(await one.ask(b"(Subscribe c From_current)"), Subscribed)
+        two.close()
+        await eventually(lambda: host.connections == 2)
+        assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
+        assert await one.refusal(b"(Subscribe d From_current)") == refusals[0].replace(b" c", b" d", 1)
+        open_feed.connection.close()
+        await eventually(lambda: host.connections == 1)
+        assert isinstance(await one.ask(b"(Subscribe d From_current)"), Subscribed)
+        # One that is refused for another reason does not count.
+        assert isinstance(await one.ask(b"(Unsubscribe d)"), Unsubscribed)
+        for _ in range(3):
+            assert (await one.refusal(b"(Subscribe d (From_message 9))")).endswith(b"the next one is 1")
+        assert isinstance(await one.ask(b"(Subscribe d From_current)"), Subscribed)
