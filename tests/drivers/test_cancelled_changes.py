@@ -1,0 +1,46 @@
+"""A change of a topic whose connection ends meanwhile is completed: never half of it."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from served_drivers import WEAK, Drivers, quiet
+from trio.testing import wait_all_tasks_blocked
+
+from omq.model import Delivery
+
+
+async def retype(drivers: Drivers) -> None:
+    await drivers.catalogue.declare(b"t", Delivery.ROUND_ROBIN, WEAK)
+
+
+async def delete(drivers: Drivers) -> None:
+    await drivers.catalogue.delete(b"t")
+
+
+@pytest.mark.parametrize("change", [retype, delete])
+async def test_a_change_that_has_begun_is_completed(
+    shared_drivers: Drivers, change: Callable[[Drivers], Awaitable[None]]
+) -> None:
+    catalogue = shared_drivers.catalogue
+    await catalogue.lookup_or_declare(b"t")
+    async with trio.open_nursery() as nursery:
+
+        async def begin() -> None:
+            await change(shared_drivers)
+
+        async with catalogue.ids.held_back():
+            nursery.start_soon(begin)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await wait_all_tasks_blocked()
+    await quiet()
+    driver = catalogue.lookup(b"t")
+    stored = [(record.name, record.delivery) for record in shared_drivers.store.catalogue.topics()]
+    if change is delete:
+        assert (driver, stored) == (None, [])
+    else:
+        assert driver is not None
+        assert driver.delivery is Delivery.ROUND_ROBIN
+        assert stored == [(b"t", "Round_robin")]
