@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from served_drivers import WEAK, Drivers, quiet
+from served_drivers import WEAK, Drivers, post, quiet
 from trio.testing import wait_all_tasks_blocked
 
+from omq.drivers.driver import Driver
 from omq.model import Delivery
+from omq_storage.levels import Level
 
 
 async def retype(drivers: Drivers) -> None:
@@ -23,7 +25,10 @@ async def test_a_change_that_has_begun_is_completed(
     shared_drivers: Drivers, change: Callable[[Drivers], Awaitable[None]]
 ) -> None:
     catalogue = shared_drivers.catalogue
-    await catalogue.lookup_or_declare(b"t")
+    driver: Driver | None = await catalogue.lookup_or_declare(b"t")
+    if change is delete:
+        await post(driver, b"x")
+        assert driver.environment.extents()
     async with trio.open_nursery() as nursery:
 
         async def begin() -> None:
@@ -40,6 +45,7 @@ async def test_a_change_that_has_begun_is_completed(
     stored = [(record.name, record.delivery) for record in shared_drivers.store.catalogue.topics()]
     if change is delete:
         assert (driver, stored) == (None, [])
+        assert not any(shared_drivers.store.level(level).extents() for level in Level)
     else:
         assert driver is not None
         assert driver.delivery is Delivery.ROUND_ROBIN
