@@ -97,6 +97,7 @@ class BroadcastDriver(Driver):
         self._channels.pop(channel, None)
         if not self._channels:
             self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
+            self._channels.clear()  # an empty dict keeps its table, as large as it ever was
         self.moved()
 
     def moved(self) -> None:
