@@ -175,37 +175,37 @@ class Server:
 
         `known` is called once it is known whose connection it is.
         """
-        received = b""
+        received = bytearray()
         with trio.move_on_after(self.config.handshake_seconds) as limit:
             self._handshakes.add(limit)
             try:
-                received = await _first_octets(transport)
-                is_tls = isinstance(handshake.recognise(received[: handshake.LENGTH]), handshake.Tls)
-                if is_tls and self.certificates is not None:
+                await _first_octets(transport, received)
+                if isinstance(_protocol(received), handshake.Tls) and self.certificates is not None:
                     engine = self.certificates.engine()
-                    transport = await TlsTransport.accept(stream, engine, received)
-                    received = await _first_octets(transport)
+                    transport = await TlsTransport.accept(stream, engine, bytes(received))
+                    received.clear()
+                    await _first_octets(transport, received)
                 elif tls_only:
-                    began = handshake.shown(received)
-                    why = f"nothing but TLS is spoken at this address; it began with {began}"
-                    self._stranger(transport, why)
+                    self._stranger(transport, "nothing but TLS is spoken at this address", received)
                     return
             except TlsError as error:
                 self._stranger(transport, f"TLS: {error}")
                 return
             except _Ended:
+                if received:  # who says nothing at all is a probe of whether the port is open
+                    self._stranger(transport, "it ended in its first octets", received)
                 return
             finally:
                 self._handshakes.remove(limit)
         if limit.cancelled_caught:
             if trio.current_time() < limit.deadline:
                 return  # the server stops
-            self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s")
+            self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s", received)
             return
-        match handshake.recognise(received[: handshake.LENGTH]):
+        match _protocol(received):
             case handshake.Omq():
                 await transport.send(handshake.ACCEPTED)
-                rest = received[handshake.LENGTH :]
+                rest = bytes(received[handshake.LENGTH :])
                 await self._serve(
                     OmqTerminal(
                         transport,
@@ -221,27 +221,28 @@ class Server:
                     )
                 )
             case handshake.Dmp():
-                await self._serve(DmpTerminal(transport, self._dmp, known, received[handshake.LENGTH :]))
+                rest = bytes(received[handshake.LENGTH :])
+                await self._serve(DmpTerminal(transport, self._dmp, known, rest))
             case handshake.UnknownVersion():
-                self._not_served(transport, received)
+                self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
             case handshake.OtherAmqp():
-                self._not_served(transport, received)
+                self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.OTHER_AMQP_ANSWER)
                 await transport.finish()
             case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls():
-                self._not_served(transport, received)
+                self._stranger(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)
 
-    def _not_served(self, transport: Transport, received: bytes) -> None:
-        began = handshake.shown(received)
-        self._stranger(transport, f"what it speaks is not served here; it began with {began}")
-
-    def _stranger(self, transport: Transport, why: str) -> None:
-        """Log why a connection ends that did not get as far as a terminal."""
+    def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
+        """Log why a connection ends that did not get as far as a terminal, and what it began with."""
         peer = transport.peer()
+        if received is not None:
+            inside = " inside TLS" if isinstance(transport, TlsTransport) else ""
+            began = f"it began with {handshake.shown(bytes(received))}" if received else "it sent nothing"
+            why = f"{why}; {began}{inside}"
         self._strangers.add(f"{peer}: {why}", peer=peer)
 
     async def _serve(self, terminal: Terminal) -> None:
@@ -284,15 +285,20 @@ class _Ended(Exception):
     """The client closed the connection before it said what it speaks."""
 
 
-async def _first_octets(transport: Transport) -> bytes:
-    """At least the octets that tell the protocols apart. Raises _Ended."""
-    received = b""
+async def _first_octets(transport: Transport, received: bytearray) -> None:
+    """Receive at least the octets that tell the protocols apart. Raises _Ended.
+
+    What came is in `received` also when it is not enough.
+    """
     while len(received) < handshake.LENGTH:
         data = await transport.receive()
         if not data:
             raise _Ended
         received += data
-    return received
+
+
+def _protocol(received: bytearray) -> handshake.Protocol:
+    return handshake.recognise(bytes(received[: handshake.LENGTH]))
 
 
 @dataclass(frozen=True, slots=True)

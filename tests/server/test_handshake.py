@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import Confirmed, Error
@@ -123,6 +124,49 @@ async def test_the_log_has_the_octets_and_their_name_where_it_is_known(
             pass
     (line,) = [record.getMessage() for record in caplog.records if "it began with" in record.getMessage()]
     assert line.endswith(f": what it speaks is not served here; it began with {shown}")
+
+
+FEW = [
+    (b"", "it sent nothing"),
+    (b"GET", "it began with 47 45 54 (GET)"),
+    (b"\x16\x03\x01", "it began with 16 03 01 (...), which is TLS"),
+    (b"AMQP\x00\x00\x09", "it began with 41 4d 51 50 00 00 09 (AMQP...), which is AMQP"),
+]
+
+
+def logged_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines about connections, without their peers."""
+    lines = [record.getMessage() for record in caplog.records if hasattr(record, "peer")]
+    return [line.partition(": ")[2] for line in lines]
+
+
+@pytest.mark.parametrize(("octets", "began"), FEW)
+async def test_the_log_has_what_came_of_a_handshake_that_took_too_long(
+    store: Path, clock: MockClock, octets: bytes, began: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.server")
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(octets)
+        await eventually(lambda: host.handshakes == 1)
+        await trio.testing.wait_all_tasks_blocked(0.05)  # what was sent has been read
+        clock.jump(10.5)
+        await client.ended()
+    assert logged_by_server(caplog) == [f"no handshake within 10 s; {began}"]
+
+
+@pytest.mark.parametrize(("octets", "began"), FEW)
+async def test_the_log_has_what_came_of_a_handshake_that_ended(
+    store: Path, octets: bytes, began: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is logged of a connection that said nothing: such look whether the port is open."""
+    caplog.set_level("INFO", "omq.server")
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(octets)
+        await client.done()
+        await client.ended()
+    assert logged_by_server(caplog) == ([f"it ended in its first octets; {began}"] if octets else [])
 
 
 @pytest.mark.parametrize("count", range(8))

@@ -186,7 +186,7 @@ async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
         async def read() -> None:
             stream = await listener.accept()
             transport = await TlsTransport.accept(stream, engine, await stream.receive_some())
-            intake = Intake(transport, Memory(64 * MIB))
+            intake = Intake(transport, Memory(64 * MIB), lambda: None)
             got.append(await intake.receive())
             await client._stream.send_all(octets[end + 100 : end + 200])
             await trio.lowlevel.wait_readable(stream.socket)
