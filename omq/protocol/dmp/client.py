@@ -1,7 +1,7 @@
 """The client's side of a DMP dialogue: octets in, events out.
 
-`start` is all a client has to say before its envelopes, and these may follow at once; a client that would
-rather know first whether its lease is good waits for `Ready` (6-DMP, "Integration with AMQP").
+A client sends `start` before its envelopes, which may follow at once; a client that wants to know first
+whether its lease is valid waits for `Ready` (6-DMP, "Integration with AMQP").
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from omq.protocol.dmp.responses import Response, ResponseError
 
 
 class Purpose(Enum):
-    """What a lease is for, and with that what a server sends after the dialogue."""
+    """The purpose of a lease, which determines what the server sends after the dialogue."""
 
     SINK = "sink"
-    """Messages go to the server, which sends responses at most."""
+    """The client sends envelopes; the server sends only responses."""
 
     FEED = "feed"
     """The server sends envelopes."""
@@ -26,42 +26,42 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """The server speaks this version."""
+    """The server supports this version."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The lease is good."""
+    """The lease is valid."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the server says about a sink after that: how much is stored, or what was wrong."""
+    """The server's later response about a sink: how many messages it stored, or what was wrong."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The server does not want this connection, and closes it."""
+    """The server rejects this connection, and closes it."""
 
     response: Response
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderDeclined:
-    """The server speaks something else, whose header these eight octets are, and closes the connection."""
+    """The server speaks another protocol, whose header it sends, and closes the connection."""
 
     header: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """These octets, one or more, belong to the envelopes of a feed: they are for an `EnvelopeReader`."""
+    """One or more octets of a feed's envelopes, for an `EnvelopeReader`."""
 
     octets: bytes
 
@@ -70,7 +70,7 @@ ClientEvent = Greeted | Ready | Answered | Declined | HeaderDeclined | Received
 
 
 class DialogueError(ValueError):
-    """What the server says is not DMP; `before` holds what it said before that."""
+    """The server violates DMP; `before` holds the events before the violation."""
 
     def __init__(self, text: str, before: list[ClientEvent]) -> None:
         super().__init__(text)
@@ -86,29 +86,29 @@ class _State(Enum):
 
 
 class ClientDialogue:
-    """One connection with one lease."""
+    """The dialogue of one connection with one lease."""
 
     __slots__ = ("_at", "_kept", "_lease", "_purpose", "_state")
 
     def __init__(self, lease: bytes, purpose: Purpose) -> None:
-        """Raises `ValueError` for a lease that has no octets or more than 255."""
+        """Raises `ValueError` for a lease that is empty or longer than 255 octets."""
         if not lease:
             raise ValueError("a lease has at least one octet")
         self._lease = shortstr.write(lease, "a lease")
         self._purpose = purpose
         self._state = _State.GREETING
         self._kept = bytearray()
-        self._at = 0  # where in `_kept` the next thing to read begins
+        self._at = 0  # the position of the next unread octet in `_kept`
 
     def start(self) -> bytes:
         """The octets to send first: the protocol header and the lease."""
         return handshake.DMP_HEADER + self._lease
 
     def feed(self, data: bytes) -> list[ClientEvent]:
-        """What the server says with these octets, in order.
+        """Parse received octets into events, in order.
 
-        Octets after `Declined` or `HeaderDeclined` are ignored. Raises `DialogueError` for a response that
-        does not begin with three digits; the dialogue must not be fed after that.
+        Ignores octets after `Declined` or `HeaderDeclined`. Raises `DialogueError` for a response that does
+        not begin with three digits; do not feed the dialogue after that.
         """
         events: list[ClientEvent] = []
         self._kept += data
@@ -139,7 +139,7 @@ class ClientDialogue:
                 assert_never(self._state)
 
     def _header(self) -> ClientEvent | None:
-        """No greeting: the octets begin as a protocol header does, or may yet do so."""
+        """Read a protocol header instead of a greeting: the octets begin like one, or may still do so."""
         if len(self._kept) < handshake.LENGTH:
             return None
         header = self._take(handshake.LENGTH)
@@ -163,7 +163,7 @@ class ClientDialogue:
         return Ready(response)
 
     def _take(self, end: int) -> bytes:
-        """The octets of `_kept` that come next, up to `end`."""
+        """Take the next octets of `_kept`, up to `end`."""
         octets = bytes(memoryview(self._kept)[self._at : end])
         self._at = end
         return octets

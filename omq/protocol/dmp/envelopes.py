@@ -1,4 +1,4 @@
-"""What a DMP envelope holds, one by one and as a run of many.
+"""DMP envelopes, as single messages and as runs.
 
     u32 size | head | u8 options | u24 body length | body          size counts everything after itself
 
@@ -16,7 +16,7 @@ from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq_storage.batches import Batch
 
 NULL_MESSAGE = b"\x00\x00\x00\x00"
-"""A sign of life that means nothing else (6-DMP, "Heartbeating")."""
+"""A heartbeat without further meaning (6-DMP, "Heartbeating")."""
 
 IMMEDIATE = 1
 MANDATORY = 2
@@ -26,10 +26,10 @@ NUMBER = Struct(">I")
 """An envelope's size, its options with the body's length, or 4-DMP's body length."""
 
 AFTER_HEAD = 4
-"""Octets of the options and the body's length."""
+"""The size of the options and the body's length, in octets."""
 
 LONGEST_6_DMP_BODY = 2**24 - 1
-"""Octets: the longest body whose length fits beside an options octet. A longer one needs options of 0."""
+"""The longest body whose length fits beside an options octet. A longer body requires options of 0."""
 
 
 _PLAIN = Head()
@@ -37,7 +37,7 @@ _PLAIN = Head()
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message with everything around it. The body is octets."""
+    """One message with its head and options."""
 
     body: bytes
     head: Head = _PLAIN
@@ -49,9 +49,9 @@ class Envelope:
 class EnvelopeRun:
     """Consecutive envelopes of one connection, in the order of the wire.
 
-    `heads[i]` and `options[i]` are those of `bodies[i]`. A list is empty, whatever the number of bodies, when
-    every head is `PLAIN_HEAD`, or all options are 0: so nothing is paid for what nobody sent. Equal heads
-    that follow one another are mostly the same object. The lists belong to whoever got the run.
+    `heads[i]` and `options[i]` belong to `bodies[i]`. For speed, `heads` is empty if every head is
+    `PLAIN_HEAD`, and `options` is empty if all options are 0. Consecutive equal heads are mostly the same
+    object. The caller owns the lists.
     """
 
     bodies: list[bytes]
@@ -62,7 +62,7 @@ class EnvelopeRun:
         return len(self.bodies)
 
     def envelopes(self) -> Iterator[Envelope]:
-        """The same one by one, heads taken apart."""
+        """Iterate over single envelopes with parsed heads."""
         octets, head = PLAIN_HEAD, _PLAIN
         for index, body in enumerate(self.bodies):
             if self.heads and self.heads[index] != octets:
@@ -74,7 +74,7 @@ class EnvelopeRun:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeBatch:
-    """The same as an `EnvelopeRun`, its bodies as a batch that can be posted."""
+    """As an `EnvelopeRun`, with the bodies as a batch that can be posted."""
 
     batch: Batch
     heads: list[bytes]
@@ -85,10 +85,10 @@ class EnvelopeBatch:
 
 
 class EnvelopeError(ValueError):
-    """These octets are no envelopes; the connection cannot be read further.
+    """The octets are not valid envelopes; the connection cannot be read further.
 
-    The text names the envelope, counted from 1 on its connection, and what is wrong with it. `before` holds
-    what the same `feed` had read up to there, `batch` what the same `feed_batch` had.
+    The text gives the number of the envelope, counted from 1 on its connection, and the error. `before` holds
+    the envelopes that the same `feed` had read before, `batch` those of the same `feed_batch`.
     """
 
     def __init__(self, text: str, before: EnvelopeRun, batch: EnvelopeBatch | None = None) -> None:
@@ -99,5 +99,5 @@ class EnvelopeError(ValueError):
 
 @lru_cache(maxsize=64)
 def beginning(head_length: int) -> Struct:
-    """An envelope with options of 0 up to its body: its size, a head of so many octets, the body's length."""
+    """The layout of an envelope with options of 0 up to its body: size, head, body length."""
     return Struct(f">I{head_length}sI")

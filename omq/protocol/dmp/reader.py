@@ -1,7 +1,7 @@
-"""Reads the envelopes of a DMP connection, in pieces of any size, into runs or batches.
+"""Read the envelopes of a DMP connection, in pieces of any size, into runs or batches.
 
-`scan` is all that is done for each message. With the compiled codec, that finds the envelopes in the common
-forms, and `checked` here looks at each of the others.
+Only `scan` works on single messages. The compiled codec finds the envelopes in the common forms, and
+`_checking` here checks each of the others.
 """
 
 from typing import TYPE_CHECKING
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from omq_storage._codec import Spans
 
 ENVELOPES_A_STEP = 8 << 10
-"""How many envelopes are found in one step; a head of some length counts for several."""
+"""The most envelopes of one step; a long head counts as several."""
 
 PLAIN_ENVELOPES_A_STEP = 1 << 9
-"""The same in plain Python, where one whose head is not that of the one before counts for AS_WORK more."""
+"""The same in plain Python, where an envelope whose head differs from the previous one counts AS_WORK more.
+"""
 
 AS_WORK = 8
 
@@ -42,42 +43,44 @@ SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 
 
 class EnvelopeReader:
-    """Turns one side's octets, after its dialogue, into runs of envelopes; null messages vanish.
+    """Parses the octets after the dialogue into runs of envelopes, without null messages.
 
-    It keeps at most one unfinished envelope, so its memory is bounded by the piece last fed, `max_message`
-    and `MAX_HEAD`; lengths that a peer only claims take none. Every octet is moved a fixed number of times,
-    however small the pieces.
+    It keeps at most one unfinished envelope, so the last fed piece, `max_message` and `MAX_HEAD` bound its
+    memory; it does not allocate memory for lengths that a peer only claims. It copies every octet a constant
+    number of times, however small the pieces.
     """
 
     __slots__ = ("_max_message", "_needed", "_read", "_unfinished")
 
     def __init__(self, max_message: int = DEFAULT_MAX_BODY) -> None:
-        """`max_message`: octets of the longest body that is accepted."""
+        """`max_message`: the longest accepted body, in octets."""
         self._max_message = max_message
         self._unfinished = bytearray()
-        self._needed = NUMBER.size  # octets of `_unfinished` it takes to get one step further
+        self._needed = NUMBER.size  # octets of `_unfinished` needed for progress
         self._read = 0
 
     @property
     def unfinished(self) -> int:
-        """Octets held of an envelope that is not complete: not 0 at the end of a stream means it was cut."""
+        """The held octets of an incomplete envelope: not 0 at the end of a stream means that it was
+        truncated.
+        """
         return len(self._unfinished)
 
     @property
     def expected(self) -> int:
-        """Octets that the unfinished envelope will have, as far as it has told; 0 when there is none."""
+        """The size of the unfinished envelope, as far as known; 0 if there is none."""
         return max(self._needed, len(self._unfinished)) if self._unfinished else 0
 
     def drop(self) -> None:
-        """Forget the unfinished envelope. The reader must not be fed after that."""
+        """Drop the unfinished envelope. Do not feed the reader after that."""
         self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> EnvelopeRun:
-        """Every envelope that `data` completes, as one run, perhaps empty.
+        """Return the envelopes that `data` completes, as one run, which may be empty.
 
-        Raises `EnvelopeError`, which holds the good ones before it, for sizes that do not add up, for a head
-        that is none, for options that do not exist and for a body above `max_message`; the reader must not
-        be fed after that.
+        Raises `EnvelopeError`, which holds the valid envelopes before the bad one, for inconsistent sizes, a
+        malformed head, unknown options and a body longer than `max_message`; do not feed the reader after
+        that.
         """
         return finished(self._reading_run(data))
 
@@ -94,16 +97,16 @@ class EnvelopeReader:
         return run
 
     def feed_batch(self, data: bytes) -> EnvelopeBatch:
-        """The same as a batch, which can be posted to a topic.
+        """As `feed`, but return a batch, which can be posted to a topic.
 
-        `EnvelopeError.before` has no envelopes then, but `EnvelopeError.batch` has.
+        An `EnvelopeError` then holds the valid envelopes in `batch` instead of `before`.
         """
         return finished(self.reading(data))
 
     def reading(self, data: bytes) -> Steps[EnvelopeBatch]:
-        """`feed_batch` in steps: one read may hold very many envelopes, or large tables of headers.
+        """`feed_batch` in steps: one read may contain very many envelopes, or large headers tables.
 
-        The reader must not be fed before this is over.
+        Do not feed the reader before this is complete.
         """
         if not codec.COMPILED:
             try:
@@ -126,7 +129,7 @@ class EnvelopeReader:
         return _spanned(spans)
 
     def _completed(self, data: bytes) -> bytes | None:
-        """What is held and `data`; None, and both held, when not even one step further is possible."""
+        """Join the held octets and `data`; if these allow no progress, hold both and return None."""
         if not self._unfinished:
             return data
         if len(self._unfinished) + len(data) < self._needed:
@@ -137,7 +140,7 @@ class EnvelopeReader:
         return whole
 
     def _keep(self, data: bytes, done: int, needed: int, count: int) -> None:
-        """Hold what is not complete."""
+        """Hold the incomplete rest."""
         self._needed = needed
         if done < len(data):
             self._unfinished += memoryview(data)[done:]
@@ -158,11 +161,11 @@ def _spanned(spans: "Spans") -> EnvelopeBatch:
 def scan(
     data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
 ) -> tuple[int, int]:
-    """Append every whole envelope at the start of `data` to the three lists of a run.
+    """Append every complete envelope at the start of `data` to the three lists of a run.
 
-    The lists are empty, or filled by earlier calls. Returns where the first unfinished envelope begins, and
-    how many octets it takes from there to get further. Raises `FieldError` at the first bad envelope; the
-    lists have all those before it.
+    The lists are empty, or filled by earlier calls. Returns the position of the first unfinished envelope,
+    and the number of octets needed from there for progress. Raises `FieldError` at the first bad envelope;
+    the lists then contain the envelopes before it.
     """
     return finished(_scanning(data, max_message, bodies, heads, options))
 
@@ -187,7 +190,7 @@ def _scanning(
 
 
 def _finding(spans: "Spans", data: bytes, max_message: int) -> Steps[tuple[int, int]]:
-    """Find all whole envelopes; returns and raises as `scan` does."""
+    """Find all complete envelopes; returns and raises as `scan` does."""
     position = 0
     while True:
         position, needed = spans.take_envelopes(position, max_message, MAX_HEAD, ENVELOPES_A_STEP)
@@ -241,7 +244,7 @@ def _scanning_plain(
         before = len(bodies)
         bodies.append(data[head_end + AFTER_HEAD : end])
         position = end
-        # Those that follow with the same head and without options: checking it once was enough.
+        # Fast path for following envelopes with the same, already checked head and without options.
         if not wanted and data.startswith(head, position + four):
             shape = beginning(len(head))
             unpack = shape.unpack_from
@@ -268,7 +271,7 @@ def _scanning_plain(
 
 
 def check_size(length: int, max_message: int) -> None:
-    """Raises `FieldError` when no envelope has this size; 0 is for null messages."""
+    """Raise `FieldError` for an impossible size of an envelope; the caller handles 0, a null message."""
     if length < SMALLEST:
         raise FieldError(f"its size is {length}, and even an empty message takes {SMALLEST}")
     largest = max_message + MAX_HEAD + AFTER_HEAD
@@ -277,9 +280,9 @@ def check_size(length: int, max_message: int) -> None:
 
 
 def _checking(data: bytes, start: int, end: int, max_message: int) -> Steps[tuple[int, int]]:
-    """Where the head of an envelope is over whose size is read and all there, and its options.
+    """Check a complete envelope after its size; return the end of its head, and its options.
 
-    Raises `FieldError` when anything about it is wrong.
+    Raises `FieldError` for any error in it.
     """
     check_size(end - start, max_message)
     head_end, table = stored_head.bounds(data, start, end - AFTER_HEAD)
@@ -294,9 +297,10 @@ def _checking(data: bytes, start: int, end: int, max_message: int) -> Steps[tupl
 
 
 def _options(number: int, left: int, max_message: int) -> int:
-    """The options of an envelope: `number` is before its body, for which its size leaves `left` octets.
+    """Parse the options in `number`, which precedes the body; the envelope's size leaves `left` octets for
+    the body.
 
-    `checked` has taken those where `number` is `left`: 4-DMP's, and 6-DMP's without options.
+    The caller has handled `number == left`: 4-DMP envelopes, and 6-DMP envelopes without options.
     """
     options, length = number >> 24, number & LONGEST_6_DMP_BODY
     if left > max_message:

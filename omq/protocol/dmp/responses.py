@@ -1,7 +1,7 @@
-"""What a DMP server says in words: three digits, an indicator and an explanation, in one short string.
+"""The responses of a DMP server: three digits, an indicator and an explanation, in one short string.
 
-Source: 6-DMP, "Integration with AMQP" and "Response codes"; the explanations that OpenAMQ was heard to give
-are worded as it does. Clients look at the three digits alone.
+Source: 6-DMP, "Integration with AMQP" and "Response codes"; explanations that OpenAMQ was observed to send
+have its wording. Clients use only the three digits.
 """
 
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ _EXPLANATIONS = {
 
 
 class ResponseError(ValueError):
-    """A short string that is no response: it does not begin with three digits."""
+    """A short string that does not begin with three digits, so it is not a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`code` is 0 to 999, one of `ResponseCode` when the server keeps to the text; `words` follow it."""
+    """`code` is 0 to 999, for a conforming server one of `ResponseCode`; `words` is the text after it."""
 
     code: int
     words: bytes = b""
@@ -61,7 +61,7 @@ class Response:
 
 
 def response(code: ResponseCode, explanation: bytes | None = None) -> Response:
-    """A response with its indicator. Without an explanation it gets the usual one of its code."""
+    """Make a response with its indicator, and by default with the standard explanation of its code."""
     if explanation is None:
         explanation = _EXPLANATIONS[code]
     return Response(code, b" ".join(filter(None, (code.indicator, explanation))))
@@ -71,31 +71,31 @@ GREETING = response(ResponseCode.OK, b"DP/0.1")
 """The answer to the protocol header, as OpenAMQ words it; the text has `DMP/0.1`."""
 
 LEASE_NOT_VALID = response(ResponseCode.BAD_LEASE)
-"""The answer to a lease that nobody was given, or that is no longer good."""
+"""The answer to an unknown or expired lease."""
 
 LEASE_IN_USE = response(ResponseCode.BAD_LEASE, b"Lease already acquired")
-"""The answer to a lease that was used before, whether or not its connection is still there."""
+"""The answer to a lease that was used before, whether or not its connection is still open."""
 
 _LONGEST_NAME = shortstr.LONGEST - len(b"200 OK Sink '' ready")
 
 
 def sink_ready(name: bytes) -> Response:
-    """The answer to the lease of a sink; a name that does not fit is cut off and ends in `...`."""
+    """The answer to the lease of a sink; a name that does not fit is shortened and ends in `...`."""
     return response(ResponseCode.OK, b"Sink '%s' ready" % _fitting(name, _LONGEST_NAME))
 
 
 def feed_ready(name: bytes) -> Response:
-    """The answer to the lease of a feed; a name that does not fit is cut off and ends in `...`."""
+    """The answer to the lease of a feed; a name that does not fit is shortened and ends in `...`."""
     return response(ResponseCode.OK, b"Feed '%s' ready" % _fitting(name, _LONGEST_NAME))
 
 
 def stored(messages: int) -> Response:
-    """What a sink that was closed in one direction is told once its messages are safe."""
+    """The final response to a sink that closed its sending direction, once its messages are stored."""
     return response(ResponseCode.OK, b"%d messages stored" % messages)
 
 
 def encode(said: Response) -> bytes:
-    """The response as a short string; words that do not fit are cut off and end in `...`.
+    """Encode a response as a short string; words that do not fit are shortened and end in `...`.
 
     Raises `ValueError` for a code outside 0 to 999.
     """
@@ -106,9 +106,9 @@ def encode(said: Response) -> bytes:
 
 
 def decode(octets: bytes) -> Response:
-    """The response in a short string, its count of octets not among them.
+    """Parse a response from the contents of a short string, without the length octet.
 
-    Raises `ResponseError` when it does not begin with three digits.
+    Raises `ResponseError` if it does not begin with three digits.
     """
     digits = octets[:_DIGITS]
     if len(digits) < _DIGITS or not digits.isdigit():

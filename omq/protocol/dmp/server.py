@@ -1,8 +1,9 @@
 """The server's side of a DMP dialogue: octets in, events out.
 
-The client sends the protocol header, is greeted, sends its lease, and is told whether the lease is good; from
-then on there are only envelopes (6-DMP, "Integration with AMQP"). A client need not wait for the answers:
-all it has to say may come at once. What a lease means is decided elsewhere, and told to `decide`.
+The client sends the protocol header and gets a greeting, sends its lease and gets the answer whether the
+lease is valid; after that there are only envelopes (6-DMP, "Integration with AMQP"). A client may send
+everything at once, without waiting for the answers. The terminal decides about the lease, and passes the
+decision to `decide`.
 """
 
 from dataclasses import dataclass
@@ -16,16 +17,16 @@ from omq.protocol.dmp.responses import GREETING, Response, feed_ready, sink_read
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """These octets are to be sent."""
+    """Send these octets."""
 
     octets: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseShown:
-    """The client shows this lease, 1 to 255 octets, and waits for `decide`.
+    """The client has sent this lease, 1 to 255 octets, and the dialogue waits for `decide`.
 
-    There is no use in reading on before: everything that comes is kept.
+    Do not read further before that: the dialogue would buffer everything.
     """
 
     lease: bytes
@@ -33,14 +34,14 @@ class LeaseShown:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """These octets, one or more, belong to the envelopes: they are for an `EnvelopeReader`."""
+    """One or more octets of envelopes, for an `EnvelopeReader`."""
 
     octets: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The connection is to be closed once everything is sent. No event follows."""
+    """Close the connection after sending everything. No event follows."""
 
 
 ServerEvent = Send | LeaseShown | Messages | Close
@@ -48,21 +49,21 @@ ServerEvent = Send | LeaseShown | Messages | Close
 
 @dataclass(frozen=True, slots=True)
 class SinkReady:
-    """The lease is good: the client may send to the sink of this name."""
+    """The lease is valid: the client may send to the sink of this name."""
 
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FeedReady:
-    """The lease is good: the client gets the feed of this name."""
+    """The lease is valid: the client gets the feed of this name."""
 
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The lease is not good; the response says why, then the connection is closed."""
+    """The lease is invalid: send the reason in the response, then close the connection."""
 
     response: Response
 
@@ -79,7 +80,7 @@ class _State(Enum):
 
 
 class ServerDialogue:
-    """One connection, from its first octet on, the protocol header among them."""
+    """The dialogue of one connection, from its first octet on, including the protocol header."""
 
     __slots__ = ("_kept", "_state")
 
@@ -88,10 +89,10 @@ class ServerDialogue:
         self._kept = bytearray()
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """What follows from these octets, in order; after `Close` they are ignored.
+        """Parse received octets into events, in order; ignore octets after `Close`.
 
-        A header of another version, and anything else that is no DMP header, is answered with the header of
-        what is spoken here, and an empty lease not at all; then the connection is to be closed.
+        The answer to a header of another version or protocol is the DMP header, followed by `Close`; an empty
+        lease gets only `Close`.
         """
         match self._state:
             case _State.MESSAGES:
@@ -111,9 +112,9 @@ class ServerDialogue:
                 assert_never(self._state)
 
     def decide(self, outcome: Outcome) -> list[ServerEvent]:
-        """The answer to the lease that was shown, and the envelopes that came with it.
+        """Answer the lease, and pass on the envelopes that arrived with it.
 
-        Raises `ValueError` when there is no lease to decide on.
+        Raises `ValueError` if no lease waits for a decision.
         """
         if self._state is not _State.DECISION:
             raise ValueError(f"there is no lease to decide on: the dialogue {self._state.value}")

@@ -1,4 +1,4 @@
-"""Writes DMP envelopes: many at a time, for feeds and for sinks."""
+"""Encode DMP envelopes, many at a time, for feeds and for sinks."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -20,26 +20,26 @@ from omq_storage.blocks import FRAME_HEADER, Block
 Octets = bytes | memoryview
 
 SMALLEST_ON_FEEDS = 12
-"""The least size of an envelope that OpenAMQ's receivers take; the text would allow 8."""
+"""The least size of an envelope that OpenAMQ's receivers accept; the specification allows 8."""
 
 _LONGEST_SIZE = 2**32 - 1
 
 
 def encode(envelope: Envelope) -> bytes:
-    """One envelope for a sink.
+    """Encode one envelope for a sink.
 
-    Raises `FieldError` for a head that cannot be written, `ValueError` for a body that is too long.
+    Raises `FieldError` for a head that cannot be encoded, `ValueError` for a body that is too long.
     """
     options = (MANDATORY if envelope.mandatory else 0) | (IMMEDIATE if envelope.immediate else 0)
     return for_sink([envelope.body], [stored_head.encode(envelope.head)], [options])
 
 
 def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
-    """Envelopes for a receiver: options 0, and never a size below `SMALLEST_ON_FEEDS`.
+    """Encode envelopes for a receiver, with options 0 and sizes of at least `SMALLEST_ON_FEEDS`.
 
-    `heads[i]` is that of `bodies[i]`, as a reader once gave it or `stored_head.encode` makes it; no heads at
-    all means `PLAIN_HEAD` for each. A message that is too small gets an empty table of headers, which changes
-    nothing it says. Raises `ValueError` for lists that differ in length or a body that is too long.
+    `heads[i]` is the encoded head of `bodies[i]`; without heads, each message gets `PLAIN_HEAD`. A message
+    that is too small gets an empty headers table as padding, which does not change its meaning. Raises
+    `ValueError` for lists of different lengths or a body that is too long.
     """
     return _run(bodies, heads, (), SMALLEST_ON_FEEDS)
 
@@ -47,11 +47,11 @@ def for_feed(bodies: Sequence[Octets], heads: Sequence[bytes] = ()) -> bytes:
 def of_block(
     block: Block, messages: range, head: bytes = PLAIN_HEAD, smallest: int = SMALLEST_ON_FEEDS
 ) -> bytes:
-    """These messages of a block for a receiver, each with the same head, whatever heads the block has.
+    """Encode messages of a block for a receiver, all with the given head instead of the block's heads.
 
     `smallest` is the least size of an envelope: 0 for a sink.
 
-    Errors as those of `Block.gather`, and of `for_feed`.
+    Raises as `Block.gather` and `for_feed` do.
     """
     begin, end = block.indexes(messages)
     if not messages:
@@ -67,16 +67,16 @@ def of_block(
 
 
 def for_sink(bodies: Sequence[Octets], heads: Sequence[bytes] = (), options: Sequence[int] = ()) -> bytes:
-    """Envelopes for a sink, each exactly as the lists of an `EnvelopeRun` say.
+    """Encode envelopes for a sink, exactly as given by the lists of an `EnvelopeRun`.
 
-    A body of 16 MiB or more is written as 4-DMP has it. Raises `ValueError` for lists that differ in length,
-    for such a body with options other than 0, and for one that no u32 can count.
+    A body of 16 MiB or more uses the format of 4-DMP. Raises `ValueError` for lists of different lengths, for
+    such a body with options other than 0, and for a body whose size exceeds a u32.
     """
     return _run(bodies, heads, options, 0)
 
 
 def opening(length: int, head: bytes) -> bytes:
-    """What `for_feed` writes before a body of so many octets. Raises as that does."""
+    """The octets that `for_feed` writes before a body of this length. Raises as `for_feed` does."""
     if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
         raise ValueError(f"a body of {length} octets does not fit into an envelope")
     return _begin(length, head, 0, SMALLEST_ON_FEEDS)
