@@ -289,12 +289,13 @@ async def test_a_slow_subscriber_gets_little_at_a_time(
     driver = await shared_drivers.topic(kind)
     client = Client(driver)
     for _ in range(20):
-        await post(driver, *[b"x" * 10 * KIB] * 3)
+        await post(driver, *[b"x" * 10 * KIB] * 3, heads=[b"\0" * 4] * 3)
     await client.take()
     mock_clock.jump(SLOW_SECONDS)
     client.channel.written(1)
     little = await client.take()
     assert [got.id for got in little] == [*range(2, 2 + len(little))]
+    assert {got.head for got in little} == {b"\0" * 4}
     assert sum(len(got.body) for got in little) <= LITTLE_OCTETS
     assert shared_drivers.memory.statistics().replayed == 0
     client.channel.written(len(little))
