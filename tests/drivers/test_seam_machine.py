@@ -147,6 +147,8 @@ class Machine:
         if self.pending is None:
             assert self.driver.next_id == self.log.next
         self.model.check(self.members, self.driver.next_id)
+        if all(member.is_held for member in self.members):
+            assert not self.driver.has_taker()
 
     def possible(self) -> Iterator[Step]:
         """What can be done now; more often what moves messages on."""
@@ -290,6 +292,7 @@ class Machine:
         assert not self.kind.is_persistent
         assert (gone.first, gone.reason) == (member.position, "the subscriber was too slow")
         assert gone.first <= gone.last < self.driver.next_id
+        assert gone.last + 1 == self.driver.info().first  # it goes on with the oldest that is kept
         assert self.log.octets_from(gone.first) > 7 * MEMORY // 32 * 7 // 8
         member.position = gone.last + 1
 
