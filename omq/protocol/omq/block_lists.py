@@ -1,7 +1,7 @@
-"""The sexp that a Blocks frame carries: a list of records (docs/PROTOCOL.md, "Fetch and Blocks").
+"""The sexp in a Blocks frame: a list of records (docs/PROTOCOL.md, "Fetch and Blocks").
 
-One is `((first 1)(count 1000)(time 1700000000000000)(bytes 121052))`; the time is in microseconds since the
-epoch.
+A record is `((first 1)(count 1000)(time 1700000000000000)(bytes 121052))`; the time is in microseconds since
+the epoch.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _RECORD = b"((first %d)(count %d)(time %d)(bytes %d))"
 
 
 class Info(Protocol):
-    """What a record is made of."""
+    """The fields of a record."""
 
     @property
     def first(self) -> int: ...
@@ -33,17 +33,17 @@ class Info(Protocol):
 
 
 def write(blocks: tuple[BlockInfo, ...]) -> bytes:
-    """The records in machine form, in their order."""
+    """Encode the records in machine form, in their order."""
     return b"(" + records(blocks) + b")"
 
 
 def records(blocks: Iterable[Info]) -> bytes:
-    """The same without the parentheses around them."""
+    """The same without the outer parentheses."""
     return b"".join([_RECORD % (b.first, b.count, b.time, b.bytes) for b in blocks])
 
 
 def read(payload: bytes) -> tuple[BlockInfo, ...]:
-    """The records that `write` wrote; their fields may stand in any order. Raises SexpError for others."""
+    """Parse the records of `write`; their fields may have any order. Raises SexpError."""
     found = sexp.read(payload)
     if found is None or isinstance(found, bytes):
         raise SexpError("a list of blocks must be a list")

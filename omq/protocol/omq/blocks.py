@@ -1,4 +1,4 @@
-"""Stored blocks as the protocol sends them: those of `omq_storage.blocks`, for whoever speaks it."""
+"""Stored blocks as the protocol sends them: re-exports of `omq_storage.blocks`."""
 
 from omq_storage.blocks import Block, unpack_sent
 from omq_storage.errors import DamagedBlock

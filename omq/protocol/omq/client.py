@@ -1,10 +1,11 @@
 """A client's side of a connection, without a socket: octets in, events out (docs/PROTOCOL.md).
 
-A session knows which commands wait for an answer, because the server answers them in their order. So it can
-say of each Error whether it answers a command, reports missing messages, or is why the server closes the
-connection. The user of a session attaches a *token* to each command that has an answer; its event has it.
+A session knows which commands wait for an answer, because the server answers them in order. So it can tell
+for each Error whether it answers a command, reports missing messages, or gives the reason why the server
+closes the connection. The user of a session attaches a *token* to each command that has an answer; the event
+of the answer contains it.
 
-Octets to send gather in the session: take them with `take_output` after each call.
+The session collects octets to send: take them with `take_output` after each call.
 """
 
 import time
@@ -61,7 +62,7 @@ Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList 
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[T]):
-    """The server did what a command asked."""
+    """The server executed a command."""
 
     command: AnsweredCommand
     token: T
@@ -70,7 +71,7 @@ class Answered(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Declined(Generic[T]):
-    """The server answered a command with an Error. A Fetch that was declined is over."""
+    """The server answered a command with an Error. This ends a Fetch."""
 
     command: AnsweredCommand | Fetch
     token: T
@@ -80,7 +81,7 @@ class Declined(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class BlockFetched(Generic[T]):
-    """A stored block of the Fetch whose turn it is. Call `end_fetch` when the block has no messages."""
+    """A stored block of the oldest Fetch. Call `end_fetch` if the block has no messages."""
 
     token: T
     value: bytes | memoryview
@@ -88,11 +89,11 @@ class BlockFetched(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MessagesGone:
-    """Messages of a subscription or a Fetch that will not come; it goes on behind them."""
+    """Messages of a subscription or a Fetch that are not available; it continues behind them."""
 
     constructor: str
     argument: bytes
-    """The topic, as an atom is printed."""
+    """The topic, printed as an atom."""
     first: int
     last: int
     reason: str
@@ -107,8 +108,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An Error that answers no command that waits: about a Publish, a sink, a feed or a worker, or why the
-    server closes the connection.
+    """An Error that answers no waiting command: about a Publish, a sink, a feed or a worker, or with the
+    reason why the server closes the connection.
     """
 
     text: bytes
@@ -119,15 +120,15 @@ Event = Answered[T] | Declined[T] | BlockFetched[T] | MessagesGone | Ended | Tol
 
 
 class Refused(Exception):
-    """What answered is no server of this version; the message says so."""
+    """The peer is not a server of this version; the message gives the reason."""
 
 
 class NotAnOmqServer(Refused):
-    """Somebody answered with other octets than the protocol's."""
+    """The peer's answer is not an answer of the omq protocol."""
 
 
 class Unasked(Exception):
-    """The server sent what was not asked for; the message says what."""
+    """The server sent a frame that answers no command; the message describes it."""
 
 
 # -- the session --------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class _Expected(Generic[T]):
 
 
 class Greeting:
-    """The first eight octets of both sides. It comes before a session."""
+    """The exchange of the first eight octets, before a session."""
 
     octets = handshake.hello()
     """What the client sends."""
@@ -150,11 +151,11 @@ class Greeting:
 
     @property
     def missing(self) -> int:
-        """How many octets of the answer have not come."""
+        """The number of missing octets of the answer."""
         return handshake.LENGTH - len(self._answer)
 
     def feed(self, octets: bytes) -> bool:
-        """Take some of the answer, at most `missing` octets; True when it is complete and agrees.
+        """Take some of the answer, at most `missing` octets. Return True when it is complete and accepts.
 
         Raises Refused.
         """
@@ -169,54 +170,54 @@ class Greeting:
 
 
 class ClientSession(Generic[T]):
-    """What a client says and hears after the greeting. `T` is the type of the tokens."""
+    """A client's commands and the server's frames after the greeting. `T` is the type of the tokens."""
 
     def __init__(self, id: bytes, max_frame: int = DEFAULT_MAX_FRAME) -> None:
-        """`id` is who the client says it is; `max_frame` bounds the length of a frame."""
+        """`id` is the client's id; `max_frame` bounds the length of a frame."""
         self._decoder = FrameDecoder(max_frame)
         self._output: list[bytes] = []
         self._expected: deque[_Expected[T]] = deque()
         self.say(Connect(VERSION_ONE, id))
 
-    # -- out -----------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------
 
     def take_output(self) -> bytes:
-        """The octets that are to be sent now."""
+        """Return the octets to send now."""
         octets = b"".join(self._output)
         self._output.clear()
         return octets
 
     def say(self, command: Command) -> None:
-        """Send a command that has no answer, or whose Errors are all that comes back."""
+        """Send a command that has no answer except Errors."""
         self._output.append(sexp_of_command(command) + b"\n")
 
     def ask(self, command: AnsweredCommand | Fetch, token: T) -> None:
-        """Send a command whose answer comes as an event with this token."""
+        """Send a command; the event of its answer contains the token."""
         self._expected.append(_Expected(command, token))
         self.say(command)
 
     def acknowledge(self) -> None:
-        """Send a sign of life, as after each Ping."""
+        """Send an Ack, as after each Ping."""
         self.say(Ack(time.time_ns() // 1000))
 
     @property
     def waiting(self) -> Iterator[T]:
-        """The tokens of the commands that are not answered, in their order."""
+        """The tokens of the unanswered commands, in order."""
         return (expected.token for expected in self._expected)
 
     def abandon(self) -> None:
-        """Expect no answers any more: the connection is over."""
+        """Expect no more answers: the connection has ended."""
         self._expected.clear()
 
     # -- in ------------------------------------------------------------------------------------------------
 
     @property
     def is_within_a_frame(self) -> bool:
-        """Whether the octets that came end in the middle of a frame."""
+        """Whether the received octets end in the middle of a frame."""
         return self._decoder.unfinished > 0
 
     def feed(self, octets: bytes) -> Iterator[Event[T]]:
-        """The events in these octets, one after another: the session is as it is after the last one taken.
+        """Yield the events in these octets; the state of the session is that after the last yielded event.
 
         Raises FrameError and Unasked, after the events before.
         """
@@ -235,7 +236,7 @@ class ClientSession(Generic[T]):
             raise failure
 
     def take(self, frame: Frame) -> Event[T] | None:
-        """What a frame means; None for a Ping, which is acknowledged. Raises Unasked."""
+        """Convert a frame to an event; acknowledge a Ping and return None. Raises Unasked."""
         match frame:
             case Ping():
                 self.acknowledge()
@@ -252,7 +253,7 @@ class ClientSession(Generic[T]):
                 return self._answer(frame)
 
     def end_fetch(self) -> None:
-        """The last block of the Fetch whose turn it is has come."""
+        """Note that the oldest Fetch is complete."""
         if not self._expected or not isinstance(self._expected[0].command, Fetch):
             raise RuntimeError("no Fetch is under way")
         self._expected.popleft()
@@ -282,12 +283,12 @@ class ClientSession(Generic[T]):
 
 
 def constructor(command: Command) -> str:
-    """The name that an Error about a command begins with."""
+    """The command's name, with which an Error about it begins."""
     return type(command).__name__
 
 
 def argument(command: AnsweredCommand | Fetch) -> bytes | None:
-    """What an Error about a command names behind the constructor."""
+    """The argument that an Error about a command names after the constructor."""
     match command:
         case Topics():
             return None

@@ -1,8 +1,8 @@
 """Client commands, from and to the sexps on the wire: `Client.t` of the omq text and our extension commands.
 
 Source: omq text, Message format ("sexps conforming to the normal sexp converters followed by a newline").
-Only the types are judged here. That a topic's name has 1 to 255 octets (`check_topic`), that a version is the
-one agreed on, that a count is not negative: those are the server's questions.
+This module checks only the types. The server checks that a topic's name has 1 to 255 octets (`check_topic`),
+that the version is the agreed one, and that a count is not negative.
 """
 
 from collections.abc import Callable
@@ -38,10 +38,10 @@ MAX_TOKENS = 100
 
 
 class CommandError(ValueError):
-    """A line that is no command.
+    """A line is not a command.
 
-    `sentence` is what the Error frame says. `constructor` is the command's name where the line has one that
-    we know, in its exact spelling.
+    `sentence` is the sentence for the Error frame. `constructor` is the exact name of the command if the line
+    has a known one.
     """
 
     def __init__(self, sentence: bytes, constructor: str | None = None) -> None:
@@ -55,7 +55,7 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Constructor:
-    """A constructor with arguments: its name, and for each argument what it is called and how it is read."""
+    """A constructor with arguments: its name, and the name and the reader of each argument."""
 
     name: str
     make: Callable[..., Command]
@@ -97,8 +97,7 @@ _TOPICS = constructors({"Topics": types.Topics()})
 
 
 def parse(line: bytes) -> Command | None:
-    """The command of one line, its line feed taken off; None for a blank line and one that holds only
-    comments.
+    """Parse one line without its line feed; None for a blank line and one with only comments.
 
     Raises CommandError.
     """
@@ -106,7 +105,7 @@ def parse(line: bytes) -> Command | None:
 
 
 def parsing(line: bytes) -> Steps[Command | None]:
-    """The same in steps: a line may be long, and hold whatever a client likes."""
+    """The same in steps, since a line may be long and contain anything."""
     try:
         sexp = yield from steps(line, max_tokens=MAX_TOKENS)
     except SexpError as error:
@@ -115,7 +114,7 @@ def parsing(line: bytes) -> Steps[Command | None]:
 
 
 def command_of_sexp(sexp: Sexp) -> Command:
-    """The command that `sexp` is, as OCaml's derived `Client.t_of_sexp` decides. Raises CommandError."""
+    """Convert a sexp to a command, as OCaml's derived `Client.t_of_sexp` does. Raises CommandError."""
     match sexp:
         case bytes():
             return _without_arguments(sexp)
@@ -151,7 +150,7 @@ def _with_arguments(name: bytes, arguments: list[Sexp]) -> Command:
     except ConversionError as error:
         first = arguments[0] if arguments and isinstance(arguments[0], bytes) else None
         if shape.name == "Connect" and first != b"%d" % VERSION_ONE:
-            first = None  # there may be a secret where the version should be
+            first = None  # a malformed Connect may have a secret in place of the version
         raise CommandError(sentence(shape.name, first, str(error)), shape.name) from error
     return shape.make(*values)
 

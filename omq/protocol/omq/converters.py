@@ -1,7 +1,7 @@
-"""From sexps to values as OCaml's derived converters do it: strings, integers, constructors and records.
+"""Convert sexps to values as OCaml's derived converters do: strings, integers, constructors and records.
 
 Source: omq text, Message format ("the normal sexp converters") and the OCaml types before it.
-Every function raises ConversionError, whose text says what the value must be ("must be an atom").
+Every function raises ConversionError, whose text states the requirement ("must be an atom").
 """
 
 import re
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ConversionError(ValueError):
-    """A sexp that is not of the type asked for. Its text goes after the thing's name: "must be an atom"."""
+    """A sexp does not have the required type. The text follows the name of the value: "must be an atom"."""
 
 
 def string_of_sexp(sexp: Sexp) -> bytes:
@@ -34,17 +34,17 @@ _MANY_DIGITS = 256
 
 
 def integer(atom: bytes, bits: int) -> int:
-    """What OCaml's `of_string` makes of `atom` for an integer of so many bits.
+    """Parse an integer of `bits` bits as OCaml's `of_string` does.
 
-    A plain decimal must fit in with its sign. With a prefix (0x, 0o, 0b, 0u) the digits may use every bit,
-    and the value is the one those bits have: `0xFFFFFFFFFFFFFFFF` is -1 for 64 bits.
+    A plain decimal must be in the signed range. With a prefix (0x, 0o, 0b, 0u) the digits may use every bit,
+    and give the value in two's complement: `0xFFFFFFFFFFFFFFFF` is -1 for 64 bits.
     """
     match = _INTEGER.fullmatch(atom)
     if match is None:
         raise ConversionError(f"must be an integer of {bits} bits")
     group = match.lastindex
     assert group is not None
-    # Without its leading zeros a number of more digits than bits is too large: Python need not convert it.
+    # A number with more digits than bits, leading zeros apart, is out of range: skip the slow conversion.
     digits = _without_zeros(match[group].replace(b"_", b""))
     limit = (1 << (bits - 1)) - (match[1] != b"-") if group == _DECIMAL else (1 << bits) - 1
     if len(digits) > bits or (value := int(digits or b"0", _BASES[group])) > limit:
@@ -56,7 +56,7 @@ def integer(atom: bytes, bits: int) -> int:
 
 
 def _without_zeros(digits: bytes) -> bytes:
-    """The digits without leading zeros. Of very many, most are compared at once: there may be a million."""
+    """Strip leading zeros. For up to a million digits, one comparison handles most of them."""
     zeros = len(digits) - _MANY_DIGITS
     if zeros > 0 and digits[:zeros] == b"0" * zeros:
         digits = digits[zeros:]
@@ -74,16 +74,16 @@ def int_of_sexp(sexp: Sexp) -> int:
 
 
 def constructors(values: Mapping[str, T]) -> dict[bytes, T]:
-    """`values` under every spelling that names them: exact, and with the first letter in lower case."""
+    """Index `values` by both spellings of their names: exact, and with a lower-case first letter."""
     exact = {name.encode(): value for name, value in values.items()}
     lower = {(name[0].lower() + name[1:]).encode(): value for name, value in values.items()}
     return exact | lower
 
 
 def fields_of_sexp(sexp: Sexp, names: tuple[bytes, ...]) -> list[Sexp]:
-    """The values of a record's fields, in the order of `names`; the record may hold them in any order.
+    """The values of a record's fields, in the order of `names`; the fields of the record may have any order.
 
-    Missing, repeated and unknown fields are refused.
+    Raises ConversionError for missing, repeated and unknown fields.
     """
     if isinstance(sexp, bytes):
         raise ConversionError("must be a record, not an atom")

@@ -1,10 +1,10 @@
-"""The server's side of the wire: typed frames to octets, and a client's buffers back to typed frames.
+"""Encode typed frames to octets, and decode octets to typed frames.
 
 A frame is `u32 length | u8 type | payload`, big-endian; the length counts everything after itself
 (omq text, "Message format"; types 0 to 4 are the text's, the others are our extensions).
 
-Messages are what there is most of, so a whole buffer is read in one pass, and a run of messages of one topic
-comes out as one `MessageRun`: two lists, and `Message` objects only for those who ask for them.
+Most frames are messages, so the decoder reads a whole buffer in one pass, and returns consecutive messages of
+one topic as one `MessageRun`: two lists, and `Message` objects only on demand.
 """
 
 from collections import deque
@@ -35,13 +35,13 @@ from omq.protocol.omq.types import (
 from omq_storage import codec
 
 MESSAGE_HEADER = Struct(">IBQI")
-"""What precedes the body of a Message frame: length, type, message id, topic id."""
+"""The header of a Message frame: length, type, message id, topic id."""
 
 MESSAGE_OVERHEAD = MESSAGE_HEADER.size - 4
-"""Octets of a Message frame that its length counts besides the body."""
+"""The octets besides the body that the length of a Message frame includes."""
 
 DEFAULT_MAX_FRAME = DEFAULT_MAX_BODY + MESSAGE_OVERHEAD
-"""The largest length field a decoder accepts unless told otherwise."""
+"""The default for the greatest length field that a decoder accepts."""
 
 _LENGTH = Struct(">I")
 _HEADER = Struct(">IB")
@@ -71,7 +71,7 @@ class MessageRun:
     """Consecutive Message frames of one topic, in the order of the wire.
 
     `ids` and `bodies` are of the same length, at least one; `bodies[i]` is the body of message `ids[i]`.
-    Both lists belong to whoever got the run and are not touched again by the decoder.
+    The caller owns both lists; the decoder does not change them afterwards.
     """
 
     topic: int
@@ -102,10 +102,10 @@ _set_body = Message.__dict__["body"].__set__
 
 
 class FrameError(ValueError):
-    """These octets are no frames of protocol one; the stream cannot be read further.
+    """The octets are not frames of protocol one; the stream cannot be read further.
 
-    `before` holds what the same `feed` had decoded up to there, so that an Error the server sent first is
-    not lost.
+    `before` holds the frames that the same `feed` had decoded before, so that an earlier Error of the server
+    is not lost.
     """
 
     def __init__(self, text: str, before: "list[Frame | MessageRun] | None" = None) -> None:
@@ -114,9 +114,9 @@ class FrameError(ValueError):
 
 
 def encode(frame: Frame) -> bytes:
-    """One frame as it goes on the wire, its length included.
+    """Encode one frame, including its length.
 
-    Raises `struct.error` for a number that its field cannot hold: a message id outside 0..2^64-1, a topic id
+    Raises `struct.error` for a number out of range: a message id outside 0..2^64-1, a topic id
     or a time outside 0..2^32-1, an n outside the signed 64 bits.
     """
     match frame:
@@ -149,12 +149,12 @@ def encode(frame: Frame) -> bytes:
 
 
 def header(kind: FrameType, octets: int) -> bytes:
-    """What stands before a payload of so many octets: together they are a frame."""
+    """The header of a frame with a payload of `octets` octets."""
     return _HEADER.pack(1 + octets, kind)
 
 
 def block_header(octets: int) -> bytes:
-    """What stands before a stored block of so many octets: together they are its Block frame."""
+    """The header of a Block frame with a stored block of `octets` octets."""
     return header(FrameType.BLOCK, octets)
 
 
@@ -163,10 +163,10 @@ def _framed(kind: FrameType, payload: bytes) -> bytes:
 
 
 class FrameDecoder:
-    """Turns a server's octets, in pieces of any size, into frames.
+    """Decodes a server's octets, in pieces of any size, into frames.
 
-    It keeps at most one unfinished frame, so its memory is bounded by `max_frame` and the piece last fed, and
-    every octet is moved a fixed number of times, however small the pieces.
+    It keeps at most one unfinished frame, so `max_frame` and the last fed piece bound its memory. It copies
+    every octet a constant number of times, however small the pieces.
     """
 
     __slots__ = ("_max_frame", "_needed", "_unfinished")
@@ -175,18 +175,18 @@ class FrameDecoder:
         """`max_frame`: the largest accepted value of a frame's length field, in octets."""
         self._max_frame = max_frame
         self._unfinished = bytearray()
-        self._needed = _LENGTH.size  # octets of `_unfinished` it takes to get one step further
+        self._needed = _LENGTH.size  # octets of `_unfinished` needed for progress
 
     @property
     def unfinished(self) -> int:
-        """Octets held of a frame that is not complete: not 0 at the end of the stream means it was cut."""
+        """The held octets of an incomplete frame: not 0 at the end of the stream means truncation."""
         return len(self._unfinished)
 
     def feed(self, data: bytes) -> list[Frame | MessageRun]:
-        """Every frame that `data` completes, in order; consecutive messages of one topic as one run.
+        """Return the frames that `data` completes, in order; consecutive messages of one topic as one run.
 
-        Raises `FrameError` on an unknown type, a payload that does not fit its type or a frame above
-        `max_frame`; the decoder must not be fed after that.
+        Raises `FrameError` for an unknown type, a malformed payload or a frame longer than `max_frame`; do
+        not feed the decoder after that.
         """
         if self._unfinished:
             if len(self._unfinished) + len(data) < self._needed:
@@ -229,9 +229,9 @@ class FrameDecoder:
 
 
 def take_messages(data: bytes, position: int, largest: int, found: list[Frame | MessageRun]) -> int:
-    """Append the runs of whole messages that begin at `position`; return where anything else begins.
+    """Append the runs of complete messages at `position`; return the position of anything else.
 
-    Anything else is a frame of another type, a bad one, one above `largest`, or the unfinished end.
+    Anything else is a frame of another type, a bad one, one longer than `largest`, or the unfinished end.
     """
     if codec.COMPILED:
         return codec.native.take_messages(data, position, largest, found, MessageRun)

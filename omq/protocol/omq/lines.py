@@ -1,11 +1,11 @@
-"""The lines a client sends after the handshake: from octets as they arrive to commands and runs of messages.
+"""Parse the lines that a client sends after the handshake into commands and runs of messages.
 
 Source: omq text, Message format ("sexps ... followed by a newline").
 
-Publish lines are most of the traffic. The forms of Publish that clients print are taken apart for all the
-lines of a read at once: by the compiled codec, or by one regular expression whose last alternative is any
-other line. Those go to the parser of commands. The quick forms are a part of what that parser accepts, with
-the same meaning.
+Most lines are Publish commands. For the forms of Publish that clients print, the fast path parses all lines
+of a read at once: with the compiled codec, or with one regular expression whose last alternative is any other
+line. Other lines go to the parser of commands. That parser accepts the quick forms too, with the same
+meaning.
 """
 
 import re
@@ -23,7 +23,7 @@ from omq_storage.batches import Batch, Bodies, batch, joined
 
 @dataclass(frozen=True, slots=True)
 class PublishRun:
-    """Publish commands of one topic: nothing else stood between them but those of other topics."""
+    """Publish commands of one topic, with only Publish commands of other topics between them."""
 
     topic: bytes
     batch: Batch
@@ -38,9 +38,9 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A line that is no command, and the sentence that answers it.
+    """A line that is not a command, and the sentence that answers it.
 
-    `publish` says whether it was meant to be a Publish: the next Confirm must then fail.
+    `publish`: whether the line begins like a Publish: then the next Confirm must fail.
     """
 
     error: bytes
@@ -49,9 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A line longer than allowed, and the sentence to send before the connection is closed. Nothing follows
-    it.
-    """
+    """A line longer than allowed, and the sentence to send before the close. No event follows."""
 
     error: bytes
 
@@ -85,7 +83,7 @@ _TOPIC = re.compile(rb"(" + QUOTED + rb"|" + BARE + rb'(?=[ \t\f"]))')
 
 
 class LineReader:
-    """Cuts what a client sends into lines, and reads them. A line has at most `max_line` octets and a line
+    """Splits received octets into lines, and parses them. A line has at most `max_line` octets and a line
     feed.
     """
 
@@ -96,26 +94,26 @@ class LineReader:
 
     @property
     def buffered(self) -> int:
-        """How many octets of an incomplete line are held."""
+        """The number of held octets of an incomplete line."""
         return len(self._held)
 
     def drop(self) -> None:
-        """Forget the incomplete line. The reader must not be fed after that."""
+        """Drop the incomplete line. Do not feed the reader after that."""
         self._held = bytearray()
         self._closed = True
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events of the lines that `data` completes, in the order of the lines.
+        """Return the events of the lines that `data` completes, in order.
 
-        Blank lines make no event. After TooLong there are no more, whatever is fed.
+        Blank lines make no event. After TooLong there are no more events.
         """
         return [event for events in self.reads(data) for event in events]
 
     def reads(self, data: bytes) -> Iterator[list[Event]]:
-        """The same bit by bit, so that others can have their turn between: one read may hold very many lines,
-        and a line may be long, and each step takes less than a millisecond.
+        """The same in steps of less than a millisecond, so that other connections can have their turn: one
+        read may contain very many lines, and a line may be long.
 
-        Some of the lists may be empty. The reader must not be fed before the iterator is exhausted.
+        Some of the lists may be empty. Do not feed the reader before the iterator is exhausted.
         """
         if self._closed:
             return
@@ -151,7 +149,7 @@ class LineReader:
 
 
 def _find_longer(lines: bytes, limit: int) -> int | None:
-    """Where the first line of more than `limit` octets begins. Every step but the last takes whole lines."""
+    """The position of the first line longer than `limit`. Every step but the last skips complete lines."""
     start = 0
     while start < len(lines):
         end = lines.rfind(b"\n", start, start + limit + 1)
@@ -174,22 +172,22 @@ def _atom(written: bytes) -> bytes:
 
 
 SLOW_LINES = 16
-"""How many lines in other than the quick forms are read in one step."""
+"""The most lines of one step that are not in the quick forms."""
 
 SLOW_OCTETS = 4 << 10
-"""How many octets of lines that are not all alike are read in one step in plain Python."""
+"""The most octets of mixed lines of one step, in plain Python."""
 
 ALIKE_OCTETS = 64 << 10
-"""How many octets of lines that are all alike are read in one step in plain Python."""
+"""The most octets of uniform lines of one step, in plain Python."""
 
 BLANK_OCTETS = 16 << 10
-"""How many octets of blank lines are passed over in one step."""
+"""The most octets of blank lines that one step skips."""
 
 DEALT_OCTETS = 512 << 10
 """How many octets of lines in the quick forms the compiled codec reads in one step: as a read has at most."""
 
 Turn = Steps[tuple[list[Event], int]]
-"""The events of some whole lines from a position on, and where the next line begins."""
+"""Returns the events of some complete lines from a position on, and the position of the next line."""
 
 
 def _events(lines: bytes, position: int) -> Turn:
@@ -208,7 +206,7 @@ def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]
 
 
 class _Events:
-    """Events in the making: what is published to one topic becomes one run, up to the next other event."""
+    """Collects events: messages of one topic become one run, up to the next event other than a Publish."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -218,7 +216,7 @@ class _Events:
         self._runs.setdefault(topic, []).append(part)
 
     def adding(self, line: bytes) -> Steps[None]:
-        """Add a line that is in none of the quick forms."""
+        """Add a line that has none of the quick forms."""
         match event := (yield from _event_of_line(line)):
             case None:
                 pass
@@ -242,7 +240,7 @@ _BLANK_LINES = re.compile(rb"(?:[ \t\f]*+(?:#\|[^#|\"\n]*+\|#[ \t\f]*+)*+(?:;[^\
 
 
 def _after_blank_lines(lines: bytes, position: int) -> int:
-    """Where blank lines end, or some of them."""
+    """The end of blank lines, or of some of them."""
     blank = _BLANK_LINES.match(lines, position, min(len(lines), position + BLANK_OCTETS))
     return position if blank is None else blank.end()
 
@@ -258,7 +256,7 @@ def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
 
 
 def reading_compiled(lines: bytes, position: int) -> Turn:
-    """The compiled codec takes lines as long as it knows them, then one is read here."""
+    """Let the compiled codec parse lines in the quick forms, and parse each other line here."""
     events = _Events()
     slow = 0
     first = position
@@ -311,10 +309,10 @@ def reading_plain(lines: bytes, position: int) -> Turn:
 
 
 def _uniform(lines: bytes) -> PublishRun | None:
-    """The run of lines that are alike but for their bodies, whose octets stand for themselves; else None.
+    """The run of lines that differ only in bodies without escapes; None for other lines.
 
-    A publisher that is in a hurry sends nothing else. Its reads are only split, at what stands between two
-    bodies; then one look for each octet that means something shows whether any body has it.
+    A fast publisher sends only such lines. This splits them at the octets between two bodies, and then
+    searches all bodies at once for each octet with a special meaning.
     """
     match = _HEAD.match(lines)
     if match is None:

@@ -1,11 +1,10 @@
-"""Sexps as OCaml's sexplib 0.15 reads and prints them: octets in, a tree of atoms and lists out.
+"""Read and print sexps as OCaml's sexplib 0.15 does: octets in, a tree of atoms and lists out.
 
 Source: omq text, Message format ("sexps conforming to the normal sexp converters").
 
-sexpdata builds and prints the trees. Its idea of an atom is a Lisp's, not OCaml's, so the lexer here keeps
-the atoms aside and shows sexpdata only the skeleton: `(Subscribe prices From_current)` becomes `(0 1 2)`.
-Everything before sexpdata is iterative and linear in the number of octets; sexpdata recurses, so the nesting
-is capped before it.
+sexpdata builds and prints the trees. Its atoms are those of Lisp, not of OCaml, so the lexer here extracts
+the atoms and passes only the skeleton to sexpdata: `(Subscribe prices From_current)` becomes `(0 1 2)`. The
+lexer is iterative and linear in the number of octets; sexpdata recurses, so the lexer limits the nesting.
 """
 
 import re
@@ -26,7 +25,7 @@ MAX_DEPTH = 100
 
 
 class SexpError(ValueError):
-    """The octets are not one sexp, or not the sexp that was asked for. Its text is one sentence's worth."""
+    """The octets are not one sexp, or not one of the required type. The text is one sentence."""
 
 
 # -- the lexer ----------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ def _seconds(clock: bytes) -> float:
     if match is None:
         raise _refuse()
     hours, minutes, seconds = int(match[1] or match[5]), int(match[2] or match[6]), int(match[3] or 0)
-    # More digits than a float can hold say nothing more.
+    # Ignore digits beyond the precision of a float.
     fraction = float(b"0." + (match[4] or b"0").replace(b"_", b"")[:30] + b"0")
     if hours > 24 or minutes > 59 or seconds > 60 or (hours == 24 and (minutes or seconds or fraction)):
         raise _refuse()

@@ -1,7 +1,7 @@
-"""The sexps that frames about topics carry: one `Topic.t`, and the list of records that answers `Topics`.
+"""The sexps in frames about topics: one `Topic.t`, and the list of records that answers `Topics`.
 
 Source: omq text, Message format ("the full sexp of the OCaml type representation").
-Readers raise SexpError when the octets are no sexp or one of another type.
+Readers raise SexpError for octets that are not a sexp of the required type.
 """
 
 from omq.model import Topic, TopicInfo
@@ -21,12 +21,12 @@ from omq.protocol.omq.variants import (
 
 
 def topic_sexp(topic: Topic) -> bytes:
-    """`((id 7)(topic prices))`: what Subscribed, Unsubscribed, Declared and Deleted carry."""
+    """`((id 7)(topic prices))`: the payload of Subscribed, Unsubscribed, Declared and Deleted."""
     return write([[b"id", _decimal(topic.id)], [b"topic", topic.topic]])
 
 
 def topic_of_sexp(payload: bytes) -> Topic:
-    """The topic that `topic_sexp` wrote. The id may be any OCaml `int` (63 bits)."""
+    """Parse the output of `topic_sexp`. The id may be any OCaml `int` (63 bits)."""
     sexp = _one_sexp(payload)
     try:
         number, name = fields_of_sexp(sexp, (b"id", b"topic"))
@@ -41,7 +41,7 @@ _FIELDS = (
 
 
 def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
-    """A list of records, each with its fields in the order of `TopicInfo`: what a Topics frame carries."""
+    """The payload of a Topics frame: a list of records, each with its fields in the order of `TopicInfo`."""
     return b"(" + b"".join(map(topic_info_sexp, topics)) + b")"
 
 
@@ -53,7 +53,7 @@ _RECORD = (
 
 def topic_info_sexp(info: TopicInfo) -> bytes:
     """One record of that list."""
-    # What `write` would print. There can be very many of these records, and only two fields need a look.
+    # The same as `write` prints, but faster: there may be many records, and only two fields need escaping.
     topic = atom(info.topic)
     persistence = write(sexp_of_persistence(info.persistence))
     return _RECORD % (
@@ -70,7 +70,7 @@ def topic_info_sexp(info: TopicInfo) -> bytes:
 
 
 def topic_list_of_sexp(payload: bytes) -> tuple[TopicInfo, ...]:
-    """The records that `topic_list_sexp` wrote; their fields may stand in any order."""
+    """Parse the output of `topic_list_sexp`; the fields of a record may have any order."""
     sexp = _one_sexp(payload)
     if isinstance(sexp, bytes):
         raise SexpError("a list of topics must be a list, not an atom")

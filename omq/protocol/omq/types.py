@@ -1,7 +1,7 @@
 """The OCaml types of the omq text, and of our extension commands, as frozen dataclasses and enums.
 
-Strings are octets: a topic, an id and a body are `bytes` and never need to be UTF-8.
-Every variant is a class of its own, and a union names the OCaml type; `match` on them with `assert_never`.
+Strings are octets: a topic, an id and a body are `bytes` and need not be UTF-8.
+Every variant is a class, and a union names the OCaml type; `match` on them with `assert_never`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """First command of a connection: the version agreed in the handshake, and who the client says it is."""
+    """The first command of a connection: the version agreed in the handshake, and the client's id."""
 
     version: int
     id: bytes
@@ -42,7 +42,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A sign of life. `time` is microseconds since the epoch, as the client wrote it."""
+    """A sign of life. `time` is the client's clock, in microseconds since the epoch."""
 
     time: int
 
@@ -111,7 +111,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What `Fetch` would send, as a list."""
+    """The list of the blocks that `Fetch` would send."""
 
     topic: bytes
     first: int
@@ -130,7 +130,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """One sentence, beginning with the command's constructor and argument that it answers."""
+    """One sentence, which begins with the constructor and argument of the answered command."""
 
     text: bytes
 
@@ -164,7 +164,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The answer to `Put` and `Get`: what a DMP connection shows, 1 to 255 printable octets."""
+    """The answer to `Put` and `Get`: a lease for a DMP connection, 1 to 255 printable octets."""
 
     lease: bytes
 

@@ -1,7 +1,7 @@
-"""The variants that commands have as arguments, from and to sexps: Delivery.t, Persistence.t and Replay.t.
+"""Convert the variants in commands from and to sexps: Delivery.t, Persistence.t and Replay.t.
 
-Source: omq text, Queue types and the OCaml types. A constructor without arguments is an atom, one with
-arguments a list: neither may be written as the other. Readers raise ConversionError.
+Source: omq text, Queue types and the OCaml types. A constructor without arguments must be an atom, one with
+arguments a list. Readers raise ConversionError.
 """
 
 from typing import assert_never
