@@ -1,13 +1,12 @@
 """The clients that a server knows, and how one of them proves that it is who it says (PROTOCOL, "Clients").
 
 A secret is checked with scrypt, which is slow on purpose, so this is where somebody might keep the server
-busy. What stands against that: it is done in one other thread, one at a time; those of one network queue up
-among themselves, and wait a second after each wrong secret; and a secret that was right is remembered, by a
-digest under a key that only this process has, so that nobody who was here before has to queue.
+busy. What stands against that: checks are done in one other thread, one at a time and in turns
+(`omq/access/attempts.py`), and a secret that was right is remembered, by a digest under a key that only this
+process has, so that nobody who was here before has to wait for a turn.
 """
 
 import hmac
-import ipaddress
 import logging
 import secrets
 from collections.abc import Iterable
@@ -15,18 +14,13 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-import trio
-
+from omq.access.attempts import Attempts, Origin
 from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Pace, Quota
 from omq.access.repeats import Repeats
 from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
 from omq.config import ClientConfig
-from omq.threads import in_thread
-
-PAUSE_SECONDS = 1.0
-"""How long nobody else of the same network is checked after a wrong secret."""
 
 UNBOUNDED = Bounds()
 
@@ -87,15 +81,6 @@ class _Known:
         """That of its secret under our key, once it was shown."""
 
 
-class _Line:
-    """Those of one network who wait to be checked."""
-
-    def __init__(self) -> None:
-        self.lock = trio.Lock()
-        self.waiting = 0
-        self.paused_until = -1.0
-
-
 class Clients:
     """All clients of a server. Without any configured, everybody may do everything."""
 
@@ -103,12 +88,11 @@ class Clients:
         """`bounds` are those of each client, as far as its configuration has none of its own."""
         self._known = {config.name.encode(): _Known(config, bounds) for config in configured}
         self._bounds = bounds
-        # By network, for as long as it has a connection, a sink, a feed or a topic, which refer to it.
+        # By address, for as long as it has a connection, a sink, a feed or a topic, which refer to it.
         self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._costs = [known.hash for known in self._known.values()]
-        self._thread = trio.CapacityLimiter(1)
-        self._lines: dict[str, _Line] = {}
+        self._attempts = Attempts()
         self._failures = Repeats(log, logging.WARNING, "attempts to connect failed")
 
     @property
@@ -128,8 +112,16 @@ class Clients:
         if known is not None and self._was_shown(known, secret):
             return known.client
         hash = self._hash_of_nobody(name) if known is None else known.hash
-        if await self._check(known, hash, secret[:MOST_ID_OCTETS], host):
-            assert known is not None
+        is_right = await self._attempts.check(
+            host,
+            id,
+            name,
+            was_shown=lambda: known is not None and self._was_shown(known, secret),
+            fits=partial(hash.fits, secret[:MOST_ID_OCTETS]),
+        )
+        if known is not None and is_right:
+            # No other task runs between the check and here: whoever has the next turn sees this digest.
+            known.digest = self._digest(secret)
             return known.client
         # Of an id that names nobody nothing is written: it may be a secret in the wrong place.
         what = "no client of that name" if known is None else f"a wrong secret for {known.name!r}"
@@ -137,45 +129,23 @@ class Clients:
         return None
 
     def _stranger(self, host: str) -> Client:
-        """Where no clients are configured: everybody on the network of this host, who are one client."""
-        network = _network(host)
-        client = self._strangers.get(network)
+        """Where no clients are configured: everybody at the address of this host is one client."""
+        address = Origin.of(host).address
+        client = self._strangers.get(address)
         if client is None:
-            client = self._strangers[network] = Client(EVERYTHING, self._bounds)
+            client = self._strangers[address] = Client(EVERYTHING, self._bounds)
         return client
 
     def look(self) -> None:
         """Called about every second."""
         self._failures.look()
-        now = trio.current_time()
-        for network, line in list(self._lines.items()):
-            if not line.waiting and line.paused_until <= now:
-                del self._lines[network]
+        self._attempts.look()
 
     def _was_shown(self, known: _Known, secret: bytes) -> bool:
         return known.digest is not None and hmac.compare_digest(known.digest, self._digest(secret))
 
     def _digest(self, secret: bytes) -> bytes:
         return hmac.digest(self._key, secret, "sha256")
-
-    async def _check(self, known: _Known | None, hash: SecretHash, secret: bytes, host: str) -> bool:
-        line = self._lines.setdefault(_network(host), _Line())
-        line.waiting += 1
-        try:
-            async with line.lock:
-                await trio.sleep_until(line.paused_until)
-                if known is not None and self._was_shown(known, secret):
-                    return True  # on another connection, while this one queued
-                fits = await in_thread(
-                    partial(hash.fits, secret), limiter=self._thread, abandon_on_cancel=True
-                )
-                if known is None or not fits:
-                    line.paused_until = trio.current_time() + PAUSE_SECONDS
-                    return False
-                known.digest = self._digest(secret)
-                return True
-        finally:
-            line.waiting -= 1
 
     def _hash_of_nobody(self, name: bytes) -> SecretHash:
         """A hash that no secret fits, with the costs of some client's: the same client's for the same name.
@@ -184,16 +154,3 @@ class Clients:
         """
         number = int.from_bytes(self._digest(name)[:8], "big") % len(self._costs)
         return replace(self._costs[number], key=secrets.token_bytes(KEY_OCTETS))
-
-
-def _network(host: str) -> str:
-    """What belongs together: one address, or of IPv6 the 64 bits that are usually given out together."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((int(address), 64), strict=False))
-    return host

@@ -47,7 +47,7 @@ async def test_who_comes_later_waits_behind_those_who_wait_already(mock_clock: M
     refused: list[int] = []
 
     async def guess(number: int) -> None:
-        assert await clients.identify(b"alice:guess", "192.0.2.1", "peer") is None
+        assert await clients.identify(b"alice:guess %d" % number, "192.0.2.1", "peer") is None
         refused.append(number)
 
     async with trio.open_nursery() as nursery:
@@ -109,3 +109,101 @@ async def test_networks_that_guessed_are_forgotten(mock_clock: MockClock) -> Non
 
     before = await guess(range(300))
     assert await guess(range(300, 600)) < before + 100
+
+
+SLOW = SecretHash(16, 8, 1, bytes(16), bytes(32))
+"""It takes tenths of a second to know that a secret does not fit it."""
+
+
+class Guesses:
+    """Guesses at a secret whose check takes a while; they are named by the host from which they come."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.refused: list[str] = []
+        self._clients = Clients([ClientConfig(name="alice", secret=str(SLOW))])
+        self._guesses = 0
+        self._nursery = nursery
+        self._scopes: dict[str, trio.CancelScope] = {}
+
+    async def wait(self, *hosts: str) -> None:
+        """Let them wait, in this order."""
+        for host in hosts:
+            self._nursery.start_soon(self.guess, host)
+            await wait_all_tasks_blocked()
+
+    def give_up(self, host: str) -> None:
+        """Let the client go away."""
+        self._scopes[host].cancel()
+
+    async def guess(self, host: str) -> None:
+        """Guess, another secret each time."""
+        self._guesses += 1
+        id = b"alice:guess %d" % self._guesses
+        with trio.CancelScope() as self._scopes[host]:
+            assert await self._clients.identify(id, host, "peer") is None
+            self.refused.append(host)
+
+
+@pytest.mark.parametrize(
+    ("crowd", "newcomer", "is_next"),
+    [
+        (("192.0.2.1", "192.0.2.2", "192.0.2.255"), "192.0.3.1", True),
+        (("192.0.2.1", "192.0.2.2", "::ffff:192.0.2.255"), "192.0.2.3", False),
+        (("192.0.2.1", "192.0.2.2", "192.0.2.3"), "2001:db8::1", True),
+        (("2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:ffff::1"), "2001:db8:1::1", True),
+        (("2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:2::1"), "2001:db8:0:ffff::1", False),
+        (("a path", "2001:db8::1", "192.0.2.1"), "192.0.3.1", False),
+    ],
+)
+async def test_networks_come_before_addresses(crowd: tuple[str, ...], newcomer: str, is_next: bool) -> None:
+    """A newcomer of a network without a wrong secret is next; one of a network with some waits in it."""
+    async with trio.open_nursery() as nursery:
+        guesses = Guesses(nursery)
+        await guesses.wait(*crowd, newcomer)
+    assert guesses.refused == ([crowd[0], newcomer, *crowd[1:]] if is_next else [*crowd, newcomer])
+
+
+@pytest.mark.parametrize("host", ["10.0.{}.1", "10.0.0.{}"], ids=["networks", "addresses of a network"])
+async def test_whose_last_wrong_secret_is_longest_ago_comes_first(host: str, mock_clock: MockClock) -> None:
+    first, second, third, fourth, fifth = [host.format(number) for number in range(1, 6)]
+    async with trio.open_nursery() as nursery:
+        guesses = Guesses(nursery)
+        for one in (first, second, third):
+            await guesses.guess(one)
+            mock_clock.jump(1)
+        await guesses.wait(fourth, third, second, first, fifth)
+    assert guesses.refused[3:] == [fourth, fifth, first, second, third]
+
+
+async def test_the_name_whose_last_wrong_secret_is_longest_ago_comes_first(mock_clock: MockClock) -> None:
+    clients = Clients([ClientConfig(name="alice", secret=str(CHEAP))])
+    refused: list[bytes] = []
+    heard = trio.Event()
+
+    async def guess(id: bytes) -> None:
+        nonlocal heard
+        assert await clients.identify(id, "192.0.2.1", "peer") is None
+        refused.append(id)
+        heard.set()
+        heard = trio.Event()
+
+    await guess(b"alice:0")
+    mock_clock.jump(1)
+    await guess(b"bob:0")
+    async with trio.open_nursery() as nursery:
+        for id in (b"carol:1", b"bob:1", b"alice:1", b"bob:2", b"alice:2", b"dave:1"):
+            nursery.start_soon(guess, id)
+            await wait_all_tasks_blocked()
+        for _ in range(6):
+            mock_clock.jump(1)
+            await heard.wait()
+    assert refused[2:] == [b"carol:1", b"dave:1", b"alice:1", b"bob:1", b"alice:2", b"bob:2"]
+
+
+async def test_who_goes_away_before_the_answer_had_a_turn() -> None:
+    """Else a network could have the thread for itself, by attempts that do not wait for their answers."""
+    async with trio.open_nursery() as nursery:
+        guesses = Guesses(nursery)
+        await guesses.wait("10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.2.1")
+        guesses.give_up("10.0.1.1")
+    assert guesses.refused == ["10.0.2.1", "10.0.1.2", "10.0.1.3"]

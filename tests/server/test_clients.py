@@ -173,16 +173,21 @@ async def test_the_time_of_an_answer_does_not_tell_which_names_there_are(
     async with serving(store, clients=[client("alice"), client("bob")]) as host:
         await (await enter(host, "bob")).confirm()  # a first secret, so that all that is loaded once is there
 
-        async def work(name: str) -> float:
+        async def work(name: str, secret: str) -> float:
             """Processor time and not time, which other programs take too."""
             clock.jump(1)
             began = time.process_time()
-            stranger = await open_as(host, name, "guess")
+            stranger = await open_as(host, name, secret)
             assert await stranger.rest() == [Error(UNKNOWN)]
             return time.process_time() - began
 
-        unknown, known = [min([await work(name) for _ in range(5)]) for name in ("mallory", "alice")]
+        unknown, known = [
+            min([await work(name, f"guess {number}") for number in range(5)]) for name in ("mallory", "alice")
+        ]
         assert known / 2 < unknown < known * 2
+        # An id that was wrong before takes no scrypt again, whether there is such a name or not.
+        for name in ("mallory", "alice"):
+            assert min([await work(name, "guess 0") for _ in range(5)]) < known / 2
 
 
 @pytest.mark.parametrize("log_n", [14, 16])
