@@ -22,4 +22,4 @@ def tell_exposure(config: Config) -> None:
     elif config.insecure:
         log.warning("no client is configured: anybody who can connect may do everything")
     else:
-        log.info("no client is configured: whoever shows a certificate that is accepted may do everything")
+        log.info("no client is configured: any client with an accepted certificate may do everything")
