@@ -227,3 +227,32 @@ async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None
         for _ in range(3):
             assert (await one.refusal(b"(Subscribe d (From_message 9))")).endswith(b"the next one is 1")
         assert isinstance(await one.ask(b"(Subscribe d From_current)"), Subscribed)
+
+
+async def test_credit_counts_from_before_its_subscription(store: Path) -> None:
+    """Credit takes memory before there is a subscription, which then takes its place."""
+    refused = b"this client", 2, b"subscriptions"
+    async with serving(store, max_subscriptions=4) as host:
+        one, two = await host.connect(), await host.connect()
+        for name in (b"a", b"b", b"c"):
+            await one.ask(b"(Declare %s Round_robin Transient)" % name)
+        await one.say(b"(Request a 1)", b"(Request b 1)", b"(Request a 2)")
+        assert await one.refusal(b"(Request c 1)") == spent(b"Request c", *refused)
+        assert await two.refusal(b"(Subscribe c From_current)") == spent(b"Subscribe c", *refused)
+        # A Subscribe that is refused leaves the credit where it is.
+        assert (await one.refusal(b"(Subscribe a From_beginning)")).startswith(b"Subscribe a: ")
+        assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
+        await two.say(b"(Publish a x)", b"(Publish a y)", b"(Publish a z)")
+        await two.confirm(3)
+        assert await one.bodies(2) == [b"x", b"y"]
+        await one.say(b"(Request a 3)")
+        assert await one.bodies(1) == [b"z"]
+        assert await two.refusal(b"(Request c 1)") == spent(b"Request c", *refused)
+        assert isinstance(await one.ask(b"(Unsubscribe a)"), Unsubscribed)
+        await two.say(b"(Request c 1)")
+        await two.settle()
+        assert await two.refusal(b"(Request a 1)") == spent(b"Request a", *refused)
+        one.close()
+        await eventually(lambda: host.connections == 1)
+        await two.say(b"(Request a 1)")
+        assert await two.refusal(b"(Request b 1)") == spent(b"Request b", *refused)

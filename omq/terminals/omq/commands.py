@@ -175,7 +175,10 @@ class Commands:
                 assert_never(command)
 
     def _with_place(self, open: Callable[[Callable[[], None]], T]) -> T:
-        """Open a subscription or feed, with what is to be called when it is over. Raises Refused."""
+        """Open a subscription or feed, or note credit for one, with what is to be called when it is over.
+
+        Raises Refused.
+        """
         every, own = self._all_subscriptions, self._client.subscriptions
         check_quota(every, Owner.SERVER, "subscriptions")
         check_quota(own, Owner.CLIENT, "subscriptions")
@@ -205,7 +208,11 @@ class Commands:
     async def _subscribe(self, topic: bytes, replay: model.Replay) -> None:
         self._subscriptions.check_free(topic)
         driver = await self._driver(topic)
-        self._with_place(partial(self._subscriptions.open, driver, replay))
+        place = self._subscriptions.place_of_credit(topic)
+        if place is None:
+            self._with_place(partial(self._subscriptions.open, driver, replay))
+        else:
+            self._subscriptions.open(driver, replay, place)
 
     async def _request(self, topic: bytes, n: int) -> None:
         if n < 0:
@@ -215,7 +222,15 @@ class Commands:
             raise Refused(Reason.NOT_FOUND, "there is no such topic")
         if driver.delivery is not model.Delivery.ROUND_ROBIN:
             raise Refused(Reason.INVALID, "only a round-robin topic gives credit")
-        self._subscriptions.request(driver.topic, min(n, self._config.max_credit))
+        credit = min(n, self._config.max_credit)
+        if self._subscriptions.is_open(topic):
+            self._subscriptions.request(driver.topic, credit)
+            return
+        place = self._subscriptions.place_of_credit(topic)
+        if place is None:
+            self._with_place(partial(self._subscriptions.request_early, driver.topic, credit))
+        else:
+            self._subscriptions.request_early(driver.topic, credit, place)
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:

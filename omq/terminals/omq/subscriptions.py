@@ -1,6 +1,7 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from omq import model
 from omq.drivers.channel import Channel, End
@@ -58,6 +59,17 @@ class Subscription:
         self._all.ended(self)
 
 
+@dataclass(frozen=True, slots=True)
+class _Credit:
+    """A Request that came before its Subscribe. It takes memory as a subscription does, and counts as one."""
+
+    topic: int
+    """The id of the topic, whose name another topic may have by then."""
+    credit: int
+    place: Callable[[], None]
+    """To be called when it does not count any more; the subscription takes it over."""
+
+
 class Subscriptions:
     """Those of one connection, by the names of their topics."""
 
@@ -75,7 +87,7 @@ class Subscriptions:
         self._replies = replies
         self._by_name: dict[bytes, Subscription] = {}
         self._sending: Subscription | None = None
-        self._credits: dict[bytes, tuple[int, int]] = {}  # by name: the topic's id, and the credit
+        self._credits: dict[bytes, _Credit] = {}  # by name, of subscriptions that are to come
 
     # -- for commands --------------------------------------------------------------------------------------
 
@@ -91,23 +103,37 @@ class Subscriptions:
         subscription.channel = driver.open(subscription, replay)
         self.opened(subscription.channel)
         self._by_name[topic.topic] = subscription
-        of_topic, credit = self._credits.get(topic.topic, (None, 0))
-        if of_topic == topic.id and isinstance(subscription.channel, RoundRobinChannel):
-            subscription.channel.request(credit)
+        waiting = self._credits.pop(topic.topic, None)
+        if (
+            waiting is not None
+            and waiting.topic == topic.id
+            and isinstance(subscription.channel, RoundRobinChannel)
+        ):
+            subscription.channel.request(waiting.credit)
         self._replies.add(types.Subscribed(topic), subscription.start)
 
     def unsubscribe(self, topic: bytes) -> None:
         """Raises Refused."""
         subscription = self._find(topic)
         self._close(subscription)
-        self._credits.pop(topic, None)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
+    def is_open(self, topic: bytes) -> bool:
+        """Whether there is a subscription to this topic."""
+        return topic in self._by_name
+
+    def place_of_credit(self, topic: bytes) -> Callable[[], None] | None:
+        """The place of the credit that waits for a subscription to this topic; None when there is none."""
+        waiting = self._credits.get(topic)
+        return None if waiting is None else waiting.place
+
     def request(self, topic: model.Topic, credit: int) -> None:
-        """Credit for the subscription there is, or for the one that follows."""
-        self._credits[topic.topic] = topic.id, credit
-        if topic.topic in self._by_name:
-            self._round_robin_channel(topic.topic).request(credit)
+        """Credit for the subscription there is."""
+        self._round_robin_channel(topic.topic).request(credit)
+
+    def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
+        """Credit for a subscription that is to come, which takes over `place`."""
+        self._credits[topic.topic] = _Credit(topic.id, credit, place)
 
     def received(self, topic: bytes, message: int) -> None:
         """Raises Refused."""
@@ -162,6 +188,9 @@ class Subscriptions:
     def stop(self) -> None:
         """The connection is over: nothing points back at it."""
         self.close_all()
+        for waiting in self._credits.values():
+            waiting.place()
+        self._credits.clear()
         self.forwarder.stop()
         self.ready = _nobody
 
@@ -190,7 +219,6 @@ class Subscriptions:
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
         subscription.channel = None
-        self._credits.pop(subscription.topic.topic, None)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
 
