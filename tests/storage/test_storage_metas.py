@@ -1,6 +1,7 @@
 """The two pages that each data file begins with: what a bit that flips there does."""
 
 import shutil
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,3 +147,19 @@ def test_a_root_that_is_a_free_page_does_not_make_its_state_the_older_one(
     assert any(f"{name}/data.mdb is damaged" in sentence for sentence in repaired(store))
     assert problems(store) == []
     assert contents(store) == everything
+
+
+def test_a_page_that_leads_to_itself_twice_is_no_tree_and_takes_no_time(whole: Path, tmp_path: Path) -> None:
+    """Each step down would else double what is to be looked at."""
+    file = tmp_path / "data.mdb"
+    content = (whole / "strong" / "data.mdb").read_bytes()
+    number = len(content) // PAGE
+    node = struct.pack("<HHHH", number & 0xFFFF, number >> 16, 0, 0)
+    begin = PAGE - 2 * len(node)
+    head = struct.pack("<QHHHHHH", number, 0, 1, 20, begin, begin, begin + len(node))
+    file.write_bytes(content + head.ljust(begin, b"\0") + 2 * node)
+    with Pages(file) as pages:
+        assert [entries for _, entries in pages.leaves(number, set())] == []
+        assert pages.walk(number) is None
+        for meta in pages.metas:
+            assert pages.walk(meta.main_root) is not None
