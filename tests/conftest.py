@@ -13,7 +13,7 @@ SPARK = Path(__file__).parent / "spark"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes (`-n 2 --dist loadgroup`), keep those of one file in one process,
+    """Where tests run in several processes (`-n N --dist loadgroup`, as `tools/test` does), keep those of one file in one process,
     because they may share a server, and all those of Spark, because they share a session.
     """
     if not config.pluginmanager.hasplugin("xdist"):
