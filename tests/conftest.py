@@ -13,8 +13,8 @@ SPARK = Path(__file__).parent / "spark"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes (`-n N --dist loadgroup`, as `tools/test` does), keep those of one file in one process,
-    because they may share a server, and all those of Spark, because they share a session.
+    """Where tests run in several processes (`-n N --dist loadgroup`, as with `tools/test`), keep those of one
+    file in one process, because they may share a server, and those of Spark, because they share a session.
     """
     if not config.pluginmanager.hasplugin("xdist"):
         return
