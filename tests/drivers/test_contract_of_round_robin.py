@@ -364,6 +364,20 @@ async def test_publishers_wait_for_workers(shared_store: Store, kind: Kind) -> N
 
 
 @STORED
+async def test_the_messages_to_be_dealt_next_stay_in_memory(shared_store: Store, kind: Kind) -> None:
+    """Of a long backlog, memory holds the oldest part; the newest would push it out before it is needed."""
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        for _ in range(12):
+            await post(driver, bytes(32 * KIB))
+            assert driver.tail.covers(1)
+        assert driver.tail.octets <= drivers.memory.tail_octets
+        client = Client(driver)
+        assert (await client.read()).ids == [*range(1, 13)]
+        client.close()
+
+
+@STORED
 async def test_a_large_message_that_waits_in_the_store_comes_in_pieces(
     shared_store: Store, kind: Kind
 ) -> None:

@@ -1,5 +1,6 @@
 """The block codec: what goes in comes out, and no damage goes unnoticed."""
 
+import tracemalloc
 from itertools import accumulate, pairwise
 from struct import Struct
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from storage_helpers import NOON, bodies_of
 
 from omq_storage import heads as heads_module
+from omq_storage import numbers
 from omq_storage.blocks import FRAME_HEADER, Block, encode, merge, pack, packed_size, unpack
 from omq_storage.errors import DamagedBlock, NewerFormat
 from omq_storage.heads import Heads
@@ -335,3 +337,17 @@ def test_offsets_are_good_only_when_every_frame_has_room(offsets: list[int], siz
     else:
         with pytest.raises(DamagedBlock, match="overlap"):
             unpack(3, 5, value)
+
+
+def test_a_check_of_very_many_offsets_leaves_nothing_in_memory() -> None:
+    """The numbers that it takes for blocks as they are written here are kept for the next block."""
+    count = 1 << 17
+    offsets = numbers.pack(range(0, 20 * count + 1, 20))
+    tracemalloc.start()
+    try:
+        assert numbers.rises(offsets, count, 20 * count, 20)
+        kept, highest = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert highest > len(offsets)
+    assert kept < len(offsets) // 4

@@ -49,6 +49,18 @@ def test_ids_that_were_not_handed_out_are_given_back(path: Path) -> None:
     catalogue.close()
 
 
+def test_a_catalogue_that_knows_of_no_store_skips_ids_too(path: Path) -> None:
+    record = TopicRecord(0, b"prices", "broadcast", "weak", True, reserved=100)
+    Catalogue.make(path, [record], 1, None, map_size=MAP_SIZE)
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue.settle({0: 100})
+    catalogue.close()
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    assert catalogue.topics() == [replace(record, resume=100)]
+    assert catalogue.lineage is None
+    catalogue.close()
+
+
 def test_an_id_is_never_used_again(path: Path) -> None:
     seen = set()
     for _ in range(3):

@@ -165,6 +165,18 @@ def test_without_a_good_checkpoint_file_the_data_is_kept(tmp_path: Path, content
     assert not recover(path, "second").rolled_back
 
 
+@pytest.mark.parametrize("first", [b"\0", b"\xff"])
+def test_a_checkpoint_that_does_not_begin_as_one_is_none(tmp_path: Path, first: bytes) -> None:
+    path = tmp_path / "weak"
+    open_level(path).close()
+    content = bytearray((path / "checkpoint").read_bytes())
+    for begin in (0, SLOT):
+        assert content[begin : begin + 1] not in (b"\0", b"\xff")
+        content[begin : begin + 1] = first
+    (path / "checkpoint").write_bytes(content)
+    assert recover(path, "first").rolled_back
+
+
 def test_damage_to_one_half_of_a_clean_checkpoint_takes_nothing_back(tmp_path: Path) -> None:
     path = tmp_path / "weak"
     environment = open_level(path)

@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 from storage_helpers import bodies_of, numbered, read_all
 from test_storage_repair import Words, change, contents, filled, problems, repaired
@@ -18,6 +19,7 @@ from omq_storage.backup import backup
 from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, Limit, StoreFull
+from omq_storage.identity import IDENTITY_KEY, Identity, pack_identity, read_identity
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
@@ -235,6 +237,19 @@ def test_what_says_where_a_level_belongs_is_guarded_too(tmp_path: Path) -> None:
 
 class Killed(BaseException):
     """Stands for SIGKILL: nothing that comes behind it is done."""
+
+
+def test_only_its_own_table_says_what_a_level_is(tmp_path: Path) -> None:
+    path = filled(tmp_path / "store") / "weak"
+    own = read_identity(path)
+    assert own is not None
+    other = Identity("another", Level.STRONG, 1)
+    with (
+        lmdb.open(str(path), max_dbs=16, map_size=1 << 28) as environment,
+        environment.begin(environment.open_db(b"a"), write=True) as transaction,
+    ):
+        transaction.put(IDENTITY_KEY, pack_identity(other))
+    assert read_identity(path) == own
 
 
 def steps(monkeypatch: pytest.MonkeyPatch, before: int) -> None:

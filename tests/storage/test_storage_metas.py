@@ -101,6 +101,16 @@ def test_a_repair_mends_it_and_costs_no_message(whole: Path, tmp_path: Path, nam
             shutil.rmtree(store)
 
 
+def test_a_start_is_not_refused_for_what_only_further_damage_would_need(whole: Path) -> None:
+    """One bit of the last page's number is wrong in the older page, which LMDB does not use."""
+    content = (whole / "weak" / "data.mdb").read_bytes()
+    numbers = [int.from_bytes(content[at : at + 8], "little") for at in (144, PAGE + 144)]
+    with flipped(whole / "weak" / "data.mdb", numbers.index(min(numbers)), 136, 0):
+        (problem,) = soundness.problems(whole / "weak", thorough=True)
+        assert problem.startswith("its older page says that page")
+        soundness.require_sound(whole / "weak")
+
+
 def test_a_copy_is_not_taken_for_empty(whole: Path, tmp_path: Path) -> None:
     """LMDB's compact copies have one commit only: the other page leads to nothing."""
     with lmdb.open(str(whole / "strong"), max_dbs=16, map_size=1 << 28) as environment:
@@ -163,3 +173,33 @@ def test_a_page_that_leads_to_itself_twice_is_no_tree_and_takes_no_time(whole: P
         assert pages.walk(number) is None
         for meta in pages.metas:
             assert pages.walk(meta.main_root) is not None
+
+
+def test_the_end_of_a_page_is_no_tree(whole: Path, tmp_path: Path) -> None:
+    """The record of a tree takes 48 octets; this node says that its record is in the last 8 of the page."""
+    file = tmp_path / "data.mdb"
+    content = (whole / "strong" / "data.mdb").read_bytes()
+    number = len(content) // PAGE
+    node = struct.pack("<HHHHQ", 48, 0, 2, 0, 0)
+    begin = PAGE - len(node)
+    head = struct.pack("<QHHHHH", number, 0, 2, 18, begin, begin)
+    file.write_bytes(content + head.ljust(begin, b"\0") + node)
+    with Pages(file) as pages:
+        walk = pages.walk(number)
+        assert walk is not None
+        assert (walk.counts.entries, walk.trees) == (1, [])
+
+
+def test_the_largest_pages_are_read(whole: Path, tmp_path: Path) -> None:
+    """LMDB makes pages as large as those of the machine, and at most of 32 KiB."""
+    size = 32 << 10
+    content = (whole / "strong" / "data.mdb").read_bytes()
+    file = tmp_path / "data.mdb"
+    with file.open("wb") as made:
+        for number in range(2):
+            page = bytearray(content[number * PAGE : number * PAGE + META])
+            page[40:44] = struct.pack("<I", size)
+            made.write(page.ljust(size, b"\0"))
+    with Pages(file) as pages:
+        assert (pages.page_size, pages.count) == (size, 2)
+        assert [meta.page_size for meta in pages.metas] == [size, size]

@@ -187,6 +187,18 @@ def test_lost_first_pages_cost_no_message(tmp_path: Path) -> None:
     assert contents(path) == whole
 
 
+def test_what_was_deleted_is_not_brought_back_from_pages_that_were_not_used_again(tmp_path: Path) -> None:
+    """Without the first pages nobody knows which pages are free, so the deleted blocks are found there."""
+    path = filled(tmp_path / "store")
+    with opened(path) as store:
+        store.level(Level.STRONG).trim(0, 501)
+    whole = contents(path)
+    assert whole[0][0][0] == 501
+    change(path / "strong" / "data.mdb", 0, os.urandom(2 * PAGE))
+    repaired(path)
+    assert contents(path) == whole
+
+
 def test_a_lost_file_is_told_and_its_ids_are_not_used_again(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
