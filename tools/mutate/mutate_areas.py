@@ -143,6 +143,7 @@ STORAGE = Area(
         "pieces.py": _storage("pieces"),
         "plain.py": _storage("blocks"),
         "producers.py": _storage("producers"),
+        "reader_places.py": _server("scarcity"),
         "repair.py": _storage("repair"),
         "salvage.py": _storage("repair"),
         "soundness.py": _storage("repair"),
