@@ -65,6 +65,7 @@ def test_every_example(spark: SparkSession, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     (tmp_path / "authority.pem").write_bytes(authority.file.read_bytes())
     (tmp_path / "reader.id").write_text("reader:sesame\n")
+    (tmp_path / "reader.id").chmod(0o600)
     afar = make_store(tmp_path / "afar", prices=Topic((30,)))
     with (
         serving(tmp_path / "store") as server,
