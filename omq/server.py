@@ -16,7 +16,6 @@ import trio
 from omq.access.bounds import Bounds
 from omq.access.clients import Clients
 from omq.access.limits import Quota
-from omq.access.repeats import Repeats
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.housekeeping import (
@@ -32,6 +31,7 @@ from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
+from omq.logs import LogThrottle, report_suppressed
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.terminals.connection.accepting import accept_all
@@ -91,11 +91,11 @@ class Server:
         self.clients = Clients(config.clients, Bounds.of(config))
         self.long_answers = LongAnswers(catalogue, memory.listed)
         self._connections = Quota(config.max_connections)
-        self._turned_away = Repeats(log, logging.WARNING, "connections were turned away")
-        self._strangers = Repeats(log, logging.INFO, "connections did not begin as they must")
+        self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
+        self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
-        self._defects = Repeats(log, logging.ERROR, "connections ended by a defect of the server")
-        self._untold = Repeats(log, logging.INFO, "news of sinks and feeds found no principal")
+        self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
+        self._untold = LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal")
         dmp = Quota(config.max_dmp_connections)
         self._dmp = Shared(catalogue, self._leases, memory, config, dmp, self._untold)
         self._subscriptions = Quota(config.max_subscriptions)
@@ -266,11 +266,7 @@ class Server:
             terminal.sweep(now)
         self._leases.expire()
         self.clients.look()
-        self._turned_away.look()
-        self._strangers.look()
-        self._untold.look()
-        self.memory.stalled.look()
-        self._defects.look()
+        report_suppressed()
 
     def stop(self) -> None:
         """Tell every connection to end when its answers are out."""
@@ -377,6 +373,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                 background.cancel_scope.cancel()
     finally:
         unclosed = await _close(store)
+        report_suppressed(early=True)
     if problem is not None:
         raise problem
     if unclosed is not None:

@@ -128,3 +128,16 @@ def test_a_missing_compiled_codec_is_a_warning_that_says_how_to_get_it(tmp_path:
     for word in ("install a C compiler", "gcc and python3-dev", "install omq-server again"):
         assert word in line
     assert first_line(OMQ_PLAIN="1").endswith(" INFO    omq.server: plain Python codec")
+
+
+def test_a_server_that_stops_logs_how_many_lines_it_suppressed(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path)
+    with running_server(*options) as server:
+        for _ in range(8):
+            assert talk(server.port, b"GET / HTTP/1.1\r\n") == b"\xff" * 8
+        _, _, log = server.stop()
+    lines = [line for line in log.splitlines() if "did not begin" in line or "what it speaks" in line]
+    assert [line.endswith("3 more connections did not begin as they must") for line in lines] == [
+        *([False] * 5),
+        True,
+    ]

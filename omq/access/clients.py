@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 from omq.access.attempts import Attempts, Origin
 from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
-from omq.access.limits import Pace, Quota
-from omq.access.repeats import Repeats
+from omq.access.limits import Quota, RateLimit
 from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
 from omq.config import ClientConfig
+from omq.logs import LogThrottle
 
 UNBOUNDED = Bounds()
 
@@ -47,11 +47,11 @@ class Client:
         self.leases = Quota(bounds.leases)
         self.subscriptions = Quota(bounds.subscriptions)
         rate = max_bytes_per_second
-        self.received = None if rate is None else Pace(rate)
+        self.received = None if rate is None else RateLimit(rate)
         """For what it sends to the server; None without a limit."""
-        self.sent = None if rate is None else Pace(rate)
+        self.sent = None if rate is None else RateLimit(rate)
         """For everything that it is sent; messages wait for it. None without a limit."""
-        self.answered = None if rate is None else Pace(rate)
+        self.answered = None if rate is None else RateLimit(rate)
         """For the answers among that, which wait for nothing but one another. None without a limit."""
 
 
@@ -93,7 +93,7 @@ class Clients:
         self._key = secrets.token_bytes(32)
         self._costs = [known.hash for known in self._known.values()]
         self._attempts = Attempts()
-        self._failures = Repeats(log, logging.WARNING, "attempts to connect failed")
+        self._failures = LogThrottle(log, logging.WARNING, "attempts to connect failed")
 
     @property
     def are_known(self) -> bool:
@@ -138,7 +138,6 @@ class Clients:
 
     def look(self) -> None:
         """Called about every second."""
-        self._failures.look()
         self._attempts.look()
 
     def _was_shown(self, known: _Known, secret: bytes) -> bool:

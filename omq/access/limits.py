@@ -1,29 +1,29 @@
-"""How much at a time: quotas, which count, and octets a second."""
+"""Limits: quotas, which count things in use, and rate limits, which count octets a second."""
 
 import trio
 
 BURST_SECONDS = 1.0
-"""So much of the octets of a second may come together."""
+"""A burst of as many octets as the limit allows in this time may pass at once."""
 
 MOMENT_SECONDS = 0.5
-"""How long somebody waits for a quota: another may have gone, and the server has not yet seen it go."""
+"""How long to wait for a spent quota: a client may have gone without the server having noticed yet."""
 
 PIECE_OCTETS = 16 << 10
-"""At most so many octets are read at once where their number a second is limited."""
+"""The most octets that are read at once where a rate limit applies."""
 
 
 class Quota:
-    """How many of something there may be at a time; any number without a limit."""
+    """A limit on how many of something may be in use at a time. Without a limit it only counts."""
 
     def __init__(self, most: int | None) -> None:
-        """`most` is the limit; None for none."""
+        """`most` is the limit, None for no limit."""
         self.most = most
         self.used = 0
         self._given = trio.lowlevel.ParkingLot()
 
     @property
     def is_spent(self) -> bool:
-        """Whether there are as many as there may be."""
+        """Whether the limit is reached."""
         return self.most is not None and self.used >= self.most
 
     def take(self) -> bool:
@@ -34,7 +34,7 @@ class Quota:
         return True
 
     async def take_soon(self) -> bool:
-        """The same, but when it is spent, wait up to MOMENT_SECONDS for somebody to give one back."""
+        """Do as `take`, but wait up to MOMENT_SECONDS for one to be given back when the quota is spent."""
         with trio.move_on_after(MOMENT_SECONDS):
             while not self.take():
                 await self._given.park()
@@ -42,28 +42,32 @@ class Quota:
         return False
 
     def give(self) -> None:
-        """One is over."""
+        """Count one less."""
         self.used -= 1
         self._given.unpark()
 
 
-class Pace:
-    """So many octets a second. What was more has its time afterwards, in which nothing goes on."""
+class RateLimit:
+    """A limit of N octets a second.
+
+    It lets octets pass first and counts them afterwards: after a burst above the limit nothing more may pass
+    until the average is within it.
+    """
 
     def __init__(self, octets_per_second: int) -> None:
         self._rate = octets_per_second
         self.octets_per_second = octets_per_second
-        self._spent = 0.0  # until when what has passed lasts at the allowed pace
+        self._spent = 0.0  # when the octets that have passed would all have passed at exactly the limit
         self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
-        """How much is best read at once."""
+        """How many octets to read at once under this limit."""
 
     def spend(self, octets: int) -> None:
-        """So many have passed."""
+        """Count octets that have passed."""
         self._spent = max(self._spent, trio.current_time()) + octets / self._rate
 
     @property
     def until(self) -> float:
-        """From when on more may pass, in Trio's time."""
+        """When more may pass, in Trio's time."""
         return self._spent - BURST_SECONDS
 
     def is_open(self) -> bool:

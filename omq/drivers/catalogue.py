@@ -10,10 +10,8 @@ from typing import TypeVar, assert_never
 import trio
 
 from omq.access.clients import Client
-from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
-from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -23,6 +21,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
 from omq.drivers.writer import Writer
+from omq.logs import LogThrottle, quoted, subject
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, Transient, check_topic
 from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
@@ -61,10 +60,10 @@ class Catalogue:
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
-        self._complaints = Complaints(log, "the catalogue")
+        self._problems = LogThrottle.of_problem(log, "the catalogue")
         self._is_cramped = False
         self._leftovers: set[tuple[Level, int]] = set()
-        self._undropped = Complaints(log, "not all of a deleted topic could be deleted yet")
+        self._undropped = LogThrottle.of_problem(log, "not all of a deleted topic could be deleted yet")
 
     def __iter__(self) -> Iterator[Driver]:
         return iter(self._drivers.values())
@@ -118,8 +117,8 @@ class Catalogue:
                     next_id = max(1, extent.next, record.resume)
                     if level in rolled_back and record.reserved > next_id:
                         log.warning(
-                            "%r: messages %d to %d may have been lost before they were durable",
-                            record.name,
+                            "%s: messages %d to %d may have been lost before they were durable",
+                            quoted(record.name),
                             next_id,
                             record.reserved - 1,
                             extra=subject(topic=record.name),
@@ -389,7 +388,7 @@ class Catalogue:
         try:
             return await self._in_need(function)
         except StoreError as problem:
-            self._complaints.add(problem)
+            self._problems.add(problem)
             raise Refused.of(for_clients(problem)) from problem
 
     async def _in_need(self, function: Callable[[], T], writer: Writer | None = None) -> T:

@@ -13,7 +13,6 @@ import trio
 
 from omq.drivers.ages import Ages
 from omq.drivers.channel import Channel, End, Gone, Subscriber
-from omq.drivers.complaints import Complaints
 from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
@@ -23,6 +22,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Writer, pieces_within
+from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq.threads import in_thread
 from omq_storage.batches import Batch
@@ -100,9 +100,11 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
-        self._complaints = Complaints(log, f"{opening.topic.topic!r}: no ids could be reserved")
-        self._defects = Complaints(log, f"{opening.topic.topic!r}: a post failed by a defect of the server")
-        self._unreadable = Complaints(log, f"{opening.topic.topic!r} cannot be read")
+        problem = partial(LogThrottle.of_problem, log, topic=opening.topic.topic)
+        name = quoted(opening.topic.topic)
+        self._unreserved = problem(f"{name}: no ids could be reserved")
+        self._defects = problem(f"{name}: a post failed by a defect of the server")
+        self._unreadable = problem(f"{name} cannot be read")
         self._time = opening.time
 
     @property
@@ -170,13 +172,13 @@ class Driver(ABC):
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
         except StoreError as problem:
-            self._complaints.add(problem, topic=self.topic.topic)
+            self._unreserved.add(problem)
             raise Refused.of(for_clients(problem)) from problem
         except Refused:
             raise
         except Exception as problem:
             # What no store raises fails this post, and not the connection that it came on.
-            self._defects.add(traceback.format_exc(), topic=self.topic.topic)
+            self._defects.add(traceback.format_exc())
             raise Refused.of(DEFECT) from problem
         finally:
             self._free(octets - kept)
@@ -298,7 +300,7 @@ class Driver(ABC):
         except DamagedBlock:
             raise
         except StoreError as problem:
-            self._unreadable.add(problem, topic=self.topic.topic)
+            self._unreadable.add(problem)
             raise
 
     async def stored_blocks(
@@ -319,7 +321,7 @@ class Driver(ABC):
         try:
             return await in_thread(listed, limiter=self.resources.listers)
         except StoreError as problem:
-            self._unreadable.add(problem, topic=self.topic.topic)
+            self._unreadable.add(problem)
             raise
 
     @property

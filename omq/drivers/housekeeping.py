@@ -6,12 +6,12 @@ from functools import partial
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.complaints import Complaints
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
 from omq.drivers.writer import Writer
+from omq.logs import LogThrottle
 from omq.threads import in_thread
 from omq_storage.blocks import SPAN_LIMIT
 from omq_storage.errors import StoreError
@@ -76,7 +76,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
     """Merge, and delete what retention no longer keeps, for one level, every two seconds."""
     writer = catalogue.writers[level]
-    complaints = Complaints(log, level.value)
+    problems = LogThrottle.of_problem(log, level.value)
 
     async def tidy_all() -> None:
         for driver in [driver for driver in catalogue if driver.writer is writer]:
@@ -84,7 +84,7 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
                 if not driver.deleted:
                     await tidy(driver, writer)
             except StoreError as problem:  # of one topic; the others are to be tidied all the same
-                complaints.add(problem)
+                problems.add(problem)
         if writer.was_full:
             # What was deleted gives its room back only when no checkpoint needs it any more.
             writer.was_full = False

@@ -14,7 +14,6 @@ from typing import assert_never
 import trio
 
 from omq.drivers.channel import End, Gone, Subscriber
-from omq.drivers.complaints import Complaints
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Closed, Entrance
 from omq.drivers.holdings import Holdings
@@ -22,6 +21,7 @@ from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.signal import Signal
+from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
@@ -66,7 +66,9 @@ class RoundRobinDriver(Driver):
         self._entrance = Entrance(self._take_room, self._free, self.resources.memory.entrances)
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
-        self._gone = Complaints(log, f"{self.topic.topic!r}: not dealt")
+        self._gone = LogThrottle.of_problem(
+            log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic
+        )
 
     # -- channels ------------------------------------------------------------------------------------------
 
@@ -307,7 +309,7 @@ class RoundRobinDriver(Driver):
         return self._read_ahead[0] if self._read_ahead else None
 
     def _report(self, gone: Gone) -> None:
-        self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}", topic=self.topic.topic)
+        self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}")
         for channel in self._channels:
             channel.tell(gone)
 

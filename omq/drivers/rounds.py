@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from omq.drivers.complaints import Complaints
+from omq.logs import LogThrottle
 from omq_storage.errors import StoreError
 
 
@@ -18,7 +18,7 @@ async def repeat(
     Whatever `act` raises is logged as a problem of `what`, and the next round comes when it is due: a want of
     descriptors, of room or of anything else must not end the server, which could do without this round.
     """
-    complaints = Complaints(log, what)
+    problems = LogThrottle.of_problem(log, what)
     due = trio.current_time() + seconds
     while True:
         await trio.sleep_until(due)
@@ -26,6 +26,6 @@ async def repeat(
         try:
             await act()
         except (StoreError, OSError) as problem:
-            complaints.add(problem)
+            problems.add(problem)
         except Exception:  # noqa: BLE001 - a defect, which the log shows; the server goes on
-            complaints.add(f"a defect of the server\n{traceback.format_exc()}")
+            problems.add(f"a defect of the server\n{traceback.format_exc()}")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import trio
 
-from omq.access.repeats import Repeats
 from omq.drivers.channel import SLOW_SECONDS
+from omq.logs import LogThrottle
 
 log = logging.getLogger("omq.stalled")
 
@@ -48,7 +48,9 @@ class Stalled:
         self.limit = limit
         self.used = 0
         self._messages: dict[tuple[int, int], _Message] = {}
-        self._cut_off = Repeats(log, logging.WARNING, "connections were closed in the middle of a message")
+        self._cut_off = LogThrottle(
+            log, logging.WARNING, "connections were closed in the middle of a message"
+        )
 
     @contextmanager
     def holding(
@@ -86,7 +88,3 @@ class Stalled:
     def tell(self, line: str, *, peer: str, topic: bytes) -> None:
         """Log that a connection was closed in the middle of a message."""
         self._cut_off.add(line, peer=peer, topic=topic)
-
-    def look(self) -> None:
-        """Called about every second."""
-        self._cut_off.look()

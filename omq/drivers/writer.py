@@ -16,13 +16,13 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.budget import Budget
-from omq.drivers.complaints import Complaints
 from omq.drivers.posts import LATE, Post, Posts, Stored
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import without_repeated
 from omq.drivers.signal import Signal
+from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
 from omq_storage.batches import Batch, joined
 from omq_storage.blocks import FRAMES_LIMIT, Block
@@ -59,8 +59,8 @@ class Writer:
         self._has_moved = Signal()
         self._budget = budget
         self._ids = ids
-        self._complaints = Complaints(log, "cannot store")
-        self._defects = Complaints(log, "a post failed by a defect of the server")
+        self._problems = LogThrottle.of_problem(log, "cannot store")
+        self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = Posts()
         self._signal = Signal()
         self._lock = trio.Lock()
@@ -152,7 +152,7 @@ class Writer:
                 try:
                     portion = await self._portion(driver, posts)
                 except StoreError as problem:
-                    self._complaints.add(problem)
+                    self._problems.add(problem)
                     failures[driver] = for_clients(problem)
                 except Exception:  # noqa: BLE001 - told in the log; the posts of others go on
                     self._tell_defect(driver, defective)
@@ -172,7 +172,7 @@ class Writer:
 
     def _tell_defect(self, driver: Stored, defective: set[Stored]) -> None:
         """Note that posts of this driver raised the exception that is being handled."""
-        what = f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}"
+        what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
         self._defects.add(what, topic=driver.topic.topic)
         defective.add(driver)
 
@@ -231,7 +231,7 @@ class Writer:
         it is a defect.
         """
         if isinstance(problem, StoreError):
-            self._complaints.add(problem)
+            self._problems.add(problem)
             return dict.fromkeys(drivers, for_clients(problem))
         for driver in drivers:
             self._tell_defect(driver, defective)
@@ -260,7 +260,7 @@ class Writer:
                 for block in portion.blocks:
                     driver.stored(block)
             except Exception:  # noqa: BLE001 - stored they are, and confirmed; this task goes on
-                what = f"{driver.topic.topic!r}\n{traceback.format_exc(chain=False)}"
+                what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
                 self._defects.add(what, topic=driver.topic.topic)
         return {}
 

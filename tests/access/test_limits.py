@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.access.limits import MOMENT_SECONDS, Pace, Quota
+from omq.access.limits import MOMENT_SECONDS, Quota, RateLimit
 
 
 def test_a_quota_counts() -> None:
@@ -47,21 +47,21 @@ async def test_who_waits_for_a_quota_takes_the_first_that_is_given_back(mock_clo
 
 @pytest.mark.parametrize("idle", [0, 1, 3600, 1_000_000])
 async def test_octets_take_their_time_after_any_idleness(idle: float, mock_clock: MockClock) -> None:
-    pace = Pace(1000)
+    limit = RateLimit(1000)
     mock_clock.jump(idle)
-    assert pace.is_open()
+    assert limit.is_open()
     for _ in range(5):
-        assert pace.is_open()
-        pace.spend(1000)
-        assert pace.until == trio.current_time()  # the octets of a second may come together
+        assert limit.is_open()
+        limit.spend(1000)
+        assert limit.until == trio.current_time()  # the octets of a second may come together
         mock_clock.jump(1)
-    pace.spend(3000)
-    assert not pace.is_open()
+    limit.spend(3000)
+    assert not limit.is_open()
     mock_clock.jump(1.99)
-    assert not pace.is_open()
+    assert not limit.is_open()
     mock_clock.jump(0.01)
-    assert pace.is_open()
+    assert limit.is_open()
 
 
 def test_reads_of_a_limited_client_are_neither_long_nor_empty() -> None:
-    assert [Pace(rate).piece for rate in (1, 100, 1 << 14, 1 << 30)] == [1, 100, 1 << 14, 1 << 14]
+    assert [RateLimit(rate).piece for rate in (1, 100, 1 << 14, 1 << 30)] == [1, 100, 1 << 14, 1 << 14]

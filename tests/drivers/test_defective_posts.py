@@ -69,4 +69,4 @@ async def test_it_alone_fails(tmp_path: Path, sync: Sync, caplog: pytest.LogCapt
             assert kept(other) == [b"4"]
             assert memory.posted.used == 0
             nursery.cancel_scope.cancel()
-    assert "a post failed by a defect of the server: b't'" in caplog.text
+    assert "a post failed by a defect of the server: 't'" in caplog.text

@@ -14,8 +14,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli.allocator import LOOK_SECONDS, Glibc, give_back_much
-from omq.drivers.complaints import COMPLAIN_SECONDS
 from omq.drivers.rounds import repeat
+from omq.logs import PROBLEM_SECONDS
 from omq.protocol.omq.types import Confirmed
 from omq.threads import RETRY_SECONDS, TELL_SECONDS, in_thread
 from omq_storage.environment import Environment
@@ -166,10 +166,10 @@ async def test_no_round_ends_the_ones_after_it(clock: MockClock, caplog: pytest.
             raise problem
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(repeat, logging.getLogger("test"), "housekeeping", COMPLAIN_SECONDS, act)
+        nursery.start_soon(repeat, logging.getLogger("test"), "housekeeping", PROBLEM_SECONDS, act)
         for _ in range(5):
             await wait_all_tasks_blocked()
-            clock.jump(COMPLAIN_SECONDS)
+            clock.jump(PROBLEM_SECONDS)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert rounds == 5

@@ -1,6 +1,5 @@
 """What the server does when its store gives it trouble while it runs, or does not fit together."""
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.drivers.complaints import COMPLAIN_SECONDS, Complaints
 from omq.protocol.omq.types import Error, Message, Subscribed
 from omq_storage.blocks import encode
 from omq_storage.environment import Environment, Position
@@ -139,17 +137,6 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
             await trio.sleep(0.002)
         assert len(environment.blocks(1, 0)) < 5
         assert len(environment.blocks(0, 0)) == 20
-
-
-async def test_repeated_problems_are_counted_and_not_printed(
-    clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    complaints = Complaints(logging.getLogger("test"), "it does not work")
-    for _ in range(1000):
-        complaints.add("no room")
-    clock.jump(COMPLAIN_SECONDS)
-    complaints.add("no room")
-    assert caplog.messages == ["it does not work: no room", "it does not work (1000 times): no room"]
 
 
 async def test_nothing_is_stored_while_the_disk_is_below_its_reserve_and_both_turns_are_told_once(

@@ -116,8 +116,8 @@ def test_what_is_shown_was_said(
     copies = 10
     path, originals = damaged(recording, tmp_path / "omq.pcap", cut, copies, damage)
     count = shown_and_said(recording, units(path, *options), originals)
-    # How much can be shown depends on where the segments of this recording end. A dissector that does not read
-    # on after what is missing shows far less.
+    # How much can be shown depends on where the segments of this recording end. A dissector that does not
+    # read on after what is missing shows far less.
     assert count > copies * sum(map(len, recording[1].expected.values())) / 8
     assert failures(path, *options) == []
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from omq.drivers.complaints import Complaints
+from omq.logs import LogThrottle
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """What the operating system answers when it has nothing left for another connection."""
@@ -29,7 +29,7 @@ async def accept_all(
 
 
 async def _accept(listener: trio.SocketListener, handler: Handler, connections: trio.Nursery) -> None:
-    complaints = Complaints(log, "a connection cannot be accepted")
+    problems = LogThrottle.of_problem(log, "a connection cannot be accepted")
     async with listener:
         while True:
             try:
@@ -38,7 +38,7 @@ async def _accept(listener: trio.SocketListener, handler: Handler, connections: 
                 if problem.errno not in EXHAUSTED:
                     raise
                 # Those that are connected go on, and when one of them ends there is room again.
-                complaints.add(problem.strerror)
+                problems.add(problem.strerror)
                 await trio.sleep(PAUSE_SECONDS)
             else:
                 connections.start_soon(handler, stream)

@@ -15,6 +15,7 @@ import trio
 from omq.drivers.channel import LITTLE_OCTETS, Channel, Cut, Gone, Messages, Octets, Piece, Rest, Torn
 from omq.drivers.problems import for_clients
 from omq.drivers.stalled import Stalled
+from omq.logs import quoted
 from omq.terminals.connection.forms import Form
 from omq.terminals.connection.transport import Transport
 from omq_storage.blocks import FRAME_HEADER, Block
@@ -249,7 +250,7 @@ class Forwarder:
 
     def _cut_off(self, topic: bytes, why: str) -> None:
         peer = self._transport.peer()
-        line = f"{peer}: {topic!r}: closed in the middle of a message: {why}"
+        line = f"{peer}: {quoted(topic)}: closed in the middle of a message: {why}"
         self._stalled.tell(line, peer=peer, topic=topic)
         self._end(why)
 

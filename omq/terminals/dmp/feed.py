@@ -6,7 +6,6 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 
 import trio
 
-from omq.access.repeats import Repeats
 from omq.drivers.channel import Channel, Gone
 from omq.drivers.feed import Feed
 from omq.drivers.leases import DmpEnd, Principal
@@ -14,6 +13,7 @@ from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
+from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
@@ -35,13 +35,13 @@ class FeedService:
         principal: Principal,
         stalled: Stalled,
         null_seconds: float,
-        untold: Repeats,
+        untold: LogThrottle,
     ) -> None:
         self._transport = transport
         self._feed = feed
         self._principal = principal
         self._untold = untold
-        self._pace = principal.client.sent
+        self._rate_limit = principal.client.sent
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
@@ -116,20 +116,20 @@ class FeedService:
             if now >= due:
                 due = now + self._null_seconds
                 await self._forwarder.send(NULL_MESSAGE)
-                if self._pace is not None:
-                    self._pace.spend(len(NULL_MESSAGE))
+                if self._rate_limit is not None:
+                    self._rate_limit.spend(len(NULL_MESSAGE))
             if self._feed.has_ended:
                 await self._report(DELETED)
                 return
             channel = self._feed.channel
             is_ready = channel.ready()
-            if is_ready and (self._pace is None or self._pace.is_open()):
+            if is_ready and (self._rate_limit is None or self._rate_limit.is_open()):
                 if not await self._forward(channel):
                     return
             elif self._finishing and not is_ready:
                 return
             else:
-                opens = self._pace.until if self._pace is not None and is_ready else due
+                opens = self._rate_limit.until if self._rate_limit is not None and is_ready else due
                 with trio.move_on_at(min(due, opens)):
                     await self._signal.wait()
 
@@ -143,8 +143,8 @@ class FeedService:
             await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
             return False
         finally:
-            if self._pace is not None:
-                self._pace.spend(self._transport.sent - before)
+            if self._rate_limit is not None:
+                self._rate_limit.spend(self._transport.sent - before)
         if gone is not None and not feed.has_ended:
             await self._report(gone)
         return True
@@ -160,4 +160,4 @@ class FeedService:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):
             told = f"messages {what.first} to {what.last}: {what.reason}" if isinstance(what, Gone) else what
             peer, topic = self._transport.peer(), self._feed.topic.topic
-            self._untold.add(f"{peer}: feed {topic!r}: {told}", peer=peer, topic=topic)
+            self._untold.add(f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic)

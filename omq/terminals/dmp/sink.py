@@ -11,7 +11,6 @@ from typing import assert_never
 
 import trio
 
-from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
@@ -20,6 +19,7 @@ from omq.drivers.leases import DmpEnd, Principal, Sink
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
+from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
@@ -145,7 +145,7 @@ class SinkService:
         config: Config,
         sink: Sink,
         principal: Principal,
-        untold: Repeats,
+        untold: LogThrottle,
     ) -> None:
         self._transport = transport
         self._intake = intake
@@ -153,7 +153,7 @@ class SinkService:
         self._topic = sink.topic
         self._principal = principal
         self._untold = untold
-        self._pace = principal.client.received
+        self._rate_limit = principal.client.received
         self._envelopes = EnvelopeReader(config.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
@@ -207,13 +207,14 @@ class SinkService:
 
     async def _read(self, received: bytes) -> None:
         """Until the client has finished; or until a problem, which is noted."""
+        limit = self._rate_limit
         while True:
             if received:
                 await self._take(received)
-                if self._pace is not None:
-                    self._pace.spend(len(received))
-                    await trio.sleep_until(self._pace.until)
-            received = await self._intake.receive(None if self._pace is None else self._pace.piece)
+                if limit is not None:
+                    limit.spend(len(received))
+                    await trio.sleep_until(limit.until)
+            received = await self._intake.receive(None if limit is None else limit.piece)
             if not received:
                 break
         self._finished = True
@@ -284,4 +285,4 @@ class SinkService:
     async def _report(self, what: str) -> None:
         if not await self._principal.report(DmpEnd.SINK, self._topic.topic, what):
             peer, topic = self._transport.peer(), self._topic.topic
-            self._untold.add(f"{peer}: sink {topic!r}: {what}", peer=peer, topic=topic)
+            self._untold.add(f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic)

@@ -20,12 +20,12 @@ from typing import assert_never
 import trio
 
 from omq.access.limits import Quota
-from omq.access.repeats import Repeats
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import Feed
 from omq.drivers.leases import Lease, Leases, Principal, Sink, Unusable
 from omq.drivers.memory import Memory
+from omq.logs import LogThrottle
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
@@ -67,7 +67,7 @@ class Shared:
     config: Config
     quota: Quota
     """For sinks and feeds."""
-    untold: Repeats
+    untold: LogThrottle
     """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
 
 

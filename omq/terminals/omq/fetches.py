@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from omq.access.limits import Pace
+from omq.access.limits import RateLimit
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Gone
 from omq.drivers.driver import READ_OCTETS, Driver
@@ -52,7 +52,7 @@ class Fetches:
         self._budget = memory.fetched
         self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
         self._wake = wake
-        self.pace: Pace | None = None
+        self.rate_limit: RateLimit | None = None
         """The octets a second of the client: a piece is read when they allow it to be sent."""
         self._commands: deque[types.Fetch] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
@@ -114,7 +114,7 @@ class Fetches:
                 while not self._commands:
                     await self._added.wait()
                 command = self._commands[0]
-                await self._wait_for_pace()
+                await self._wait_for_rate_limit()
                 try:
                     await self._answer(command)
                 except Refused as refused:
@@ -140,8 +140,10 @@ class Fetches:
         """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
         is held when this returns.
         """
-        await self._wait_for_pace()
-        piece = self._piece if self.pace is None else min(self._piece, self.pace.octets_per_second)
+        await self._wait_for_rate_limit()
+        piece = (
+            self._piece if self.rate_limit is None else min(self._piece, self.rate_limit.octets_per_second)
+        )
         await self._budget.take(piece)
         self._held = piece
         found = await driver.replay(position, piece)
@@ -164,9 +166,9 @@ class Fetches:
         await self._send(frames)
         return position
 
-    async def _wait_for_pace(self) -> None:
-        if self.pace is not None:
-            await trio.sleep_until(self.pace.until)
+    async def _wait_for_rate_limit(self) -> None:
+        if self.rate_limit is not None:
+            await trio.sleep_until(self.rate_limit.until)
 
     def _hold(self, octets: int) -> None:
         """Hold so much of the memory for pieces, more or less than before."""

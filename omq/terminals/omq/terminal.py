@@ -14,7 +14,6 @@ import trio
 
 from omq.access.clients import NOBODY, Clients
 from omq.access.limits import Quota
-from omq.access.subjects import subject
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.channel import Gone
@@ -22,6 +21,7 @@ from omq.drivers.leases import DmpEnd, Leases, Principal
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.signal import Signal
+from omq.logs import quoted, subject
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
@@ -217,13 +217,13 @@ class OmqTerminal:
 
     def _may_answer(self) -> bool:
         """Whether the client's octets a second allow an answer now."""
-        pace = self._client.answered
-        return pace is None or pace.is_open() or self._ending
+        limit = self._client.answered
+        return limit is None or limit.is_open() or self._ending
 
     def _may_send(self) -> bool:
         """Whether they allow messages now."""
-        pace = self._client.sent
-        return pace is None or pace.is_open()
+        limit = self._client.sent
+        return limit is None or limit.is_open()
 
     async def _write(self) -> None:
         try:
@@ -349,13 +349,13 @@ class OmqTerminal:
 
     async def _receive(self) -> bytes:
         """What comes next; not before the client's octets a second allow it."""
-        pace = self._client.received
-        if pace is None:
+        limit = self._client.received
+        if limit is None:
             return await self._intake.receive()
         with self._liveness.excused():
-            await trio.sleep_until(pace.until)
-        received = await self._intake.receive(pace.piece)
-        pace.spend(len(received))
+            await trio.sleep_until(limit.until)
+        received = await self._intake.receive(limit.piece)
+        limit.spend(len(received))
         return received
 
     async def _feed(self) -> bool:
@@ -441,7 +441,7 @@ class OmqTerminal:
             return False
         self._known()
         self._client = self._principal.client = client
-        self._fetches.pace = client.sent
+        self._fetches.rate_limit = client.sent
         self._commands = Commands(
             client,
             self._principal,
@@ -458,7 +458,7 @@ class OmqTerminal:
         )
         # Behind a colon there is the secret, also where nobody asks for it.
         name = id.partition(b":")[0]
-        log.debug("%s is %r", peer, name, extra=subject(peer=peer, client=name))
+        log.debug("%s is %s", peer, quoted(name), extra=subject(peer=peer, client=name))
         return True
 
     async def _room_for_replies(self) -> None:

@@ -1,15 +1,15 @@
-"""Log lines that strangers can cause: so many in ten seconds, and the number of the others."""
+"""Log lines that clients or failures cause: the first in each period are written, the others counted."""
 
 import logging
 
 import pytest
 from trio.testing import MockClock
 
-from omq.access.repeats import Repeats
+from omq.logs import PROBLEM_SECONDS, LogThrottle, quoted, report_suppressed
 
 LINES, SECONDS = 5, 10.0  # as docs/SECURITY.md says
 
-log = logging.getLogger("tests.repeats")
+log = logging.getLogger("tests.throttle")
 
 
 class Flood:
@@ -19,17 +19,17 @@ class Flood:
         caplog.set_level(logging.INFO, log.name)
         self._caplog = caplog
         self._added = 0
-        self.repeats = Repeats(log, logging.INFO, "lines that were added")
+        self.throttle = LogThrottle(log, logging.INFO, "lines that were added")
 
     def add(self, count: int) -> list[str]:
         """What is written when so many lines come at once: their numbers, and what else is said."""
         for _ in range(count):
             self._added += 1
-            self.repeats.add(str(self._added))
+            self.throttle.add(str(self._added))
         return self.said()
 
-    def look(self) -> list[str]:
-        self.repeats.look()
+    def report(self, *, early: bool = False) -> list[str]:
+        report_suppressed(early=early)
         return self.said()
 
     def said(self) -> list[str]:
@@ -47,10 +47,10 @@ async def test_the_first_lines_are_written_and_others_counted(flood: Flood, mock
     assert flood.add(LINES + 3) == ["1", "2", "3", "4", "5"]
     mock_clock.jump(SECONDS - 0.1)
     assert flood.add(1) == []
-    assert flood.look() == []
+    assert flood.report() == []
     mock_clock.jump(0.1)
-    assert flood.look() == ["4 more lines that were added"]
-    assert flood.look() == []
+    assert flood.report() == ["4 more lines that were added"]
+    assert flood.report() == []
 
 
 async def test_while_it_goes_on_one_line_is_written(flood: Flood, mock_clock: MockClock) -> None:
@@ -65,7 +65,7 @@ async def test_after_a_while_without_a_flood_several_are_written_again(
 ) -> None:
     flood.add(LINES + 1)
     mock_clock.jump(2 * SECONDS)
-    assert flood.look() == ["1 more lines that were added"]
+    assert flood.report() == ["1 more lines that were added"]
     assert flood.add(LINES + 1) == ["7", "8", "9", "10", "11"]
 
 
@@ -81,10 +81,48 @@ async def test_as_many_as_may_be_written_are_no_flood(flood: Flood, mock_clock: 
     for first in range(1, 4 * LINES, LINES):
         assert flood.add(LINES) == [str(number) for number in range(first, first + LINES)]
         mock_clock.jump(SECONDS)
-        assert flood.look() == []
+        assert flood.report() == []
 
 
 async def test_lines_that_come_seldom_are_all_written(flood: Flood, mock_clock: MockClock) -> None:
     for number in range(1, 4 * LINES):
         assert flood.add(1) == [str(number)]
         mock_clock.jump(SECONDS / 4)
+
+
+async def test_the_last_count_is_reported_early_and_once(flood: Flood, mock_clock: MockClock) -> None:
+    flood.add(LINES + 2)
+    assert flood.report(early=True) == ["2 more lines that were added"]
+    mock_clock.jump(SECONDS)
+    assert flood.report() == []
+
+
+async def test_a_problem_is_written_once_in_its_period_and_counted(
+    caplog: pytest.LogCaptureFixture, mock_clock: MockClock
+) -> None:
+    problem = LogThrottle.of_problem(log, "100% of it fails", topic="Füße".encode())
+    for _ in range(1000):
+        problem.add("no room")
+    mock_clock.jump(PROBLEM_SECONDS)
+    problem.add("no room")
+    assert caplog.messages == [
+        "100% of it fails: no room",
+        "100% of it fails: 999 more times",
+        "100% of it fails: no room",
+    ]
+    assert [vars(record)["topic"] for record in caplog.records] == ["Füße"] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (b"prices", "'prices'"),
+        ("Füße".encode(), "'Füße'"),
+        (b"two words", "'two words'"),
+        (b"\xff", "'\\xff'"),
+        (b"\x1b[31m\n", "'\\x1b[31m\\n'"),
+        (b"it's", "'it\\'s'"),
+    ],
+)
+def test_names_are_quoted_as_text_without_control_characters(name: bytes, text: str) -> None:
+    assert quoted(name) == text
