@@ -251,7 +251,7 @@ async def test_who_is_in_the_middle_of_what_is_deleted_is_cut_off(
         await eventually(lambda: any("more connections were closed" in line for line in caplog.messages))
         told = [line for line in caplog.messages if "in the middle of a message" in line]
         assert len(told) == 6
-        assert all(line.endswith(f": b't': closed in the middle of a message: {why}") for line in told[:5])
+        assert all(line.endswith(f": 't': closed in the middle of a message: {why}") for line in told[:5])
         assert told[5] == "3 more connections were closed in the middle of a message"
 
 
