@@ -1,37 +1,79 @@
 """The answer to a post (terminal-driver RFC: channel_confirm and channel_failure)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from omq.drivers.reasons import Failure
 
+Outcomes = Sequence[tuple[int, Failure | None]]
+"""What became of the messages of a post, in their order: runs of so many messages, each with why they failed,
+or with None where they succeeded.
+"""
+
 
 class Confirmation:
-    """Settled once: with success (`failure` is None) or with the reason of the failure."""
+    """Settled once: with success (`failure` is None), with the reason of a failure, or message by message."""
 
-    __slots__ = ("_listener", "failure", "settled")
+    __slots__ = ("_listeners", "_outcomes", "failure", "settled")
 
     def __init__(self) -> None:
         self.settled = False
         self.failure: Failure | None = None
-        self._listener: Callable[[], None] | None = None
+        """Why the post failed; where its messages have outcomes of their own, why the first failed."""
+        self._outcomes: Outcomes | None = None
+        self._listeners: tuple[Callable[[], None], ...] = ()
 
     def settle(self, failure: Failure | None = None) -> None:
+        """All messages of the post succeeded; or all of them failed."""
+        assert not self.settled, "a post is settled once"
         self.settled = True
         self.failure = failure
-        listener, self._listener = self._listener, None
-        if listener is not None:
+        listeners, self._listeners = self._listeners, ()
+        for listener in listeners:
             listener()
 
+    def settle_each(self, outcomes: Outcomes) -> None:
+        """Each message of the post has its own outcome."""
+        self._outcomes = outcomes
+        self.settle(next((failure for _, failure in outcomes if failure is not None), None))
+
+    def outcomes(self, count: int) -> Outcomes:
+        """What became of each of the `count` messages of the post, when it is settled."""
+        return ((count, self.failure),) if self._outcomes is None else self._outcomes
+
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when it is settled, at once if it is already."""
+        """Call `listener` when it is settled, behind those that came before; at once if it is already."""
         if self.settled:
             listener()
         else:
-            self._listener = listener
+            self._listeners += (listener,)
 
 
-def confirmed() -> Confirmation:
-    """One that is a success already."""
-    done = Confirmation()
-    done.settle()
-    return done
+CONFIRMED = Confirmation()
+"""The answer to every post that succeeds at once: nothing about it changes any more."""
+CONFIRMED.settle()
+
+
+def all_of(confirmations: Iterable[Confirmation]) -> Confirmation:
+    """A confirmation that is settled when all of these are, and fails with the first failure in their order.
+
+    Its parts may be posts of different messages, so it has no outcomes of single messages: ask the parts.
+    """
+    parts = tuple(confirmations)
+    pending = [part for part in parts if not part.settled]
+    whole = Confirmation()
+    left = len(pending)
+
+    def settle() -> None:
+        whole.settle(next((part.failure for part in parts if part.failure is not None), None))
+
+    def part_is_settled() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            settle()
+
+    for part in pending:
+        part.listen(part_is_settled)
+    if not pending:
+        settle()
+    return whole

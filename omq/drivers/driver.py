@@ -13,7 +13,7 @@ import trio
 
 from omq.drivers.ages import Ages
 from omq.drivers.channel import Channel, End, Gone, Subscriber
-from omq.drivers.confirmation import Confirmation, confirmed
+from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
@@ -143,7 +143,7 @@ class Driver(ABC):
             for begin, piece in pieces_within(batch, min(self._most(), FRAMES_LIMIT)):
                 end = begin + piece.count
                 await self._hand_over(piece, heads[begin:end], origins[begin:end])
-            return confirmed()
+            return CONFIRMED
         failures = self.failures
         await self.resources.memory.posted.take(octets)
         confirmation = Confirmation()

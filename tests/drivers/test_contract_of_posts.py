@@ -18,7 +18,6 @@ from served_drivers import (
 )
 
 from omq.config import Config
-from omq.drivers.confirmation import Confirmation, confirmed
 from omq.drivers.housekeeping import look_at_disk
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.model import FromBeginning, FromCurrent
@@ -27,20 +26,6 @@ from omq_storage.store import Store
 
 STORED = of_kinds(lambda kind: kind.is_persistent)
 IN_MEMORY = of_kinds(lambda kind: not kind.is_persistent)
-
-
-def test_a_confirmation_calls_its_listener_once_when_it_is_settled() -> None:
-    calls: list[str] = []
-    failure = Failure(Reason.NO_ROOM, "the disk is full")
-    confirmation = Confirmation()
-    confirmation.listen(lambda: calls.append("before"))
-    assert (confirmation.settled, calls) == (False, [])
-    confirmation.settle(failure)
-    assert (confirmation.settled, confirmation.failure, calls) == (True, failure, ["before"])
-    confirmation.listen(lambda: calls.append("after"))
-    assert calls == ["before", "after"]
-    done = confirmed()
-    assert (done.settled, done.failure) == (True, None)
 
 
 @of_kinds()

@@ -68,10 +68,8 @@ class Posts:
         """A post is settled; the problem if it failed."""
         self._open -= 1
         self._signal.set()
-        if confirmation.failure is None:
-            self.stored += count
-            return None
-        return problem_of(confirmation.failure)
+        self.stored += sum(part for part, failure in confirmation.outcomes(count) if failure is None)
+        return None if confirmation.failure is None else problem_of(confirmation.failure)
 
     def begin(self) -> None:
         """A post is on its way."""

@@ -176,8 +176,10 @@ class Replies:
                     if not confirmation.settled:
                         break
                     if confirmation.failure is not None:
-                        ready.append(encode(Error(_not_stored(topic, count, confirmation.failure))))
-                        self._refused += count
+                        for part, failure in confirmation.outcomes(count):
+                            if failure is not None:
+                                ready.append(encode(Error(_not_stored(topic, part, failure))))
+                                self._refused += part
                 case _Confirm(n):
                     ready.append(self._confirmed(n))
                     self._refused = 0
