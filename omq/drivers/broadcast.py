@@ -9,7 +9,10 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import (
+from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.pieces import Pieces
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     Cut,
@@ -21,9 +24,6 @@ from omq.drivers.channel import (
     Taken,
     Torn,
 )
-from omq.drivers.driver import READ_OCTETS, Driver, Opening
-from omq.drivers.pieces import Pieces
-from omq.drivers.reasons import Reason, Refused
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock

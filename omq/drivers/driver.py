@@ -12,13 +12,13 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.ages import Ages
-from omq.drivers.channel import Channel, End, Gone, Subscriber
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.memory import Memory
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.seam import Channel, End, Gone, Subscriber
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Writer, pieces_within

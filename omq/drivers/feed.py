@@ -8,13 +8,13 @@ broadcast topic keeps its place, and a round-robin topic deals to others meanwhi
 
 from collections.abc import Callable
 
-from omq.drivers.channel import Channel, End
 from omq.drivers.driver import Driver
+from omq.drivers.seam import Channel, End
 from omq.model import Replay, Topic
 
 
 class Feed:
-    """A subscriber (see omq.drivers.channel.Subscriber) that waits for its terminal."""
+    """A subscriber (see omq.drivers.seam.Subscriber) that waits for its terminal."""
 
     __slots__ = ("_channel", "_closed", "_ended", "_wake", "topic")
 

@@ -13,9 +13,9 @@ import trio
 
 from omq.access.clients import NOBODY, Client
 from omq.access.limits import Quota
-from omq.drivers.channel import Gone
 from omq.drivers.feed import Feed
 from omq.drivers.quotas import Owner, check_quota
+from omq.drivers.seam import Gone
 from omq.model import Topic
 
 LEASE_OCTETS = 24

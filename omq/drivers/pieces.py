@@ -1,7 +1,7 @@
 """One stored message given piece by piece: to a client that stalled in its middle, or for want of memory."""
 
-from omq.drivers.channel import LITTLE_OCTETS, Piece, Torn
 from omq.drivers.driver import READ_OCTETS, Driver
+from omq.drivers.seam import LITTLE_OCTETS, Piece, Torn
 from omq_storage.errors import DamagedBlock
 from omq_storage.pieces import LargeMessage
 

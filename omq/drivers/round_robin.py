@@ -13,13 +13,13 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import End, Gone, Subscriber
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Closed, Entrance
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
+from omq.drivers.seam import End, Gone, Subscriber
 from omq.drivers.signal import Signal
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay

@@ -7,7 +7,9 @@ from typing import Protocol
 
 import trio
 
-from omq.drivers.channel import (
+from omq.drivers.pieces import Pieces
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import (
     SLOW_SECONDS,
     Cut,
     Gone,
@@ -18,8 +20,6 @@ from omq.drivers.channel import (
     Taken,
     Torn,
 )
-from omq.drivers.pieces import Pieces
-from omq.drivers.reasons import Reason, Refused
 from omq.drivers.unconfirmed import Unconfirmed
 from omq_storage.blocks import Block
 from omq_storage.runs import Ids, Run

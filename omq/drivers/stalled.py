@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import trio
 
-from omq.drivers.channel import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS
 from omq.logs import LogThrottle
 
 log = logging.getLogger("omq.stalled")

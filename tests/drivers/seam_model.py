@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from served_drivers import Client, Got
 
-from omq.drivers.channel import Piece
+from omq.drivers.seam import Piece
 from omq_storage.blocks import FRAME_HEADER
 
 FOREVER = 1 << 63

@@ -15,13 +15,13 @@ import trio.testing
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End, Gone, Messages, Piece, Taken
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import save_positions
 from omq.drivers.memory import Memory, MemoryStatistics
 from omq.drivers.reasons import Failure
 from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import Channel, End, Gone, Messages, Piece, Taken
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Replay, Sync, Transient
 from omq_storage.batches import Bodies

@@ -17,10 +17,10 @@ from served_drivers import (
     quiet,
 )
 
-from omq.drivers.channel import LITTLE_OCTETS, SLOW_SECONDS, Gone, Piece, Torn
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Gone, Piece, Torn
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
 from omq_storage.store import Store

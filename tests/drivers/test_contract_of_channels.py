@@ -1,12 +1,12 @@
-"""What every channel promises to a terminal (omq.drivers.channel), whatever its topic promises besides."""
+"""What every channel promises to a terminal (omq.drivers.seam), whatever its topic promises besides."""
 
 import struct
 
 import pytest
 from served_drivers import KIB, MIB, NOTHING, Client, Drivers, Got, Kind, emptied, of_kinds, post, quiet
 
-from omq.drivers.channel import End, Messages, Rest, Torn
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import End, Messages, Rest, Torn
 from omq.model import Delivery, Transient
 from omq_storage.store import Store
 

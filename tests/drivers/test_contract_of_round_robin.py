@@ -18,10 +18,10 @@ from served_drivers import (
     quiet,
 )
 
-from omq.drivers.channel import Piece
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import Piece
 from omq.model import FromBeginning, FromMessage
 from omq_storage.batches import Bodies
 from omq_storage.store import Store

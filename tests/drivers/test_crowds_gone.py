@@ -8,8 +8,8 @@ import trio
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Channel, End
 from omq.drivers.memory import Memory
+from omq.drivers.seam import Channel, End
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.store import Store
 

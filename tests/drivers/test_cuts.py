@@ -2,7 +2,7 @@
 
 import pytest
 
-from omq.drivers.channel import Cut
+from omq.drivers.seam import Cut
 from omq_storage.blocks import encode
 
 BLOCK = encode(7, 10, [b"x" * size for size in (0, 5, 1, 30, 2, 2, 9)], 0)

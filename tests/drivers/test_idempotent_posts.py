@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served_drivers import ASYNC, STRONG, WEAK, Drivers, Listener, opened, settled
 
-from omq.drivers.channel import Messages
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.posts import LATE
+from omq.drivers.seam import Messages
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
 from omq.drivers.words import LEVELS
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Transient

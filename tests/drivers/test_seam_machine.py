@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from seam_model import FOREVER, Broadcast, Log, Member, RoundRobin
 from served_drivers import KIB, MIB, NOTHING, Client, Drivers, Kind, messages_of, of_kinds, quiet, serving
 
-from omq.drivers.channel import End, Gone, Messages, Piece, Rest
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import End, Gone, Messages, Piece, Rest
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
 from omq_storage.store import Store

@@ -9,9 +9,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import LITTLE_OCTETS, SLOW_SECONDS, Channel, End, Messages
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS, Channel, End, Messages
 from omq.model import Delivery, FromBeginning, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER

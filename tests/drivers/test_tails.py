@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import SLOW_SECONDS, Channel, End, Messages
 from omq.drivers.memory import Memory
+from omq.drivers.seam import SLOW_SECONDS, Channel, End, Messages
 from omq.drivers.tail import Tail, TailMemory
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies

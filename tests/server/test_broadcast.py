@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from omq.drivers.channel import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS
 from omq.model import Topic
 from omq.protocol.omq.types import Error, Message, Subscribed, Unsubscribed
 

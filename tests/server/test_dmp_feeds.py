@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.channel import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
 from omq.protocol.omq.types import Deleted, Error

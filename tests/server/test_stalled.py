@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.drivers.channel import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
 from omq.terminals.dmp.feed import FeedService

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from omq.client.network import Security, TlsStream, open_stream
 from omq.config import Config
-from omq.drivers.channel import SLOW_SECONDS
 from omq.drivers.memory import Memory
+from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from omq.drivers.channel import Cut, Octets
+from omq.drivers.seam import Cut, Octets
 
 
 class Form(Protocol):

@@ -12,8 +12,8 @@ from typing import assert_never
 
 import trio
 
-from omq.drivers.channel import LITTLE_OCTETS, Channel, Cut, Gone, Messages, Octets, Piece, Rest, Torn
 from omq.drivers.problems import for_clients
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Gone, Messages, Octets, Piece, Rest, Torn
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
 from omq.terminals.connection.forms import Form

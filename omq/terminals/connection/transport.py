@@ -8,7 +8,7 @@ from termios import FIONREAD
 
 import trio
 
-from omq.drivers.channel import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS
 
 FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""

@@ -6,11 +6,11 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 
 import trio
 
-from omq.drivers.channel import Channel, Gone
 from omq.drivers.feed import Feed
 from omq.drivers.leases import DmpEnd, Principal
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import Channel, Gone
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.logs import LogThrottle, quoted

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.channel import LITTLE_OCTETS, Cut, Octets
+from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
 from omq_storage.blocks import FRAME_HEADER

@@ -14,11 +14,11 @@ import trio
 
 from omq.access.limits import RateLimit
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Gone
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.seam import Gone
 from omq.drivers.signal import Signal
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode

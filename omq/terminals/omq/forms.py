@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omq.drivers.channel import Cut, Octets
+from omq.drivers.seam import Cut, Octets
 from omq.protocol.omq.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
 
 

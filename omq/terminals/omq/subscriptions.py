@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from omq import model
-from omq.drivers.channel import Channel, End
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import Channel, End
 from omq.drivers.stalled import Stalled
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
@@ -20,7 +20,7 @@ from omq.terminals.omq.replies import Replies
 
 
 class Subscription:
-    """The terminal's side of one channel (see omq.drivers.channel.Subscriber)."""
+    """The terminal's side of one channel (see omq.drivers.seam.Subscriber)."""
 
     __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
 

@@ -16,10 +16,10 @@ from omq.access.clients import NOBODY, Clients
 from omq.access.limits import Quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.channel import Gone
 from omq.drivers.leases import DmpEnd, Leases, Principal
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.seam import Gone
 from omq.drivers.signal import Signal
 from omq.logs import quoted, subject
 from omq.protocol.handshake import VERSION_ONE

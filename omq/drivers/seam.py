@@ -1,4 +1,4 @@
-"""What runs between a terminal and a driver: channels (terminal-driver RFC, section 2.3).
+"""The seam between terminals and drivers: channels, and what they carry (terminal-driver RFC, section 2.3).
 
 A terminal opens a channel on a driver, takes what the driver forwards, and says how much of it was written.
 """
