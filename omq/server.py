@@ -86,7 +86,7 @@ class Server:
         """What it listens on, host and real port."""
         self.tls_addresses: list[tuple[str, int]] = []
         """Those where it speaks TLS and nothing else."""
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self.memory = memory
         self.clients = Clients(config.clients, Bounds.of(config))
         self.long_answers = LongAnswers(catalogue, memory.listed)
@@ -209,7 +209,7 @@ class Server:
                 await self._serve(
                     OmqTerminal(
                         transport,
-                        self._catalogue,
+                        self.catalogue,
                         self._leases,
                         self.clients,
                         self.memory,

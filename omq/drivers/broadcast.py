@@ -24,6 +24,7 @@ from omq.drivers.seam import (
     Taken,
     Torn,
 )
+from omq.drivers.statistics import ChannelStatistics
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
@@ -156,6 +157,10 @@ class BroadcastDriver(Driver):
             if self._fastest() == fastest:
                 self._stalled_at = fastest
 
+    def _waiting_publishers(self) -> int:
+        pacing = self._pacing.statistics()
+        return pacing.locked + pacing.tasks_waiting
+
     def _fastest(self) -> int:
         return max((channel.position for channel in self._channels), default=self.next_id)
 
@@ -179,6 +184,7 @@ class BroadcastChannel:
         "position",
         "rest",
         "subscriber",
+        "traffic",
         "unwritten",
     )
 
@@ -189,6 +195,7 @@ class BroadcastChannel:
         self.unwritten = position
         """As `position`, but before what was taken and may be taken again."""
         self.is_held = False
+        self.traffic = driver.traffic
         self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
         self._begun: Pieces | None = None
         self._end: int | None = None
@@ -292,6 +299,7 @@ class BroadcastChannel:
         memory is free. Who is slow gets little at a time until that goes well.
         """
         self.unwritten += count
+        self.traffic.messages_out += count
         self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
         self.position = self.unwritten
         self._give_back()
@@ -316,6 +324,17 @@ class BroadcastChannel:
 
     def finish(self) -> None:
         self._end = self.driver.next_id
+
+    def statistics(self) -> ChannelStatistics:
+        end = self.driver.next_id if self._end is None else self._end
+        return ChannelStatistics(
+            position=self.unwritten,
+            behind=max(0, end - self.unwritten),
+            credit=None,
+            unsettled=0,
+            octets=self._replayed,
+            is_held=self.is_held,
+        )
 
     def close(self) -> None:
         self.rest = Rest.HELD

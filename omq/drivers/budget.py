@@ -26,6 +26,11 @@ class Budget:
         """Whether somebody waits for it."""
         return bool(self._waiting)
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for it."""
+        return len(self._waiting)
+
     def try_take(self, octets: int) -> bool:
         """Hold `octets` if they are free now and nobody waits for them."""
         if self._waiting or not self._fits(octets):

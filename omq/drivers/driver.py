@@ -20,6 +20,7 @@ from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
 from omq.drivers.sequences import Origins, producers_of, without_repeated
+from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
 from omq.drivers.writer import Writer, pieces_within
 from omq.logs import LogThrottle, quoted
@@ -96,6 +97,7 @@ class Driver(ABC):
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
         self.failures = 0
+        self.traffic = Traffic()
         # Where housekeeping stands: up to which id it has looked, and where merging goes on.
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
@@ -168,6 +170,7 @@ class Driver(ABC):
             if batch.count:
                 block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
                 self.next_id = block.next
+                self._count_in(block)
                 self._keep(block)
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
@@ -206,7 +209,12 @@ class Driver(ABC):
             messages=extent.messages + block.count,
             bytes=extent.bytes + packed_size(block),
         )
+        self._count_in(block)
         self._keep(block)
+
+    def _count_in(self, block: Block) -> None:
+        self.traffic.messages_in += block.count
+        self.traffic.octets_in += block.held
 
     @abstractmethod
     def _keep(self, block: Block) -> None:
@@ -344,6 +352,34 @@ class Driver(ABC):
             last=last,
             subscribers=self.subscriber_count(),
         )
+
+    def statistics(self) -> DriverStatistics:
+        """What is kept, who waits, and what went through it so far."""
+        messages, octets, _, last = self._kept()
+        return DriverStatistics(
+            topic=self.topic,
+            delivery=self.delivery,
+            persistence=self.persistence,
+            messages=messages,
+            octets=octets,
+            next_id=last + 1,
+            subscribers=self.subscriber_count(),
+            unsettled=self._unsettled(),
+            waiting_publishers=self._waiting_publishers(),
+            failures=self.failures,
+            messages_in=self.traffic.messages_in,
+            octets_in=self.traffic.octets_in,
+            messages_out=self.traffic.messages_out,
+            octets_out=self.traffic.octets_out,
+        )
+
+    def _unsettled(self) -> int:
+        """How many messages were dealt and are not done."""
+        return 0
+
+    @abstractmethod
+    def _waiting_publishers(self) -> int:
+        """How many publishers wait for this topic."""
 
     def _kept(self) -> tuple[int, int, int, int]:
         """Messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""

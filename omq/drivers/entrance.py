@@ -101,6 +101,11 @@ class Entrance:
         self.admitted = 0
         """How many publishers were admitted and have not gone on yet."""
 
+    @property
+    def waiting(self) -> int:
+        """How many publishers wait."""
+        return len(self._entrants)
+
     async def enter(self, octets: int) -> None:
         """Wait until there is room for so many octets. Raises Closed when the topic is deleted."""
         if self._closed:

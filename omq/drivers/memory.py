@@ -33,6 +33,8 @@ class MemoryStatistics:
     stalled: int
     unconfirmed: int
     unfinished: int
+    waiting_tasks: int
+    """How many tasks wait until a share has room. Publishers of persistent topics are among them."""
 
 
 class Memory:
@@ -80,4 +82,16 @@ class Memory:
             stalled=self.stalled.used,
             unconfirmed=self.unconfirmed.used,
             unfinished=self.unfinished.used,
+            waiting_tasks=self.unfinished.waiting
+            + sum(
+                share.waiting
+                for share in (
+                    self.waiting,
+                    self.posted,
+                    self.reading,
+                    self.replayed,
+                    self.fetched,
+                    self.listed,
+                )
+            ),
         )

@@ -75,13 +75,19 @@ class Posts:
     def __init__(self) -> None:
         # In the order of their turns. A plain dict would look for its first entry behind all deleted ones.
         self._turns: OrderedDict[Stored, deque[Post]] = OrderedDict()
+        self.octets = 0
+        """Octets of the posts that wait."""
 
     def __bool__(self) -> bool:
         return bool(self._turns)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._turns.values()))
+
     def add(self, post: Post) -> None:
         """Queue a post behind those of its topic."""
         self._turns.setdefault(post.driver, deque()).append(post)
+        self.octets += post.octets
 
     def take_group(self) -> list[Post]:
         """The posts of the next commit: one of each topic, then the next of each, and so on.
@@ -98,4 +104,5 @@ class Posts:
             group.append(post)
             octets += post.octets
             producers += len(post.producers)
+        self.octets -= octets
         return group

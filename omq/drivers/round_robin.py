@@ -322,6 +322,12 @@ class RoundRobinDriver(Driver):
             undone += channel.outstanding()
         return Position(self._cursor, tuple(sorted(undone)))
 
+    def _unsettled(self) -> int:
+        return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
+
+    def _waiting_publishers(self) -> int:
+        return self._entrance.waiting
+
     def _note_move(self) -> None:
         """The position may have changed: housekeeping is to save it."""
         if self.writer is not None:
@@ -333,9 +339,7 @@ class RoundRobinDriver(Driver):
             messages, octets, first = self._holdings.summary()
             oldest = self.next_id if first is None else first
             return messages, octets, oldest if last else 0, last
-        channels = (*self._channels, *self._finishing)
-        outstanding = sum(channel.outstanding_count() for channel in channels)
-        undone = self._undealt + len(self._returned) + outstanding
+        undone = self._undealt + len(self._returned) + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # what is left of done work is about to be deleted
             return 0, 0, self.next_id if last else 0, last

@@ -20,6 +20,7 @@ from omq.drivers.seam import (
     Taken,
     Torn,
 )
+from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
 from omq_storage.blocks import Block
 from omq_storage.runs import Ids, Run
@@ -36,6 +37,8 @@ MOST_CUTS = 512
 
 class Dealer(Protocol):
     """What a channel tells its driver."""
+
+    traffic: Traffic
 
     def can_take(self) -> None: ...
 
@@ -88,6 +91,7 @@ class RoundRobinChannel:
         """
         self.subscriber = subscriber
         self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
+        self.traffic = dealer.traffic
         self._dealer = dealer
         self._share = share
         self._pieces = pieces
@@ -147,6 +151,9 @@ class RoundRobinChannel:
         """How many messages were dealt to it and are not done."""
         if self._credit is not None:
             return len(self._unconfirmed)
+        return self._unsent_count()
+
+    def _unsent_count(self) -> int:
         unsent = sum(len(cut.ids) for cut in (*self._taken, *self._outbox))
         return unsent + (self._begun is not None)
 
@@ -212,6 +219,7 @@ class RoundRobinChannel:
         if self._begun is not None:
             self._written_of(self._begun, count, begun)
             return
+        self.traffic.messages_out += count
         taken, self._taken = self._taken, []
         back: list[Cut] = []
         for cut in taken:
@@ -243,6 +251,7 @@ class RoundRobinChannel:
             begun.slow = trio.current_time() - begun.taken_at >= SLOW_SECONDS
             begun.pieces.begin = octets or 0
         if count:
+            self.traffic.messages_out += 1
             self._end(begun)
             self._dealer.can_take()
         elif octets is None:
@@ -307,6 +316,16 @@ class RoundRobinChannel:
 
     def finish(self) -> None:
         self._dealer.finishing(self)
+
+    def statistics(self) -> ChannelStatistics:
+        return ChannelStatistics(
+            position=None,
+            behind=self._unsent_count(),
+            credit=self._credit,
+            unsettled=self.outstanding_count(),
+            octets=self._queued,
+            is_held=self._held,
+        )
 
     def close(self) -> None:
         self.rest = Rest.HELD

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
 
 Octets = bytes | memoryview
@@ -125,6 +126,8 @@ class Subscriber(Protocol):
 class Channel(Protocol):
     """The driver's side of a channel."""
 
+    traffic: Traffic
+    """The counters of its topic. `written` counts the messages; the terminal adds the octets that it sent."""
     rest: Rest
     """From `close` on HELD: what was taken before is all there will be."""
 
@@ -154,6 +157,9 @@ class Channel(Protocol):
 
     def finish(self) -> None:
         """Give what is there now and nothing that comes later: the client has stopped listening."""
+
+    def statistics(self) -> ChannelStatistics:
+        """How far its subscriber is."""
 
     def close(self) -> None:
         """End the channel; what was dealt to it and not done goes to others."""

@@ -6,6 +6,7 @@ has used none, so ids stay consecutive.
 """
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,6 +23,7 @@ from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import without_repeated
 from omq.drivers.signal import Signal
+from omq.drivers.statistics import WriterStatistics
 from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
 from omq_storage.batches import Batch, joined
@@ -66,6 +68,27 @@ class Writer:
         self._lock = trio.Lock()
         self._idle = trio.Event()
         self._idle.set()
+        self._commits = 0
+        self._commit_seconds = 0.0
+        self._last_commit_seconds = 0.0
+        self._messages = 0
+        self._octets = 0
+        self._failures = 0
+
+    def statistics(self) -> WriterStatistics:
+        """How much waits, and what was stored so far."""
+        return WriterStatistics(
+            level=self.environment.level,
+            waiting_posts=len(self._posts),
+            waiting_octets=self._posts.octets,
+            commits=self._commits,
+            commit_seconds=self._commit_seconds,
+            last_commit_seconds=self._last_commit_seconds,
+            messages=self._messages,
+            octets=self._octets,
+            failures=self._failures,
+            refusal=self.refusal,
+        )
 
     def submit(self, post: Post) -> None:
         """Queue a post. Its octets are held in the budget, which bounds the queue."""
@@ -118,6 +141,7 @@ class Writer:
         """
         for post in await self._commit_at_once(group):
             for failing in await self._commit_at_once([post]):
+                self._failures += 1
                 failing.driver.failures += 1
                 self._settle(failing, DEFECT)
 
@@ -161,6 +185,7 @@ class Writer:
                         portions[driver] = portion
             if portions:
                 failures |= await self._append(portions, defective)
+        self._failures += len(failures)
         for driver in failures:
             driver.failures += 1
         for post in late:
@@ -245,6 +270,7 @@ class Writer:
         sequences = {
             driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
         }
+        began = time.perf_counter()  # real time: a commit waits for a disk
         try:
             await in_thread(partial(self.environment.append, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
@@ -255,6 +281,7 @@ class Writer:
             for driver, portion in portions.items():
                 failures |= await self._append({driver: portion}, defective)
             return failures
+        self._count(blocks, time.perf_counter() - began)
         for driver, portion in portions.items():
             try:
                 for block in portion.blocks:
@@ -263,6 +290,14 @@ class Writer:
                 what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
                 self._defects.add(what, topic=driver.topic.topic)
         return {}
+
+    def _count(self, blocks: Sequence[Block], seconds: float) -> None:
+        """Note what a commit stored."""
+        self._commits += 1
+        self._last_commit_seconds = seconds
+        self._commit_seconds += seconds
+        self._messages += sum(block.count for block in blocks)
+        self._octets += sum(block.held for block in blocks)
 
 
 def blocks_from(driver: Stored, posts: Sequence[Post], limit: int = FRAMES_LIMIT) -> list[Block]:

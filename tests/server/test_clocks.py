@@ -158,7 +158,7 @@ async def test_what_is_to_be_durable_in_time_is(
 ) -> None:
     async with serving(store, weak_flush_seconds=5, missed_pings=0) as host:
         client = await host.connect()
-        environment = host.server._catalogue.writers[Level.WEAK].environment
+        environment = host.server.catalogue.writers[Level.WEAK].environment
         await client.ask(b"(Declare t Broadcast (Persistent Weak))")
         for _ in range(3):
             wall.set(jump)

@@ -99,7 +99,7 @@ async def test_replay_and_live_join(store: Path, persistence: bytes) -> None:
             assert await stored(connection) == count
 
         async def replay(begin_at: int, get: bytes, first: int) -> None:
-            driver = host.server._catalogue.lookup(b"t")
+            driver = host.server.catalogue.lookup(b"t")
             assert driver is not None
             await eventually(lambda: driver.next_id > begin_at)
             consumer = await feed(host, await host.connect(), get)

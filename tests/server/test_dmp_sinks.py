@@ -154,7 +154,7 @@ async def test_a_malformed_envelope_ends_the_connection(store: Path, octets: byt
         connection = await sink(host, client)
         await connection.send(envelopes(numbered(1, 100)) + (octets if together else b""))
         if not together:
-            await eventually(lambda: host.server._catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
+            await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
             await connection.send(octets)
         (answer,) = await said(connection)
         assert answer.startswith(b"502 SYNTAX-ERROR 100 messages stored; envelope 101: "), answer
@@ -292,9 +292,9 @@ async def test_an_end_without_half_close_confirms_nothing_and_keeps_what_came(st
         closed, reset = await sink(host, client), await sink(host, client)
         await closed.send(envelopes(numbered(1, 50)))
         closed.close()
-        await eventually(lambda: host.server._catalogue.lookup(b"t").next_id == 51)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 51)  # type: ignore[union-attr]
         await reset.send(envelopes(numbered(51, 100)))
-        await eventually(lambda: host.server._catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 101)  # type: ignore[union-attr]
         reset.reset()
         await eventually(lambda: host.connections == 1)
         assert await kept(host, 100) == numbered(1, 100)
@@ -305,7 +305,7 @@ async def test_the_topic_is_deleted_while_a_sink_is_open(store: Path) -> None:
         client = await host.connect()
         connection = await sink(host, client)
         await connection.send(envelopes([b"1"]))
-        await eventually(lambda: host.server._catalogue.lookup(b"t").next_id == 2)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 2)  # type: ignore[union-attr]
         await client.ask(b"(Delete t)")
         await client.ask(b"(Declare t Broadcast Transient)")
         await connection.send(envelopes([b"2"]))
@@ -453,7 +453,7 @@ async def test_a_server_that_stops_stores_and_says_what_it_has(store: Path, pers
         await client.ask(b"(Declare t Broadcast %s)" % persistence)
         connection = await sink(host, client)
         await connection.send(envelopes(numbered(1, 1000)))
-        await eventually(lambda: host.server._catalogue.lookup(b"t").next_id == 1001)  # type: ignore[union-attr]
+        await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 1001)  # type: ignore[union-attr]
         host._conversations.remove(connection)
     (answer,) = await said(connection)
     assert answer == b"530 NOT-ALLOWED 1000 messages stored; the server is stopping"

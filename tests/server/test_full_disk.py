@@ -93,7 +93,7 @@ async def test_one_more_topic_can_be_deleted_each_time(disk: Path, clock: MockCl
         for id, name in enumerate(KEPT):
             assert await client.ask(b"(Delete %s)" % name.encode()) == Deleted(Topic(id, name.encode()))
         for level in Level:
-            environment = host.server._catalogue.writers[level].environment
+            environment = host.server.catalogue.writers[level].environment
             assert environment.extents().keys() <= {3}
         assert (store / SPARE_FILE).stat().st_size > SPARE_OCTETS / 2
 
@@ -114,7 +114,7 @@ async def test_a_full_disk_keeps_nothing_from_starting_over_a_leftover(
     fill_up(disk)
     async with serving(store, disk_reserve_bytes=0, missed_pings=0) as host:
         assert "not all of a deleted topic could be deleted yet" in caplog.text
-        environment = host.server._catalogue.writers[Level.STRONG].environment
+        environment = host.server.catalogue.writers[Level.STRONG].environment
         assert environment.extents() != {}
         (disk / "filler").unlink()
         clock.jump(2)

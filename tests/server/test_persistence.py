@@ -182,7 +182,7 @@ async def test_a_stop_does_not_wait_for_clients_that_read_nothing(store: Path) -
 
 async def checkpoint(host: InProcess, level: Level, clock: MockClock, seconds: float) -> None:
     """Let the time until the next checkpoint pass, and wait for it."""
-    environment = host.server._catalogue.writers[level].environment
+    environment = host.server.catalogue.writers[level].environment
     wanted = environment.usage().transaction
     clock.jump(seconds)
     await eventually(lambda: environment.usage().durable >= wanted)
@@ -334,7 +334,7 @@ async def test_small_blocks_are_merged_and_read_as_before(
 ) -> None:
     level = Level(persistence.split()[1].rstrip(b")").decode().lower())
     async with serving(store) as host:
-        environment = host.server._catalogue.writers[level].environment
+        environment = host.server.catalogue.writers[level].environment
         publisher = await declared(host, persistence)
         early = await host.connect()
         await early.ask(b"(Subscribe t From_current)")

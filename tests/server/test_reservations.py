@@ -18,7 +18,7 @@ EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSIS
 
 def commits(host: InProcess) -> int:
     """How often the catalogue was written."""
-    database = host.server._catalogue._store.catalogue._database
+    database = host.server.catalogue._store.catalogue._database
     return int(database._environment.info()["last_txnid"])
 
 

@@ -216,7 +216,7 @@ async def test_the_server_lives_when_housekeeping_has_no_descriptor(
 async def test_other_processes_cannot_take_our_places_for_readers(store: Path, clock: MockClock) -> None:
     async with serving(store) as host:
         client = await host.connect()
-        environment = host.server._catalogue.writers[Level.WEAK].environment
+        environment = host.server.catalogue.writers[Level.WEAK].environment
         for level in (b"Strong", b"Weak", b"Async"):
             await client.ask(b"(Declare %s Broadcast (Persistent %s))" % (level, level))
         command = [sys.executable, "-c", TAKE_ALL_PLACES, str(store)]

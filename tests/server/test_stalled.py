@@ -427,7 +427,7 @@ async def test_what_other_subscriptions_of_a_stalled_connection_were_dealt_goes_
 
 
 def _subscribers(host: InProcess, topic: bytes) -> int:
-    driver = host.server._catalogue.lookup(topic)
+    driver = host.server.catalogue.lookup(topic)
     return 0 if driver is None else driver.info().subscribers
 
 

@@ -42,7 +42,7 @@ async def everything(client: Client, info: TopicInfo) -> list[Message]:
 def environment(host: InProcess, level: str) -> Environment:
     """What is stored at a level."""
     return next(
-        writer.environment for known, writer in host.server._catalogue.writers.items() if known.value == level
+        writer.environment for known, writer in host.server.catalogue.writers.items() if known.value == level
     )
 
 

@@ -46,7 +46,7 @@ async def test_a_position_that_could_not_be_stored_is_stored_later(
         await client.settle()
         await client.say(*(b"(Received t %d)" % id for id in range(1, 6)))
         await client.settle()
-        environment = host.server._catalogue.writers[Level.STRONG].environment
+        environment = host.server.catalogue.writers[Level.STRONG].environment
         for _ in range(100):
             if tried >= 3:
                 break
@@ -126,7 +126,7 @@ async def test_trouble_with_one_topic_keeps_no_other_from_being_tidied(
         client = await host.connect()
         for topic in (b"bad", b"good"):
             await client.ask(b"(Declare %s Broadcast (Persistent Strong))" % topic)
-        environment = host.server._catalogue.writers[Level.STRONG].environment
+        environment = host.server.catalogue.writers[Level.STRONG].environment
         for n in range(20):
             await client.send(publish(b"bad", [b"%d" % n]) + publish(b"good", [b"%d" % n]))
             await client.confirm()

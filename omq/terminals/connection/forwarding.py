@@ -100,12 +100,14 @@ class Forwarder:
         if isinstance(taken, Gone):
             return taken
         self._turn += 1
+        before = self._transport.sent
         try:
             left = await self._send(channel, taken)
             del taken  # nothing is held of it while the client is stalled, but for what is left
             while left is not None:
                 left = await self._go_on(topic, channel, left)
         finally:
+            channel.traffic.octets_out += self._transport.sent - before
             self._over()
         return None
 

@@ -1,0 +1,101 @@
+"""Numbers about topics, their subscribers and the writers, for operators, tools and tests.
+
+Each `statistics()` returns a snapshot: it waits for nothing and changes nothing. Sizes are octets, times are
+seconds. What is described as "so far" is a counter: it starts at 0 with its object, at the latest when the
+server starts, and only grows, so the difference of two snapshots is a rate.
+"""
+
+from dataclasses import dataclass
+
+from omq.drivers.reasons import Failure
+from omq.model import Delivery, Persistence, Topic
+from omq_storage.levels import Level
+
+
+class Traffic:
+    """The counters of one topic. Drivers, channels and connections add to them once per block or per send."""
+
+    __slots__ = ("messages_in", "messages_out", "octets_in", "octets_out")
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.octets_in = 0
+        self.messages_out = 0
+        self.octets_out = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """One subscriber of a topic."""
+
+    position: int | None
+    """The id of the next message that it is sent; None for round-robin, where each message has a subscriber
+    of its own."""
+    behind: int
+    """Messages that are meant for it and not on its socket yet. Broadcast: all from its position to the end
+    of the topic, including ids that are no longer kept. Round-robin: those dealt to it."""
+    credit: int | None
+    """How many messages it may have unsettled, as its last Request says; None without one."""
+    unsettled: int
+    """Messages that were dealt to it and are not done; 0 for broadcast."""
+    octets: int
+    """Octets of messages that are held in memory for it alone and not on its socket yet."""
+    is_held: bool
+    """Whether its client stopped reading, or no connection serves it yet: it is given nothing meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatistics:
+    """One topic. `Driver.subscribers` gives its channels, each with statistics of its own."""
+
+    topic: Topic
+    delivery: Delivery
+    persistence: Persistence
+    messages: int
+    """Messages that are kept."""
+    octets: int
+    """Octets of the kept messages, in the store or in memory."""
+    next_id: int
+    """The id of the next message; all below it were given to messages."""
+    subscribers: int
+    """Subscriptions and feeds that are open."""
+    unsettled: int
+    """Round-robin: messages that were dealt and are not done. Broadcast: 0."""
+    waiting_publishers: int
+    """Publishers that wait, because the topic is full or because its fastest subscriber is far behind. Those
+    who wait for a commit are not among them: see `MemoryStatistics.waiting_tasks`."""
+    failures: int
+    """Commits so far that did not store messages of this topic."""
+    messages_in: int
+    """Messages taken over so far."""
+    octets_in: int
+    """Octets of those, as Message frames and heads."""
+    messages_out: int
+    """Messages handed to sockets so far, each counted once per subscriber, and again when sent again."""
+    octets_out: int
+    """Octets handed to sockets so far for this topic, in the form that each protocol sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterStatistics:
+    """The writer of one sync level."""
+
+    level: Level
+    waiting_posts: int
+    """Posts that wait for a commit. Those of the commit under way are not among them."""
+    waiting_octets: int
+    """Octets of those."""
+    commits: int
+    """Commits that stored something, so far."""
+    commit_seconds: float
+    """The time that all of those took together, so far. The total divided by `commits` is the mean."""
+    last_commit_seconds: float
+    """The time that the last of those took; 0.0 before the first."""
+    messages: int
+    """Messages stored so far."""
+    octets: int
+    """Octets of the frames and heads of those."""
+    failures: int
+    """Failed commits of one topic so far: a failed commit of N topics counts N times."""
+    refusal: Failure | None
+    """Why nothing may be written now, as publishers are told; None when posts are stored."""
