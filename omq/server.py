@@ -15,6 +15,7 @@ import trio
 
 from omq.access.bounds import Bounds
 from omq.access.clients import Clients
+from omq.access.leases import Leases
 from omq.access.limits import Quota
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
@@ -27,7 +28,6 @@ from omq.drivers.housekeeping import (
     save_positions,
     watch_disk,
 )
-from omq.drivers.leases import Leases
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat

@@ -1,6 +1,10 @@
 """Limits: quotas, which count things in use, and rate limits, which count octets a second."""
 
+from enum import Enum
+
 import trio
+
+from omq.drivers.reasons import Reason, Refused
 
 BURST_SECONDS = 1.0
 """A burst of as many octets as the limit allows in this time may pass at once."""
@@ -45,6 +49,21 @@ class Quota:
         """Count one less."""
         self.used -= 1
         self._given.unpark()
+
+
+class Owner(Enum):
+    """Whose quota it is, in the words of a refusal."""
+
+    SERVER = "the server"
+    CLIENT = "this client"
+
+
+def check_quota(quota: Quota, owner: Owner, what: str) -> None:
+    """Raises Refused when the quota is spent. `what` it counts is a plural."""
+    if quota.is_spent:
+        raise Refused(
+            Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most it is configured for"
+        )
 
 
 class RateLimit:

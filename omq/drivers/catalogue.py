@@ -9,13 +9,11 @@ from typing import TypeVar, assert_never
 
 import trio
 
-from omq.access.clients import Client
 from omq.config import Config
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
-from omq.drivers.quotas import Owner, check_quota
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
@@ -34,6 +32,11 @@ from omq_storage.store import Store
 log = logging.getLogger("omq.catalogue")
 
 T = TypeVar("T")
+
+Admit = Callable[[], Callable[[], None]]
+"""Called when a topic has to be made: raises Refused when it may not be made. What it returns is called when
+the topic is deleted, or could not be made after all.
+"""
 
 READERS = 4
 """How many threads read from the store at once."""
@@ -56,7 +59,8 @@ class Catalogue:
         )
         self._drivers: dict[bytes, Driver] = {}
         self._records: dict[int, TopicRecord] = {}
-        self._makers: dict[int, Client] = {}  # of the topics that clients made since the start
+        self._released: dict[int, Callable[[], None]] = {}
+        """What to call when a topic is deleted, by the ids of those that clients made since the start."""
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -226,16 +230,16 @@ class Catalogue:
     # -- declaring -----------------------------------------------------------------------------------------
 
     async def declare(
-        self, name: bytes, delivery: Delivery, persistence: Persistence, client: Client | None = None
+        self, name: bytes, delivery: Delivery, persistence: Persistence, admit: Admit | None = None
     ) -> Driver:
-        """The topic of that name and types, made where there is none. Raises Refused.
+        """Return the topic of that name and types; make it if there is none. Raises Refused.
 
-        A topic that is made counts among those of `client`; None where nobody asked for it.
+        `admit` decides whether it may be made; None where no client asks for it.
         """
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                return await self._create(name, delivery, persistence, client, declared=True)
+                return await self._create(name, delivery, persistence, admit, declared=True)
             record = self._records[driver.topic.id]
             same = driver.delivery is delivery and driver.persistence == persistence
             if same and record.declared:
@@ -245,12 +249,10 @@ class Catalogue:
             types = f"{driver.delivery.value} {_describe(driver.persistence)}"
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
-    async def lookup_or_declare(
-        self, name: bytes, client: Client | None = None, *, may_declare: bool = True
-    ) -> Driver:
-        """The driver behind a name; an unknown one is declared with the default types. Raises Refused.
+    async def lookup_or_declare(self, name: bytes, admit: Admit | None = None) -> Driver:
+        """Return the driver behind a name; declare an unknown one with the default types. Raises Refused.
 
-        Without `may_declare`, whoever asks has no right to make a topic of this name.
+        `admit` decides whether it may be made; None where no client asks for it.
         """
         driver = self.lookup(name)
         if driver is not None:
@@ -264,41 +266,44 @@ class Catalogue:
                 raise Refused(
                     Reason.NOT_FOUND, "there is no such topic, and this server wants topics declared"
                 )
-            if not may_declare:
-                _check_name(name)
-                raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
-            return await self._create(name, *self._config.default_types(), client, declared=False)
+            return await self._create(name, *self._config.default_types(), admit, declared=False)
+
+    def check_room(self) -> None:
+        """Raises Refused when the server has as many topics as it may have."""
+        most = self._config.max_topics
+        if len(self._drivers) >= most:
+            raise Refused(Reason.QUOTA, f"the server has its {most} topics, the most it is configured for")
+
+    def _admit_anyone(self) -> Callable[[], None]:
+        self.check_room()
+        return _nothing
 
     async def _create(
         self,
         name: bytes,
         delivery: Delivery,
         persistence: Persistence,
-        client: Client | None,
+        admit: Admit | None,
         *,
         declared: bool,
     ) -> Driver:
         _check_name(name)
-        if len(self._drivers) >= self._config.max_topics:
-            raise Refused(
-                Reason.QUOTA,
-                f"the server has its {self._config.max_topics} topics, the most it is configured for",
+        released = (admit or self._admit_anyone)()
+        try:
+            record = await self._in_store(
+                partial(
+                    self._store.catalogue.create,
+                    name,
+                    delivery.value,
+                    persistence_text(persistence),
+                    declared,
+                    reserved=1,
+                )
             )
-        if client is not None:
-            check_quota(client.topics, Owner.CLIENT, "topics")
-        record = await self._in_store(
-            partial(
-                self._store.catalogue.create,
-                name,
-                delivery.value,
-                persistence_text(persistence),
-                declared,
-                reserved=1,
-            )
-        )
-        if client is not None:
-            client.topics.take()
-            self._makers[record.id] = client
+        except BaseException:
+            released()
+            raise
+        self._released[record.id] = released
         return self._add(record, Extent(), None, 1)
 
     async def _retype(
@@ -342,9 +347,9 @@ class Catalogue:
                     driver.deleted = True
                 del self._drivers[name]
                 del self._records[driver.topic.id]
-                maker = self._makers.pop(driver.topic.id, None)
-                if maker is not None:
-                    maker.topics.give()
+                released = self._released.pop(driver.topic.id, None)
+                if released is not None:
+                    released()
                 driver.end()
                 self._stop(driver)
                 if driver.writer is not None:
@@ -421,6 +426,10 @@ class Catalogue:
         return {
             driver.topic.id: driver.next_id for driver in self if driver.reserved > max(1, driver.next_id)
         }
+
+
+def _nothing() -> None:
+    """There is no quota to give it back to."""
 
 
 def _check_name(name: bytes) -> None:

@@ -7,7 +7,7 @@ import trio
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
-from omq.drivers.leases import DmpEnd, Leases, Principal, Sink, Unusable
+from omq.access.leases import DmpEnd, Leases, Principal, Sink, Unusable
 from omq.drivers.seam import Gone
 from omq.model import Topic
 from omq.protocol.omq.types import Declared, Leased

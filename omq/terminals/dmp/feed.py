@@ -6,8 +6,8 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 
 import trio
 
+from omq.access.leases import DmpEnd, Principal
 from omq.drivers.feed import Feed
-from omq.drivers.leases import DmpEnd, Principal
 from omq.drivers.problems import for_clients
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Gone

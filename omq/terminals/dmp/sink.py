@@ -11,11 +11,11 @@ from typing import assert_never
 
 import trio
 
+from omq.access.leases import DmpEnd, Principal, Sink
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
-from omq.drivers.leases import DmpEnd, Principal, Sink
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal

@@ -19,11 +19,11 @@ from typing import assert_never
 
 import trio
 
+from omq.access.leases import Lease, Leases, Principal, Sink, Unusable
 from omq.access.limits import Quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import Feed
-from omq.drivers.leases import Lease, Leases, Principal, Sink, Unusable
 from omq.drivers.memory import Memory
 from omq.logs import LogThrottle
 from omq.protocol.dmp import responses as dmp_responses

@@ -8,13 +8,12 @@ from typing import TypeVar, assert_never
 
 from omq import model
 from omq.access.clients import Client
-from omq.access.limits import Quota
+from omq.access.leases import Leases, Principal, Sink
+from omq.access.limits import Owner, Quota, check_quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
-from omq.drivers.leases import Leases, Principal, Sink
-from omq.drivers.quotas import Owner, check_quota
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
@@ -110,8 +109,21 @@ class Commands:
 
     async def _driver(self, topic: bytes) -> Driver:
         """What is behind a name, for this client. Raises Refused."""
-        may_declare = topic in self._client.rights.declare
-        return await self._catalogue.lookup_or_declare(topic, self._client, may_declare=may_declare)
+        return await self._catalogue.lookup_or_declare(topic, partial(self._admit, topic))
+
+    def _admit(self, topic: bytes) -> Callable[[], None]:
+        """Count a topic that is to be made for this client. Raises Refused; else call what it returns when
+        the topic is deleted, or cannot be made.
+        """
+        if topic not in self._client.rights.declare:
+            raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
+        self._catalogue.check_room()
+        client = self._client
+        check_quota(client.topics, Owner.CLIENT, "topics")
+        client.topics.take()
+        # This refers to the client and not to its quota alone: a client that is known by its address is kept
+        # as long as anything refers to it, and its topics count for as long as they exist.
+        return lambda: client.topics.give()
 
     async def _publish_those_within(self, topic: bytes, bodies: Sequence[bytes], limit: int) -> None:
         fitting = [body for body in bodies if len(body) <= limit]
@@ -147,7 +159,9 @@ class Commands:
             case types.Ack():
                 pass  # a sign of life, which every command is
             case types.Declare(topic, delivery, persistence):
-                driver = await self._catalogue.declare(topic, delivery, persistence, self._client)
+                driver = await self._catalogue.declare(
+                    topic, delivery, persistence, partial(self._admit, topic)
+                )
                 self._replies.add(types.Declared(driver.topic))
             case types.Confirm(n):
                 self._replies.confirm(n)

@@ -13,10 +13,10 @@ from typing import assert_never
 import trio
 
 from omq.access.clients import NOBODY, Clients
+from omq.access.leases import DmpEnd, Leases, Principal
 from omq.access.limits import Quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.leases import DmpEnd, Leases, Principal
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Gone

@@ -12,9 +12,8 @@ from enum import Enum
 import trio
 
 from omq.access.clients import NOBODY, Client
-from omq.access.limits import Quota
+from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import Feed
-from omq.drivers.quotas import Owner, check_quota
 from omq.drivers.seam import Gone
 from omq.model import Topic
 
