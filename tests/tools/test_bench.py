@@ -59,6 +59,36 @@ def test_every_row_has_a_positive_figure_and_was_counted(tmp_path: Path) -> None
     assert not list(stores.iterdir()), "the bench left something behind"
 
 
+MANY = {
+    "topics-1k-all": "omq-lines",
+    "topics-1k-one": "omq-lines",
+    "topics-weak-1k": "omq-lines",
+    "crowd-1k": "omq-lines",
+    "crowd-weak-1k": "omq-lines",
+    "burst-100": "omq-lines",
+    "latency-beside-1k": "omq",
+    "start": "omq",
+}
+
+
+def test_many_topics_and_publishers_have_figures(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    figures = tmp_path / "figures.json"
+    tiny = ["--many", "--runs=1", "--seconds=0.05", "--weak-flush-seconds=0.05", f"--only={','.join(MANY)}"]
+    result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(figures.read_text())["rows"]
+    found = {(row["case"], row["system"]): row for row in rows}
+    for case, system in MANY.items():
+        (sample,) = found[case, system]["samples"]
+        assert sample["counted"]
+        if not case.startswith("burst"):
+            assert sample["value"] > 0, case
+    assert not any("-10k" in case for case, _ in found)
+    assert not list(stores.iterdir()), "the bench left something behind"
+
+
 def test_steps_are_measured_with_each_codec() -> None:
     result = run_bench("--steps")
     assert result.returncode == 0, result.stderr

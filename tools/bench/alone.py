@@ -51,7 +51,7 @@ class NoServer(System):
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
         return b"-" * 17 + body
 
-    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+    def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
         return Publisher(self.connect_socket())
 
     def idle(self) -> socket.socket:

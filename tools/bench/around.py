@@ -19,18 +19,24 @@ def topic_names(count: int) -> tuple[bytes, ...]:
     return tuple(b"topic-%05d" % number for number in range(count))
 
 
-def rounds(system: System, topics: tuple[bytes, ...], size: int) -> Chunk:
-    """A buffer of publish commands: whole rounds, with one message to each topic in turn.
+def rounds(
+    system: System,
+    topics: tuple[bytes, ...],
+    size: int,
+    kind: Kind = Kind.LIVE,
+    octets: int = CHUNK_OCTETS,
+    place: int = 0,
+) -> Chunk:
+    """A buffer of publish commands: whole rounds, with one message to each topic in turn, about `octets`.
 
-    `first` and `last` are the bodies of the last topic.
+    `first` and `last` are the bodies of the last topic. `place` is the number of the publisher.
     """
-    one = len(system.encode(Kind.LIVE, topics[0], make_body(0, size)))
-    count = max(1, CHUNK_OCTETS // (one * len(topics))) * len(topics)
+    one = len(system.encode(kind, topics[0], make_body(0, size)))
+    count = max(1, octets // (one * len(topics))) * len(topics)
     bodies = [make_body(number, size) for number in range(count)]
-    commands = [
-        system.encode(Kind.LIVE, topics[number % len(topics)], body) for number, body in enumerate(bodies)
-    ]
-    return Chunk(b"".join(commands), count, size, bodies[len(topics) - 1], bodies[-1])
+    published = [(topics[number % len(topics)], body) for number, body in enumerate(bodies)]
+    data = system.encode_all(kind, published, place)
+    return Chunk(data, count, size, bodies[len(topics) - 1], bodies[-1])
 
 
 def first_round(system: System, topics: tuple[bytes, ...]) -> float:

@@ -15,6 +15,8 @@ from check import check_contents
 from growth import Sweep
 from growth_command import EPILOG as GROWTH_EPILOG
 from growth_command import add_options, growth_points, measure_growth
+from many import CASES as MANY
+from many import EPILOG as MANY_EPILOG
 from measure import (
     WINDOW_OCTETS,
     Sample,
@@ -52,10 +54,19 @@ KINDS = {
 MEMORY_ROWS = ("memory-idle", "memory-stored", "memory-stored-4x", "memory-stalled")
 """The rows that the memory case makes."""
 
+KINDS_OF_MANY = {name: case.kind for name, case in MANY.items()}
+
 UNITS = {"latency": MICROSECONDS, "memory": OCTETS, "connections": EACH}
+"""By the beginnings of the cases; messages a second for the others."""
 
 ONCE = ("memory", "connections")
 """The cases that are not timed: one run says it."""
+
+
+def unit_of(case: str) -> str:
+    """What a case is measured in."""
+    return MANY[case].unit if case in MANY else UNITS.get(case.partition("-")[0], RATE)
+
 
 EPILOG = """\
 cases:
@@ -83,7 +94,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Measure omq-server, and with --peers nats-server and redis-server at the same work.",
-        epilog=f"{EPILOG}\n{GROWTH_EPILOG}",
+        epilog=f"{EPILOG}\n{MANY_EPILOG}\n{GROWTH_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
@@ -96,6 +107,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--steps",
         action="store_true",
         help="measure instead how long the readers of lines and envelopes take for what is most work",
+    )
+    parser.add_argument(
+        "--many",
+        action="store_true",
+        help="measure instead many topics, many publishers, bursts and starts: see below",
     )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
@@ -154,7 +170,9 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         arguments.points = growth_points(parser, arguments)
     else:
         parse_cases(parser, arguments)
-    own = "omq,omq-lines,none" if arguments.growth else "omq,omq-lines,omq-plain,none"
+    own = "omq,omq-lines,omq-plain,none"
+    if arguments.growth or arguments.many:
+        own = "omq,omq-lines,none" if arguments.growth else "omq,omq-lines"
     default = own + ",nats,redis" if arguments.peers else own
     arguments.systems = [word for word in (arguments.systems or default).split(",") if word]
     for word in arguments.systems:
@@ -173,20 +191,24 @@ def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
     if arguments.plot is not None:
         parser.error("--plot goes with --growth")
     try:
-        arguments.sizes = [int(word) for word in (arguments.sizes or "100,1024").split(",")]
+        sizes = arguments.sizes or ("100" if arguments.many else "100,1024")
+        arguments.sizes = [int(word) for word in sizes.split(",")]
     except ValueError:
         parser.error("--sizes takes whole numbers, divided by commas")
     if min(arguments.sizes) < 20:
         parser.error("sizes start at 20")
     wanted = [word for word in arguments.only.split(",") if word]
+    cases = KINDS_OF_MANY if arguments.many else KINDS
     for word in wanted:
-        if not any(case.startswith(word) for case in KINDS):
-            parser.error(f"no case begins with {word!r}; there are {', '.join(KINDS)}")
-    arguments.cases = [case for case in KINDS if not wanted or any(case.startswith(word) for word in wanted)]
+        if not any(case.startswith(word) for case in cases):
+            parser.error(f"no case begins with {word!r}; there are {', '.join(cases)}")
+    arguments.cases = [case for case in cases if not wanted or any(case.startswith(word) for word in wanted)]
 
 
 def take(case: str, system: System, settings: Settings, size: int, count: int) -> dict[str, Sample]:
     """One run of one case; the figures by the name of their row. `count` is the number of connections."""
+    if case in MANY:
+        return {case: MANY[case].take(system, settings, size)}
     match case:
         case "live-1-1":
             return {case: live(system, settings, size, Kind.LIVE, 1)}
@@ -231,8 +253,8 @@ class Bench:
         for row in self.rows:
             if (row.case, row.size, row.system) == (case, size, system.name):
                 return row
-        kind = KINDS.get(case, Kind.WEAK)
-        row = Row(system.name, case, size, UNITS.get(case.partition("-")[0], RATE), system.guarantee(kind))
+        kind = (KINDS | KINDS_OF_MANY).get(case, Kind.WEAK)
+        row = Row(system.name, case, size, unit_of(case), system.guarantee(kind))
         self.rows.append(row)
         return row
 
@@ -395,7 +417,7 @@ def measure_spark(arguments: argparse.Namespace, settings: Settings, command: li
 
 
 def report(bench: Bench, arguments: argparse.Namespace) -> None:
-    order = [row for case in KINDS for row in (MEMORY_ROWS if case == "memory" else (case,))]
+    order = [row for case in (*KINDS, *MANY) for row in (MEMORY_ROWS if case == "memory" else (case,))]
     rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
     stores = filesystem(bench.settings.directory)
     for name, text in machine().items():

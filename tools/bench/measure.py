@@ -423,9 +423,15 @@ def latency_task(system: System, size: int, rate: int, seconds: float, begin: Be
     return taken[warm_up:]
 
 
-def latency(system: System, settings: Settings, size: int) -> Sample:
-    """From one moment before the publishing system call to one after the receiving one, microseconds."""
-    with server(system, Kind.LIVE, settings):
+def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sample:
+    """From one moment before the publishing system call to one after the receiving one, microseconds.
+
+    So many idle connections stand beside.
+    """
+    allow_descriptors(idle)
+    with server(system, Kind.LIVE, settings), ExitStack() as opened:
+        for _ in range(idle):
+            opened.enter_context(system.idle())
         before = system.cpu_seconds()
         task = partial(latency_task, system, size, settings.latency_rate, settings.seconds)
         taken: list[int] = run_together({"client": task}, settings.seconds + 3 * SOCKET_SECONDS)["client"]
@@ -439,12 +445,17 @@ def latency(system: System, settings: Settings, size: int) -> Sample:
     return Sample(median, len(taken), seconds, counted, cores(used, seconds), detail=detail)
 
 
+def allow_descriptors(connections: int) -> None:
+    """Let this process, and the server that inherits it, open so many connections."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+    if allowed < connections + 100:
+        raise BenchFailure(f"this process may open {allowed} files, too few for {connections} connections")
+
+
 def connections(system: System, count: int, settings: Settings) -> Sample:
     """What each of many connections costs the server that have introduced themselves and do nothing more."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))  # the server inherits it
-    if allowed < count + 100:
-        raise BenchFailure(f"this process may open {allowed} files, too few for {count} connections")
+    allow_descriptors(count)
     with server(system, Kind.LIVE, settings), ExitStack() as opened:
         for _ in range(10):
             opened.enter_context(system.idle())

@@ -1,7 +1,6 @@
 """nats-server: core publish/subscribe and JetStream, spoken in its text protocol on raw sockets."""
 
 import json
-import re
 import shutil
 import socket
 import time
@@ -10,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from systems import (
-    CHUNK_OCTETS,
-    Chunk,
     Kind,
     Publisher,
     Sink,
     System,
     batches,
     command_version,
-    make_body,
     receive_stream,
     receive_until,
 )
@@ -45,29 +41,29 @@ def digits_up_to(count: int) -> int:
 class CorePublisher(Publisher):
     """Publishes without acknowledgements; a PING at the end is answered when all before it has been read."""
 
-    def confirm(self, sent: int, held: int) -> None:
+    def confirm(self, sent: int, held: int | None) -> None:
         self.socket.sendall(b"PING\r\n")
         receive_until(self.socket, b"PONG\r\n")
 
 
 class JetStreamPublisher(Publisher):
-    """Publishes with acknowledgements, a bounded number of them outstanding, and counts what they confirm."""
+    """Publishes with acknowledgements, a bounded number of them outstanding, and counts them.
 
-    def __init__(self, connected: socket.socket, nats: "NatsSystem") -> None:
+    Each chunk asks for one, for its last message: the server takes the messages of a connection in order.
+    """
+
+    def __init__(self, connected: socket.socket, nats: "NatsSystem", place: int) -> None:
         super().__init__(connected)
         self._nats = nats
-        self._sent: list[int] = []
-        # Sequence numbers count the whole stream, also what others stored before.
-        self._total = self._stored = nats.stored()
+        self._owed = 0
         self._rest = b""
-        connected.sendall(b"SUB " + _ACKS + b" 1\r\nPING\r\n")
+        connected.sendall(b"SUB %s.%d 1\r\nPING\r\n" % (_ACKS, place))
         receive_until(connected, b"PONG\r\n")
 
     def send(self, data: bytes, messages: int) -> None:
         self.socket.sendall(data)
-        self._total += messages
-        self._sent.append(self._total)
-        while len(self._sent) > CHUNKS_IN_FLIGHT:
+        self._owed += 1
+        while self._owed > CHUNKS_IN_FLIGHT:
             self._read_acks()
 
     def _read_acks(self) -> None:
@@ -79,19 +75,12 @@ class JetStreamPublisher(Publisher):
         whole = data[:end]
         if b'"error"' in whole or b"-ERR" in whole:
             raise BenchFailure(f"JetStream refused: {whole[-300:]!r}")
-        # Acknowledgements come in order, so the last one's sequence number counts all before it.
-        at = whole.rfind(b'"seq":')
-        if at >= 0:
-            found = re.match(rb'"seq":(\d+)', whole[at:])
-            assert found is not None
-            self._stored = int(found[1])
-        while self._sent and self._sent[0] <= self._stored:
-            self._sent.pop(0)
+        self._owed -= whole.count(b'"seq":')
 
-    def confirm(self, sent: int, held: int) -> None:
-        while self._stored < self._total:
+    def confirm(self, sent: int, held: int | None) -> None:
+        while self._owed:
             self._read_acks()
-        if self._nats.stored() != held or self._stored != held:
+        if held is not None and self._nats.stored() != held:
             raise BenchFailure(f"JetStream holds {self._nats.stored()} messages, {held} were published")
 
 
@@ -122,7 +111,8 @@ class NatsSystem(System):
                 return "JetStream file store: written, fsync every 2 minutes only"
 
     def lacks(self, case: str) -> str | None:
-        return "has no fsync per message (JetStream 2.9)" if case == "ingest-strong" else None
+        strong = case == "ingest-strong" or case.startswith("topics-strong")
+        return "has no fsync per message (JetStream 2.9)" if strong else None
 
     def start(self, directory: Path, kind: Kind) -> None:
         assert self._command is not None
@@ -160,7 +150,8 @@ class NatsSystem(System):
                 b"$JS.API.STREAM.CREATE." + _STREAM,
                 {
                     "name": _STREAM.decode(),
-                    "subjects": [topic.decode() for topic in topics],
+                    # Names of one part each, which one pattern stands for where they are many.
+                    "subjects": [topics[0].decode()] if len(topics) == 1 else ["*"],
                     "storage": "file",
                     "retention": "limits",
                     "discard": "old",
@@ -171,23 +162,21 @@ class NatsSystem(System):
     def encode(self, kind: Kind, topic: bytes, body: bytes) -> bytes:
         return b"PUB %s %d\r\n%s\r\n" % (topic, len(body), body)
 
-    def chunk(self, kind: Kind, topic: bytes, size: int) -> Chunk:
+    def encode_all(self, kind: Kind, messages: Sequence[tuple[bytes, bytes]], place: int = 0) -> bytes:
         """Stored: the last message of each chunk asks for the acknowledgement, which confirms all before it.
 
         That is cheaper for JetStream than one acknowledgement per message, and confirms as much as the one
         confirmation per batch that the others give.
         """
         if not kind.stored:
-            return super().chunk(kind, topic, size)
-        count = max(1, CHUNK_OCTETS // len(self.encode(kind, topic, make_body(0, size))))
-        bodies = [make_body(number, size) for number in range(count)]
-        commands = [self.encode(kind, topic, body) for body in bodies[:-1]]
-        commands.append(b"PUB %s %s %d\r\n%s\r\n" % (topic, _ACKS, size, bodies[-1]))
-        return Chunk(b"".join(commands), count, size, bodies[0], bodies[-1])
+            return super().encode_all(kind, messages, place)
+        topic, body = messages[-1]
+        last = b"PUB %s %s.%d %d\r\n%s\r\n" % (topic, _ACKS, place, len(body), body)
+        return super().encode_all(kind, messages[:-1], place) + last
 
-    def publisher(self, kind: Kind, topic: bytes) -> Publisher:
+    def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
         connected = self.connect()
-        return JetStreamPublisher(connected, self) if kind.stored else CorePublisher(connected)
+        return JetStreamPublisher(connected, self, place) if kind.stored else CorePublisher(connected)
 
     def idle(self) -> socket.socket:
         return self.connect()

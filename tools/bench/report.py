@@ -13,6 +13,7 @@ from systems import Kind, System
 
 RATE, MICROSECONDS, OCTETS, EACH = "messages/s", "microseconds", "octets", "octets each"
 SECONDS = "seconds"
+MICROSECONDS_EACH, LOST = "microseconds each", "percent lost"
 
 
 @dataclass
@@ -75,7 +76,7 @@ def ratio(rows: Sequence[Row], row: Row) -> tuple[float, str] | None:
         for each in rows
         if (each.case, each.size) == (row.case, row.size) and each.system in ("nats", "redis") and each.usable
     ]
-    if not peers:
+    if not peers or row.unit == LOST:
         return None
     if row.unit == RATE:
         best = max(peers, key=lambda each: each.median)
@@ -94,6 +95,10 @@ def amount(value: float, unit: str) -> str:
             return f"{value:,.0f} µs"
         case "seconds":
             return f"{value:.2f} s"
+        case "microseconds each":
+            return f"{value:,.1f} µs"
+        case "percent lost":
+            return f"{value:.1f} % lost"
         case _:
             return f"{value:,.0f}"
 
@@ -124,7 +129,7 @@ def cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
         p99 = statistics.median(sample.detail["p99"] for sample in row.samples)
         longest = max(sample.detail["longest"] for sample in row.samples)
         remark = f"99th percentile {amount(p99, row.unit)}, longest {amount(longest, row.unit)}"
-    elif row.unit == EACH:
+    elif row.unit in (EACH, SECONDS, MICROSECONDS_EACH, LOST):
         remark = row.samples[-1].counted
     else:
         sample = row.samples[-1]

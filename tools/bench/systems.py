@@ -76,10 +76,11 @@ class Publisher:
     def send(self, data: bytes, messages: int) -> None:
         self.socket.sendall(data)
 
-    def confirm(self, sent: int, held: int) -> None:
+    def confirm(self, sent: int, held: int | None) -> None:
         """Return when all messages sent here are as safe as the topic promises.
 
-        A stored topic must then hold exactly `held` messages, those of earlier publishers included. Where
+        Stored topics must then hold exactly `held` messages, those of earlier publishers included; None
+        where others publish at the same time, and somebody else counts. Where
         nothing is stored, the server must at least have read everything: a connection that is closed while a
         ping lies unread in it is reset, and what the server has not read by then is lost through our fault.
         """
@@ -222,11 +223,16 @@ class System(ABC):
         """A buffer full of publish commands, each with a body of its own."""
         count = max(1, CHUNK_OCTETS // len(self.encode(kind, topic, make_body(0, size))))
         bodies = [make_body(number, size) for number in range(count)]
-        data = b"".join([self.encode(kind, topic, body) for body in bodies])
+        data = self.encode_all(kind, [(topic, body) for body in bodies])
         return Chunk(data, count, size, bodies[0], bodies[-1])
 
+    def encode_all(self, kind: Kind, messages: Sequence[tuple[bytes, bytes]], place: int = 0) -> bytes:
+        """The commands that publish these bodies to these topics, for the publisher with this number."""
+        return b"".join([self.encode(kind, topic, body) for topic, body in messages])
+
     @abstractmethod
-    def publisher(self, kind: Kind, topic: bytes) -> Publisher: ...
+    def publisher(self, kind: Kind, topic: bytes, place: int = 0) -> Publisher:
+        """A publishing connection; `place` is its number where there are several."""
 
     @abstractmethod
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
@@ -238,6 +244,10 @@ class System(ABC):
     @abstractmethod
     def held(self, topic: bytes) -> int:
         """How many messages a stored topic holds, as the server says."""
+
+    def held_in(self, topics: Sequence[bytes]) -> int:
+        """How many messages these topics hold together, which are all there are."""
+        return self.held(topics[0])
 
     @abstractmethod
     def delivered(self, kind: Kind, topic: bytes, body: bytes, number: int) -> bytes:
@@ -271,6 +281,10 @@ class System(ABC):
     @abstractmethod
     def decode(self, kind: Kind, data: bytes) -> tuple[list[bytes], int]:
         """The bodies of the whole messages in `data`, and how many octets of it they took."""
+
+    def count(self, data: bytes) -> int:
+        """How many live messages `data` has, also where the server says that others are lost."""
+        return len(self.decode(Kind.LIVE, data)[0])
 
 
 def receive_exactly(connected: socket.socket, count: int) -> bytes:
