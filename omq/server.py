@@ -34,9 +34,11 @@ from omq.drivers.rounds import repeat
 from omq.logs import LogThrottle, report_suppressed
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
+from omq.statistics import ServerStatistics
 from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.liveness import look_seconds
+from omq.terminals.connection.statistics import ConnectionStatistics, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal, Shared
@@ -66,6 +68,12 @@ class Terminal(Protocol):
 
     async def serve(self) -> None:
         """Return when the connection is over, whatever the reason."""
+
+    def statistics(self) -> ConnectionStatistics:
+        """What the connection is, and what it holds."""
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """Its subscriptions."""
 
     def sweep(self, now: float) -> None:
         """Called about every second."""
@@ -103,6 +111,9 @@ class Server:
         self._handshakes: set[trio.CancelScope] = set()
         self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
         self._stopping = False
+        self._since = trio.current_time()
+        self._dmp_terminals = 0
+        self._turned_away_count = self._strangers_count = self._defects_count = 0
 
     @property
     def port(self) -> int:
@@ -113,6 +124,36 @@ class Server:
     def connections(self) -> int:
         """How many there are, those included that have not said yet what they speak."""
         return self._connections.used
+
+    def terminals(self) -> list[Terminal]:
+        """The connections after their handshake, in the order in which they came."""
+        return list(self._terminals)
+
+    def statistics(self) -> ServerStatistics:
+        """How much there is of everything, and what happened so far."""
+        config = self.config
+        return ServerStatistics(
+            seconds=trio.current_time() - self._since,
+            connections=self._connections.used,
+            max_connections=config.max_connections,
+            handshakes=len(self._handshakes),
+            omq=len(self._terminals) - self._dmp_terminals,
+            dmp=self._dmp_terminals,
+            newcomers=len(self._newcomers),
+            dmp_leased=self._dmp.quota.used,
+            max_dmp_leased=config.max_dmp_connections,
+            subscriptions=self._subscriptions.used,
+            max_subscriptions=config.max_subscriptions,
+            leases=len(self._leases),
+            max_leases=config.max_leases,
+            topics=self.catalogue.topic_count,
+            max_topics=config.max_topics,
+            turned_away=self._turned_away_count,
+            strangers=self._strangers_count,
+            defects=self._defects_count,
+            memory=self.memory.statistics(),
+            writers=tuple(writer.statistics() for writer in self.catalogue.writers.values()),
+        )
 
     async def listen(self) -> "Listeners":
         """Open the configured addresses. Raises ListenError."""
@@ -136,6 +177,7 @@ class Server:
         if not self._connections.take() and not self._make_room():
             most = self._connections.most
             peer = transport.peer()
+            self._turned_away_count += 1
             self._turned_away.add(f"{peer}: there are {most} connections, the most there may be", peer=peer)
             transport.close()
             return
@@ -148,6 +190,7 @@ class Server:
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is told, and the others go on
+            self._defects_count += 1
             what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
             self._defects.add(what, peer=transport.peer())
         finally:
@@ -238,6 +281,7 @@ class Server:
 
     def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
         """Log why a connection ends that did not get as far as a terminal, and what it began with."""
+        self._strangers_count += 1
         peer = transport.peer()
         if received is not None:
             inside = " inside TLS" if isinstance(transport, TlsTransport) else ""
@@ -246,13 +290,16 @@ class Server:
         self._strangers.add(f"{peer}: {why}", peer=peer)
 
     async def _serve(self, terminal: Terminal) -> None:
+        is_dmp = isinstance(terminal, DmpTerminal)
         self._terminals[terminal] = None
+        self._dmp_terminals += is_dmp
         try:
             if self._stopping:
                 return
             await terminal.serve()
         finally:
             del self._terminals[terminal]
+            self._dmp_terminals -= is_dmp
 
     async def sweep(self) -> None:
         """Look after the connections' pings, and the leases that nobody uses, until cancelled."""

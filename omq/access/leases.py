@@ -45,7 +45,7 @@ Report = Callable[[DmpEnd, bytes, str | Gone], Awaitable[None]]
 class Principal:
     """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
 
-    __slots__ = ("_report", "client", "host", "leases")
+    __slots__ = ("_report", "client", "host", "leases", "name")
 
     def __init__(self, host: str, report: Report) -> None:
         """`report` sends an Error; it may wait until there is room for one more."""
@@ -53,6 +53,8 @@ class Principal:
         """Where the connection comes from."""
         self.client = NOBODY
         """Whose connection it is: its leases carry that client's rights and limits."""
+        self.name: bytes | None = None
+        """The name that the client gave in Connect; None before."""
         self.leases: set[bytes] = set()
         """Those not used yet: they are looked after by `Leases`."""
         self._report: Report | None = report

@@ -93,6 +93,11 @@ class Catalogue:
         found = self._drivers.get(driver.topic.topic)
         return found if found is not None and found.topic.id == driver.topic.id else None
 
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are."""
+        return len(self._drivers)
+
     def size(self) -> tuple[int, int]:
         """How many topics there are, and how many octets their names have."""
         return len(self._drivers), sum(map(len, self._drivers))

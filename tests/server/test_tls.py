@@ -18,6 +18,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
+from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message
 from omq.terminals.connection.certificates import Certificates
 from omq.terminals.connection.intake import Intake
@@ -153,6 +154,23 @@ async def test_records_of_any_size(store: Path, authority: Authority) -> None:
         await client.confirm()
         await client.ask(b"(Subscribe t From_beginning)")
         assert await client.bodies(3000) == numbered(1, 3000)
+
+
+async def test_octets_are_counted_without_those_of_tls(store: Path, authority: Authority) -> None:
+    async with serving_tls(store, authority) as host:
+        client = await host.connect()
+        await client.ask(b"(Subscribe t From_current)")
+        await client.confirm()
+        (terminal,) = host.server.terminals()
+        await eventually(lambda: not terminal.statistics().is_sending)
+        assert terminal.statistics().is_encrypted
+        was = terminal.statistics()
+        lines = publish(b"t", [b"x" * 1000] * 200)
+        await client.send(lines)
+        messages = await client.messages(200)
+        octets = sum(len(encode(message)) for message in messages)
+        await eventually(lambda: terminal.statistics().octets_out - was.octets_out == octets)
+        assert terminal.statistics().octets_in - was.octets_in == len(lines)
 
 
 async def test_half_a_record_holds_nothing_up(store: Path, authority: Authority) -> None:

@@ -77,6 +77,7 @@ class Forwarder:
         self._end = end
         self.is_stalled = False
         """Whether its channels are held: one that is opened now has to be, too."""
+        self._stalled_at = 0.0
         self._turn = 0  # odd while something is being sent
         self._looked_at = 0
 
@@ -111,6 +112,16 @@ class Forwarder:
             self._over()
         return None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is being sent."""
+        return bool(self._turn % 2)
+
+    @property
+    def stalled_seconds(self) -> float | None:
+        """For how long the client has been stalled; None when it is not."""
+        return trio.current_time() - self._stalled_at if self.is_stalled else None
+
     def stop(self) -> None:
         """The connection is over: nothing points back at it."""
         self._channels = tuple
@@ -123,7 +134,9 @@ class Forwarder:
         self._looked_at = self._turn
 
     def _stall(self) -> None:
-        self.is_stalled = True
+        if not self.is_stalled:
+            self.is_stalled = True
+            self._stalled_at = trio.current_time()
         for channel in self._channels():
             channel.hold()
 

@@ -66,6 +66,16 @@ class Intake:
         self._reading = arrived
         return arrived
 
+    @property
+    def reading(self) -> int:
+        """How many octets of the memory for reading it holds."""
+        return self._reading
+
+    @property
+    def unfinished(self) -> int:
+        """How many octets of the memory for what is unfinished it holds."""
+        return self._holding.octets
+
     def done(self) -> None:
         """What was received is acted on, and kept no longer."""
         self._memory.reading.give(self._reading)

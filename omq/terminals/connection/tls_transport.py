@@ -17,6 +17,8 @@ AROUND_OCTETS = 1 << 10
 class TlsTransport(Transport):
     """One connected stream socket with TLS on it, after its handshake. `sent` counts plain octets."""
 
+    is_encrypted = True
+
     def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
         super().__init__(stream)
         self._engine = engine
@@ -40,12 +42,15 @@ class TlsTransport(Transport):
         finally:
             if alert := engine.outgoing():
                 await transport._send_octets(alert)
+        transport.received = 0
         return transport
 
     async def receive(self, octets: int = RECORD_OCTETS) -> bytes:
         """Raises trio.BrokenResourceError also when the connection ends and the other side did not say so."""
+        before = self.received
         while (data := self._decrypted(octets)) is None:
             self._engine.feed(await super().receive(octets + AROUND_OCTETS))
+        self.received = before + len(data)
         return data
 
     async def receive_arrived(self, octets: int) -> bytes:
@@ -54,7 +59,9 @@ class TlsTransport(Transport):
             self._engine.feed(self._read(octets))
         except BlockingIOError:
             pass  # what has arrived was read before, and not decrypted
-        return self._decrypted(octets) or b""
+        data = self._decrypted(octets) or b""
+        self.received += len(data)
+        return data
 
     def arrived(self) -> int:
         return super().arrived() + self._engine.waiting

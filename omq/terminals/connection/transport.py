@@ -26,8 +26,14 @@ LINGER_OCTETS = 64 << 20
 class Transport:
     """One connected stream socket."""
 
+    is_encrypted = False
+
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
+        self.since = trio.current_time()
+        """When it was accepted."""
+        self.received = 0
+        """Octets read from the socket so far, without those of TLS."""
         self.sent = 0
         """Octets handed to the socket so far: exact also when a send breaks or is cancelled half-way."""
 
@@ -61,7 +67,9 @@ class Transport:
             # of the scheduler later.
             await trio.lowlevel.wait_readable(self._stream.socket)
             try:
-                return self._read(octets)
+                data = self._read(octets)
+                self.received += len(data)
+                return data
             except BlockingIOError:
                 pass  # it was readable for somebody who looked too early
 
@@ -70,7 +78,9 @@ class Transport:
         readable yet. Raises as `receive` does.
         """
         await trio.lowlevel.checkpoint()
-        return self._read(octets)
+        data = self._read(octets)
+        self.received += len(data)
+        return data
 
     def _read(self, octets: int) -> bytes:
         try:

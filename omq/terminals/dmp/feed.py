@@ -18,6 +18,7 @@ from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
 from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.forms import Envelopes
 from omq_storage.errors import StoreError
@@ -74,6 +75,22 @@ class FeedService:
             await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {self._torn}")
         elif self._torn is not None:
             await self._report(DELETED)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is being sent."""
+        return self._forwarder.is_sending
+
+    @property
+    def stalled_seconds(self) -> float | None:
+        """For how long its client has been stalled; None when it is not."""
+        return self._forwarder.stalled_seconds
+
+    def statistics(self) -> list[SubscriptionStatistics]:
+        """Of the feed, as long as its topic exists."""
+        return [
+            SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self._channels()
+        ]
 
     def sweep(self, now: float) -> None:
         """A client that reads nothing is passed over, as any slow subscriber is."""

@@ -61,19 +61,23 @@ class Posts:
 
     def __init__(self) -> None:
         self.stored = 0
+        self.unconfirmed = 0
+        """How many messages are posted and not settled."""
         self._open = 0
         self._signal = Signal()
 
     def settle(self, count: int, confirmation: Confirmation) -> Problem | None:
         """A post is settled; the problem if it failed."""
         self._open -= 1
+        self.unconfirmed -= count
         self._signal.set()
         self.stored += sum(part for part, failure in confirmation.outcomes(count) if failure is None)
         return None if confirmation.failure is None else problem_of(confirmation.failure)
 
-    def begin(self) -> None:
-        """A post is on its way."""
+    def begin(self, count: int) -> None:
+        """A post of so many messages is on its way."""
         self._open += 1
+        self.unconfirmed += count
 
     async def settled(self) -> None:
         """Wait until no post is open."""
@@ -180,6 +184,11 @@ class SinkService:
         finally:
             await self._report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
 
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages it has posted that are neither stored nor refused."""
+        return self._posts.unconfirmed
+
     def fail(self, problem: Problem) -> None:
         """Read no more, and answer with this problem, unless there was one before.
 
@@ -255,7 +264,7 @@ class SinkService:
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return
-        self._posts.begin()
+        self._posts.begin(portion.batch.count)
 
         def settle() -> None:
             problem = self._posts.settle(portion.batch.count, confirmation)

@@ -41,6 +41,12 @@ from omq.protocol.dmp.server import (
 )
 from omq.protocol.handshake import DMP_HEADER
 from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.statistics import (
+    ConnectionStatistics,
+    HeldOctets,
+    Kind,
+    SubscriptionStatistics,
+)
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.feed import FeedService
 from omq.terminals.dmp.sink import SinkService
@@ -85,6 +91,7 @@ class DmpTerminal:
         self._dialogue = ServerDialogue()
         self._intake = Intake(transport, shared.memory, self._give_way)
         self._service: SinkService | FeedService | None = None
+        self._principal: Principal | None = None  # from a lease that is accepted on
         self._waiting = trio.CancelScope()
         self._stopping = False
         self._scope = trio.CancelScope()
@@ -99,6 +106,39 @@ class DmpTerminal:
         finally:
             self._intake.close()
             self._transport.close()
+
+    def statistics(self) -> ConnectionStatistics:
+        """What the connection is, and what it holds."""
+        kind, unconfirmed, is_sending = Kind.DMP, 0, False
+        stalled: float | None = None
+        match self._service:
+            case SinkService(unconfirmed=unconfirmed):
+                kind = Kind.SINK
+            case FeedService(is_sending=is_sending, stalled_seconds=stalled):
+                kind = Kind.FEED
+            case None:
+                pass
+            case _:
+                assert_never(self._service)
+        return ConnectionStatistics(
+            kind=kind,
+            client=None if self._principal is None else self._principal.name,
+            peer=self._transport.peer(),
+            is_encrypted=self._transport.is_encrypted,
+            seconds=trio.current_time() - self._transport.since,
+            octets_in=self._transport.received,
+            octets_out=self._transport.sent,
+            unconfirmed=unconfirmed,
+            waiting_answers=0,
+            subscriptions=len(self.subscriptions()),
+            is_sending=is_sending,
+            stalled_seconds=stalled,
+            held=HeldOctets(reading=self._intake.reading, unfinished=self._intake.unfinished),
+        )
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """The feed, where it is one."""
+        return self._service.statistics() if isinstance(self._service, FeedService) else []
 
     def sweep(self, now: float) -> None:
         """Called about every second."""
@@ -180,6 +220,7 @@ class DmpTerminal:
                     await self._refuse(TOO_MANY_OF_CLIENT)
                     return
                 self._known()
+                self._principal = principal
                 try:
                     await self._serve_leased(leased, principal)
                 finally:

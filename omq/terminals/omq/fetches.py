@@ -67,6 +67,11 @@ class Fetches:
         """How many commands are not answered to their end."""
         return len(self._commands)
 
+    @property
+    def octets(self) -> int:
+        """How many octets of the memory for what was read it holds."""
+        return self._held
+
     def add(self, command: types.Fetch) -> None:
         """Answer it behind those before it."""
         self._commands.append(command)

@@ -74,6 +74,8 @@ class Replies:
         self._begin = begin
         self._queue: deque[_Answer | _Long | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
+        self.unconfirmed = 0
+        """How many messages were posted whose outcome waits here."""
         self.octets = 0
         """About how much memory the answers take that wait."""
 
@@ -135,6 +137,7 @@ class Replies:
         if confirmation.settled and confirmation.failure is None and not self._queue:
             return
         self._queue.append(_Outcome(topic, count, confirmation))
+        self.unconfirmed += count
         confirmation.listen(self._wake)
 
     def confirm(self, n: int) -> None:
@@ -149,7 +152,7 @@ class Replies:
             if isinstance(answer, _Long) and answer.made is not None:
                 answer.made.close()
         self._queue.clear()
-        self.octets = 0
+        self.octets = self.unconfirmed = 0
 
     def collect(self) -> bytes:
         """The answers that can be given now."""
@@ -175,6 +178,7 @@ class Replies:
                 case _Outcome(topic, count, confirmation):
                     if not confirmation.settled:
                         break
+                    self.unconfirmed -= count
                     if confirmation.failure is not None:
                         for part, failure in confirmation.outcomes(count):
                             if failure is not None:

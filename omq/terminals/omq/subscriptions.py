@@ -14,6 +14,7 @@ from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
 from omq.terminals.omq.forms import Frames
 from omq.terminals.omq.replies import Replies
@@ -174,6 +175,17 @@ class Subscriptions:
             what = words_of_gone(gone.first, gone.last, gone.reason)
             await self.forwarder.send(encode(types.Error(sentence("Subscribe", topic, what))))
         return not subscription.is_closed() and channel.ready()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def statistics(self) -> list[SubscriptionStatistics]:
+        """Of those that are open."""
+        return [
+            SubscriptionStatistics(each.topic, each.channel.statistics())
+            for each in self._by_name.values()
+            if each.channel is not None
+        ]
 
     def finish(self) -> None:
         """From now on they are sent what there is, and nothing that comes later."""

@@ -30,6 +30,12 @@ from omq.protocol.omq.lines import Refused as BadLine
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.liveness import Liveness, Tick
+from omq.terminals.connection.statistics import (
+    ConnectionStatistics,
+    HeldOctets,
+    Kind,
+    SubscriptionStatistics,
+)
 from omq.terminals.connection.transport import Transport
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
@@ -145,6 +151,33 @@ class OmqTerminal:
             self._replies.clear()
             self._ready.clear()
             self._transport.close()
+
+    def statistics(self) -> ConnectionStatistics:
+        """What the connection is, and what it holds."""
+        return ConnectionStatistics(
+            kind=Kind.OMQ,
+            client=self._principal.name,
+            peer=self._transport.peer(),
+            is_encrypted=self._transport.is_encrypted,
+            seconds=trio.current_time() - self._transport.since,
+            octets_in=self._transport.received,
+            octets_out=self._transport.sent,
+            unconfirmed=self._replies.unconfirmed,
+            waiting_answers=len(self._replies) + len(self._fetches),
+            subscriptions=len(self._subscriptions),
+            is_sending=self._forwarder.is_sending,
+            stalled_seconds=self._forwarder.stalled_seconds,
+            held=HeldOctets(
+                reading=self._intake.reading,
+                unfinished=self._intake.unfinished,
+                answers=self._replies.octets,
+                fetched=self._fetches.octets,
+            ),
+        )
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """Its subscriptions, in the order in which they were opened."""
+        return self._subscriptions.statistics()
 
     def sweep(self, now: float) -> None:
         """Called about every second: see whether a ping is due, or the client is gone."""
@@ -457,7 +490,7 @@ class OmqTerminal:
             self._liveness.excused,
         )
         # Behind a colon there is the secret, also where nobody asks for it.
-        name = id.partition(b":")[0]
+        name = self._principal.name = id.partition(b":")[0]
         log.debug("%s is %s", peer, quoted(name), extra=subject(peer=peer, client=name))
         return True
 

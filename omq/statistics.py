@@ -1,0 +1,45 @@
+"""Numbers about a server. Sizes are octets, times are seconds; see `omq.drivers.statistics` for the rest."""
+
+from dataclasses import dataclass
+
+from omq.drivers.memory import MemoryStatistics
+from omq.drivers.statistics import WriterStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """A server. Its topics are in `Server.catalogue`, its connections are given by `Server.terminals`."""
+
+    seconds: float
+    """How long ago it was started."""
+    connections: int
+    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, and of those that are just ending."""
+    max_connections: int
+    handshakes: int
+    """Connections whose client has not said its protocol yet, or is in its TLS handshake."""
+    omq: int
+    """Connections that speak omq."""
+    dmp: int
+    """Connections that speak DMP."""
+    newcomers: int
+    """Connections whose client is not known yet: no Connect or no lease was accepted. When all connections
+    are taken, the oldest of these is closed for a new one."""
+    dmp_leased: int
+    """DMP connections that showed a lease."""
+    max_dmp_leased: int
+    subscriptions: int
+    """Subscriptions, feeds and early Requests."""
+    max_subscriptions: int
+    leases: int
+    """Leases that nobody has used yet."""
+    max_leases: int
+    topics: int
+    max_topics: int
+    turned_away: int
+    """Connections so far that were closed at once, as there were `max_connections`."""
+    strangers: int
+    """Connections so far that ended before their client said a protocol that is served here."""
+    defects: int
+    """Connections so far that ended by a defect of the server."""
+    memory: MemoryStatistics
+    writers: tuple[WriterStatistics, ...]

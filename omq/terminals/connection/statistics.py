@@ -1,0 +1,70 @@
+"""Numbers about a connection. Sizes are octets, times are seconds; see also `omq.drivers.statistics`."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from omq.drivers.statistics import ChannelStatistics
+from omq.model import Topic
+
+
+class Kind(Enum):
+    """What a connection is, by its protocol."""
+
+    OMQ = "omq"
+    DMP = "DMP"
+    """A DMP connection that has not shown a lease yet, or whose lease was refused."""
+    SINK = "sink"
+    FEED = "feed"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOctets:
+    """The memory that one connection holds, by purpose."""
+
+    reading: int = 0
+    """Read from its socket and not acted on yet, beyond what every connection may read at any time."""
+    unfinished: int = 0
+    """Lines or envelopes that are not complete, beyond what every connection may hold."""
+    answers: int = 0
+    """Answers that wait to be sent."""
+    fetched: int = 0
+    """Read from a store for its Fetch commands and not sent yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """One subscription or feed."""
+
+    topic: Topic
+    channel: ChannelStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """One connection after its handshake."""
+
+    kind: Kind
+    client: bytes | None
+    """The name that its client gave in Connect; of a sink or feed, that of the client that got its lease.
+    None before."""
+    peer: str
+    """The address and port of its client."""
+    is_encrypted: bool
+    """Whether it uses TLS."""
+    seconds: float
+    """How long ago it was accepted; with TLS, how long ago the TLS handshake began."""
+    octets_in: int
+    """Octets received so far, without what TLS adds."""
+    octets_out: int
+    """Octets handed to its socket so far, without what TLS adds."""
+    unconfirmed: int
+    """Messages that it published and that are neither stored nor refused yet."""
+    waiting_answers: int
+    """Answers that wait to be sent, or for the answers before them. Fetch commands are among them."""
+    subscriptions: int
+    """Subscriptions, or 1 for a feed. The terminal's `subscriptions` has the statistics of each."""
+    is_sending: bool
+    """Whether something is being sent that the socket has not taken yet."""
+    stalled_seconds: float | None
+    """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
+    held: HeldOctets
