@@ -102,6 +102,7 @@ async def test_an_omq_connection(store: Path, clock: MockClock) -> None:
         ((topic, channel),) = [(each.topic, each.channel) for each in terminal.subscriptions()]
         assert (topic, channel.behind) == (Topic(0, b"t"), 0)
         assert only(host, Kind.OMQ).subscriptions == 1
+        await eventually(lambda: not only(host, Kind.OMQ).is_sending)
         octets_out = only(host, Kind.OMQ).octets_out
         await client.send(publish(b"t", [b"x" * 1000] * 3))
         await client.messages(3)
