@@ -25,8 +25,8 @@ from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
 from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.integrity import ADVICE
 from omq_storage.levels import Level
-from omq_storage.soundness import ADVICE
 from omq_storage.store import Store
 
 log = logging.getLogger("omq.catalogue")
@@ -414,7 +414,7 @@ class Catalogue:
         async with AsyncExitStack() as paused:
             for other in self.writers.values():
                 await paused.enter_async_context(other.paused())
-            return await in_thread(partial(self._store.in_need, function))
+            return await in_thread(partial(self._store.with_spare_room, function))
 
     async def make_room(self) -> None:
         """See that the catalogue has pages for the next reservation of ids, and that there is room for
@@ -423,7 +423,7 @@ class Catalogue:
         if self._is_cramped:
             # Not where it failed, in the middle of a commit: there is a writer that cannot pause.
             self._is_cramped = False
-            await self._in_need(self._store.catalogue.turn_over)
+            await self._in_need(self._store.catalogue.recycle_pages)
         await in_thread(self._store.restore_spare_room)
 
     def release_ids(self) -> dict[int, int]:

@@ -296,7 +296,7 @@ class Driver(ABC):
 
         Raises omq_storage.errors.DamagedBlock, and StoreError, which the log tells.
         """
-        return await self._in_reader(partial(self.environment.look_at, self.topic.id, message))
+        return await self._in_reader(partial(self.environment.open_message, self.topic.id, message))
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """A piece of its body, None when it is to be looked at anew. Raises StoreError, as the log tells."""

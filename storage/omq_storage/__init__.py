@@ -1,9 +1,9 @@
-"""The stores of omq: blocks of messages in LMDB, one environment for each sync level, and their catalogue.
+"""The stores of omq: blocks of messages in LMDB, one environment for each sync level, and a catalogue.
 
-This package is the floor below everything else.  It never imports ``omq`` and knows nothing of Trio: every
-call is plain and synchronous, and the server makes it in a worker thread.
+This package imports neither ``omq`` nor Trio.  Every call is synchronous and may block on the disk; the
+server makes it in a worker thread.
 
-Threads: reading calls may come from any thread at any time.  Writing calls may too, but each environment and
-the catalogue let only one through at a time (a lock sees to it), so a server does best with one writer for
-each level.
+Threads: any call may come from any thread at any time.  Each environment, and the catalogue, runs one writing
+call at a time and lets the others wait for a lock.  So a server should have one writing thread for each
+level.
 """

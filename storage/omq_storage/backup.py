@@ -1,4 +1,4 @@
-"""A copy of a store, made while a server goes on with it."""
+"""Copying a store while a server uses it."""
 
 import os
 import shutil
@@ -14,8 +14,8 @@ from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreInUse
 from omq_storage.files import DIRECTORY_MODE, FILE_MODE, create, make_directory, sync_directory
 from omq_storage.identity import Expected, Lineage
+from omq_storage.integrity import DATA, require_intact
 from omq_storage.levels import Level
-from omq_storage.soundness import DATA, require_sound
 from omq_storage.store import (
     CATALOGUE,
     CATALOGUE_MAP_SIZE,
@@ -33,14 +33,14 @@ _MAP_SIZE = 1 << 40
 _TABLES = 16
 
 
-def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> int:
-    """Copies the store in a directory to another, which must not exist or be empty; its octets.
+def backup(path: Path, to: Path, boot_id: str, progress: Callable[[str], None]) -> int:
+    """Copy a store to the directory ``to``, which must not exist or be empty.  Return the octets of the copy.
 
-    What is confirmed before the call is in the copy. It is a store like any other, and durable on return. It
-    knows that it is a copy: opened for the first time, it goes on far behind the ids that were handed out.
-    ``said`` is called with what is copied, as it goes on.
+    The copy has all messages that were confirmed before the call, and is durable on return.  It is marked as
+    a copy: its first start skips message ids, because the original may have assigned further ids meanwhile.
+    ``progress`` is called with the name of each part before it is copied.
 
-    Raises StoreError and OSError; then nothing is there but perhaps a directory that ends in ``.part``.
+    Raises StoreError and OSError; then at most a directory whose name ends in ``.part`` is left.
     """
     form = read_format(path)
     if form is None:
@@ -55,14 +55,15 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
             try:
                 held.enter_context(lock_store(path))
             except StoreInUse:
-                pass  # the server that has it verified it when it started
+                pass  # a server uses the store, and verified it when it started
             else:
-                _see_that_it_is_sound(path, form, boot_id)
-            # The catalogue last: so there is no message in the copy of a topic or with an id unknown to it.
+                _require_intact(path, form, boot_id)
+            # The catalogue comes last: so the copied catalogue knows every topic, and has reserved every
+            # message id, that the copied levels have.
             for name in (*(level.value for level in Level), CATALOGUE):
-                said(name)
+                progress(name)
                 _copy(path / name, part / name)
-        _make_a_store_of_its_own(part, boot_id)
+        _give_new_identity(part, boot_id)
         write_format(part, State.BACKUP)
         size = sum(file.stat().st_size for file in part.rglob(DATA))
         if to.exists():
@@ -75,8 +76,8 @@ def backup(path: Path, to: Path, boot_id: str, said: Callable[[str], None]) -> i
     return size
 
 
-def _see_that_it_is_sound(path: Path, form: Format, boot_id: str) -> None:
-    require_sound(path / CATALOGUE)
+def _require_intact(path: Path, form: Format, boot_id: str) -> None:
+    require_intact(path / CATALOGUE)
     catalogue = Catalogue(path / CATALOGUE, map_size=CATALOGUE_MAP_SIZE)
     try:
         lineage = lineage_of(catalogue, path, form)
@@ -86,13 +87,13 @@ def _see_that_it_is_sound(path: Path, form: Format, boot_id: str) -> None:
         expected = None if lineage is None else Expected(level, lineage)
         if level is not Level.STRONG:
             recover(path / level.value, boot_id, expected)
-        require_sound(path / level.value)
+        require_intact(path / level.value)
         if expected is not None:
             require_ours(path / level.value, expected)
 
 
-def _make_a_store_of_its_own(path: Path, boot_id: str) -> None:
-    """Gives the copies a name of their own: a single file of a backup is none that a store can go on with."""
+def _give_new_identity(path: Path, boot_id: str) -> None:
+    """Give the copy a store name of its own, so that the original store never accepts one of its files."""
     lineage = Lineage.new()
     for level in Level:
         environment = Environment(path / level.value, level, map_size=_MAP_SIZE, boot_id=boot_id)
@@ -108,7 +109,7 @@ def _make_a_store_of_its_own(path: Path, boot_id: str) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """One environment, as it is after the last commit that was complete."""
+    """Copy one environment in the state of its last complete commit."""
     target.mkdir(DIRECTORY_MODE)
     try:
         source_environment = lmdb.open(
@@ -119,11 +120,11 @@ def _copy(source: Path, target: Path) -> None:
             readonly=True,
             mode=FILE_MODE,
         )
-        # Into a file of ours: LMDB would leave it to the umask who may read the copy.
+        # Create the file here: with LMDB the umask would decide who may read the copy.
         with source_environment as environment, create(target / DATA) as file:
             environment.copyfd(file.fileno(), compact=True)
             os.fsync(file.fileno())
     except lmdb.Error as error:
         raise StoreError(f"{source} could not be copied: {error}.") from error
     sync_directory(target)
-    require_sound(target)
+    require_intact(target)

@@ -1,7 +1,7 @@
-"""Messages on their way into a block: all but ids, topic and time, which come when it is written.
+"""Messages that will become a block: everything except ids, topic and time, which the writer adds.
 
-A list of bodies is a batch, and so are frames that the compiled codec made of received octets: then no
-message is ever an object of its own.
+A batch is either a list of bodies, or the frames that the compiled codec has made of received octets.  In the
+second form no message is a Python object of its own.
 """
 
 from abc import ABC, abstractmethod
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 
 class Batch(ABC):
-    """Messages in their order; never changed. Those with the same bodies are equal."""
+    """Messages in order.  A batch never changes.  Batches with the same bodies are equal."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
     count: int
-    """How many they are."""
+    """The number of messages."""
     octets: int
-    """What their frames take, 17 octets each besides the bodies."""
+    """The size of their frames: the bodies and 17 octets for each message."""
     longest: int
-    """Octets of the longest body, 0 without any."""
+    """The size of the longest body in octets; 0 for an empty batch."""
 
     @abstractmethod
     def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
-        """The block of all of them, with their heads. Errors as those of `omq_storage.blocks.encode`."""
+        """Return the block of all messages. Raises what `omq_storage.blocks.encode` raises."""
 
     @abstractmethod
     def part(self, begin: int, end: int) -> "Batch":
-        """Those at these indexes. ValueError when they are not 0 <= begin <= end <= count."""
+        """Return the messages at these indexes. Raises ValueError unless 0 <= begin <= end <= count."""
 
     @abstractmethod
     def bodies(self) -> Sequence[bytes]:
-        """The bodies, each by itself."""
+        """Return the bodies."""
 
     def __eq__(self, other: object) -> bool:
         return list(self.bodies()) == list(other.bodies()) if isinstance(other, Batch) else NotImplemented
@@ -49,7 +49,7 @@ class Batch(ABC):
 
 
 class Bodies(Batch):
-    """A batch that is a list; whoever made it of a list does not change that any more."""
+    """A batch that is a list of bodies. The caller must not change the list afterwards."""
 
     __slots__ = ("_bodies", "count", "longest", "octets")
 
@@ -75,7 +75,7 @@ class Bodies(Batch):
 class Framed(Batch):
     """A batch that the compiled codec holds as frames.
 
-    It is stamped with ids and topic where it lies, the first time it is encoded: nothing is copied any more.
+    The first `encode` writes ids and topic into these frames in place, without a copy.
     """
 
     __slots__ = ("count", "frames", "longest", "octets")
@@ -89,9 +89,8 @@ class Framed(Batch):
     def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
         stamped = self.frames.stamped(topic, first)
         if stamped is None:
-            return encode(
-                topic, first, self.bodies(), time, heads
-            )  # which says what is wrong with the numbers
+            # The plain function raises the error for these numbers.
+            return encode(topic, first, self.bodies(), time, heads)
         side = encode_heads(heads, self.count) if heads else None
         return Block(topic, first, self.count, time, *stamped, None, side)
 
@@ -103,14 +102,14 @@ class Framed(Batch):
 
 
 def batch(spans: "Spans") -> Batch:
-    """What the compiled codec found, as a batch."""
+    """Return the messages that the compiled codec found as a batch."""
     frames = spans.frames()
-    # What is too large for one block is left to whoever cuts it.
+    # Messages that are too large for one block stay bodies: the driver splits them into several blocks.
     return Bodies(spans.bodies()) if frames is None else Framed(frames, spans.longest)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """All of them as one."""
+    """Return all batches as one."""
     if len(batches) == 1:
         return batches[0]
     if codec.COMPILED and any(isinstance(part, Framed) for part in batches):

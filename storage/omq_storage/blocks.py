@@ -1,4 +1,4 @@
-"""The block: a run of consecutive messages of one topic, exactly as they go out on the wire.
+"""The block: consecutive messages of one topic, encoded exactly as the server sends them.
 
 See docs/ARCHITECTURE.md, "What flows: the block".
 
@@ -6,8 +6,8 @@ A frame, numbers big-endian::
 
     u32 length | u8 2 | u64 message id | u32 topic id | body        length counts everything after itself
 
-The stored value of a block, numbers big-endian but for the two arrays, which are little-endian so that Arrow
-can use them where they lie::
+The stored value of a block.  Numbers are big-endian, except in the three arrays: these are little-endian, so
+that Arrow can use them in place::
 
      0  4 octets  magic "omqB"
      4  u8        format version, 1
@@ -26,14 +26,14 @@ can use them where they lie::
         frames
         heads               (only with flag 2)
 
-Heads are what a message carries besides its body: octets that mean nothing here, empty for a message without.
-They stay out of the frames, and a block none of whose messages has any has no arrays for
-them.
+The head of a message is its metadata (docs/ARCHITECTURE.md, "Glossary").  Here a head is an opaque string of
+octets, empty for a message without a head.  Heads are not part of the frames.  If no message of a block has a
+head, the block has no array for them.
 
-Magic, version and checksum keep their places and their meaning in every later version, so that damage can
-never look like a newer format.
+Magic, version and checksum keep their place and meaning in every later version, so that a damaged block never
+looks like one of a newer format.
 
-What is done for each message is in ``omq_storage.codec``, in ``omq_storage.heads`` and in ``merge``.
+All work for single messages is in ``omq_storage.codec``, ``omq_storage.heads`` and ``merge``.
 """
 
 from bisect import bisect_right
@@ -70,24 +70,24 @@ _REST_AT = _START.size + _CHECKSUM.size
 _ARRAYS_AT = _REST_AT + _REST.size
 
 BLOCK_HEADER = _ARRAYS_AT + numbers.SIZE
-"""Octets of a stored value besides those for each message: its header and the end of the last frame."""
+"""Octets of a stored value that do not depend on its messages: the header and the last offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A run of consecutive messages of one topic.
+    """Consecutive messages of one topic.
 
-    ``frames`` is what goes out on the wire.  ``offsets`` holds count + 1 little-endian u32: where each frame
-    begins, and last the length of ``frames``.  ``deltas`` holds count little-endian u32: microseconds after
-    ``time``, not decreasing; None when all of them are zero.  ``heads`` are those of the messages; None when
-    no message has any.  The octets may be views of one stored value.
+    ``frames``: the Message frames, as the server sends them.  ``offsets``: count + 1 little-endian u32, the
+    index of the first octet of each frame, then the length of ``frames``.  ``deltas``: count little-endian
+    u32, microseconds after ``time``, not decreasing; None if all are zero.  ``heads``: the heads of the
+    messages; None if no message has one.  The octets may be views of one stored value.
     """
 
     topic: int
     first: int
     count: int
     time: int
-    """Microseconds since the epoch, of the first message."""
+    """Time of the first message in microseconds since the epoch."""
     frames: Octets
     offsets: Octets
     deltas: Octets | None = None
@@ -110,7 +110,7 @@ class Block:
 
     @property
     def held(self) -> int:
-        """Octets of the frames and the heads: what the messages take of memory."""
+        """Octets of the frames and the heads: the memory that the messages take."""
         return len(self.frames) if self.heads is None else len(self.frames) + len(self.heads.octets)
 
     @property
@@ -124,7 +124,7 @@ class Block:
         return 0 if self.deltas is None else numbers.number(self.deltas, self.count - 1)
 
     def copy(self) -> "Block":
-        """The same with octets of its own, of a block that is a view of what will change."""
+        """Return a copy with octets of its own, for a block that is a view of a buffer or of the map."""
         deltas = None if self.deltas is None else bytes(self.deltas)
         heads = None if self.heads is None else self.heads.copy()
         return replace(
@@ -132,39 +132,42 @@ class Block:
         )
 
     def after(self, message: int) -> memoryview:
-        """The frames from this message id on; empty for ``next``.  ValueError when it is outside first to
-        next.
+        """Return the frames from this message id on; empty for ``next``.
+
+        Raises ValueError for an id outside first to next.
         """
         return memoryview(self.frames)[self._offset(message) :]
 
     def frame(self, message: int) -> memoryview:
-        """The frame of one message.  ValueError when the block does not have it."""
+        """Return the frame of one message.  Raises ValueError if the block does not have it."""
         return memoryview(self.frames)[self._offset(message) : self._offset(message + 1)]
 
     def slices(self, message: int) -> list[memoryview]:
-        """Each frame from this message id on.  ValueError when it is outside first to next."""
+        """Return each frame from this message id on.  Raises ValueError for an id outside first to next."""
         self.check(message)
         return codec.slices(self.frames, self.offsets, message - self.first)
 
     def messages_within(self, message: int, octets: int) -> int:
-        """How many frames from this message id on lie whole within so many octets.  ValueError when the id is
-        outside first to next.
+        """Return how many whole frames from this message id on fit into ``octets``.
+
+        Raises ValueError for an id outside first to next.
         """
         end = self._offset(message) + octets
         return bisect_right(range(message, self.next), end, key=lambda each: self._offset(each + 1))
 
     def gather(self, messages: range) -> bytes:
-        """The frames of these message ids, one after another, in the order of the block: a hand of cards.
+        """Return the frames of these message ids, joined.  Round-robin topics send every Nth message like
+        this.
 
-        ValueError when they do not go upwards, or the block does not have them.
+        Raises ValueError if the ids do not increase, or the block does not have them.
         """
         begin, end = self.indexes(messages)
         return codec.gathered(self.frames, self.offsets, begin, end, messages.step)
 
     def indexes(self, messages: range) -> tuple[int, int]:
-        """Where these messages begin and end among those of the block, 0 and 0 for none at all.
+        """Return begin and end of these messages as indexes into the block; 0 and 0 for no message.
 
-        ValueError when they do not go upwards, or the block does not have them.
+        Raises ValueError if the ids do not increase, or the block does not have them.
         """
         if not messages:
             return 0, 0
@@ -175,8 +178,9 @@ class Block:
         return messages.start - self.first, messages[-1] + 1 - self.first
 
     def heads_from(self, message: int) -> list[bytes]:
-        """The head of each message from this id on, empty for those without.  ValueError when it is outside
-        first to next.
+        """Return the head of each message from this id on; empty for a message without a head.
+
+        Raises ValueError for an id outside first to next.
         """
         self.check(message)
         if self.heads is None:
@@ -184,13 +188,16 @@ class Block:
         return self.heads.values(message - self.first)
 
     def head(self, message: int) -> bytes:
-        """The head of one message, empty without one.  ValueError when the block does not have it."""
+        """Return the head of one message; empty if it has none.  Raises ValueError for an unknown id."""
         if not self.first <= message <= self.last:
             raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
         return b"" if self.heads is None else self.heads.value(message - self.first)
 
     def message_time(self, message: int) -> int:
-        """Microseconds since the epoch of one message.  ValueError when the block does not have it."""
+        """Return the time of one message in microseconds since the epoch.
+
+        Raises ValueError if the block does not have it.
+        """
         if not self.first <= message <= self.last:
             raise ValueError(f"Message {message} is not among {self.first} to {self.last}.")
         return (
@@ -200,7 +207,7 @@ class Block:
         )
 
     def check(self, message: int) -> None:
-        """ValueError when the id is outside first to next."""
+        """Raise ValueError for an id outside first to next."""
         if not self.first <= message <= self.next:
             raise ValueError(f"Message {message} is not within {self.first} to {self.next}.")
 
@@ -210,12 +217,13 @@ class Block:
 
 
 def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Sequence[bytes] = ()) -> Block:
-    """Frames messages that arrived together: ``first`` is the id of the first, ``time`` in microseconds.
+    """Return the block of messages that arrived together.
 
-    ``heads``: none at all, or one for each body, empty where a message has none.
+    ``first``: id of the first message.  ``time``: microseconds since the epoch, for all of them.  ``heads``:
+    empty, or one for each body, with empty octets for a message without a head.
 
-    ValueError without any body, with a wrong number of heads, or when the frames or the heads would reach
-    1 GiB, or the ids 2^64.
+    Raises ValueError for no body, for a wrong number of heads, and if the frames or the heads reach 1 GiB or
+    the ids 2^64.
     """
     frames, offsets = codec.frames_of(topic, first, bodies)
     side = encode_heads(heads, len(bodies)) if heads else None
@@ -223,7 +231,7 @@ def encode(topic: int, first: int, bodies: Sequence[bytes], time: int, heads: Se
 
 
 def pack(block: Block) -> bytes:
-    """The value to store for a block."""
+    """Return the stored value of a block."""
     arrays: list[Octets] = [block.offsets]
     flags = 0
     side = 0
@@ -245,27 +253,29 @@ def pack(block: Block) -> bytes:
 
 
 def end(topic: int, message: int) -> bytes:
-    """What a reader is sent behind the last block: a value without messages, and the id to go on at."""
+    """Return the value that ends the answer to a Fetch: a block without messages, and the id to
+    continue at.
+    """
     return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
 
 
 def packed_size(block: Block) -> int:
-    """Octets of the value that ``pack`` makes of a block."""
+    """Return the size of the value that ``pack`` returns for a block, in octets."""
     side = 0 if block.heads is None else len(block.heads.offsets) + len(block.heads.octets)
     return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames) + side
 
 
 def unpack(topic: int, first: int, value: Octets) -> Block:
-    """The block that was stored under this topic and first message id; its octets are views of ``value``.
+    """Return the block of a value that was stored under this topic and first message id.
 
-    Raises DamagedBlock when the value is not, octet for octet, what ``pack`` once made for this topic and id,
-    and NewerFormat when a later version made it.
+    Its octets are views of ``value``.  Raises DamagedBlock if the value is not exactly what ``pack`` returned
+    for this topic and id, and NewerFormat if a later version made it.
 
-    The checksum is verified first.  It tells damage, but not malice, so everything that could lead a reader
-    outside of the frames and heads is checked besides: the sizes, that every frame has room for its header
-    and ends where the next begins, and that every head ends where the next begins.  The headers inside the
-    frames and the order of the deltas are left to the checksum: wrong ones lead to wrong numbers, never
-    outside of the block.
+    The checksum comes first.  It detects damage, but not forgery.  So this function also verifies everything
+    that could lead a reader outside of the frames and heads: the sizes, that each frame has room for its
+    header and ends where the next one begins, and that each head ends where the next one begins.  It relies
+    on the checksum for the headers inside the frames and for the order of the deltas: wrong ones give wrong
+    numbers, but never an access outside of the block.
     """
     block = _unpack(topic, first, value)
     if not block.count:
@@ -274,9 +284,10 @@ def unpack(topic: int, first: int, value: Octets) -> Block:
 
 
 def unpack_sent(value: Octets) -> Block:
-    """The block that a server sent: as `unpack`, for whoever learns topic and first id from the value itself.
+    """Return the block that a server sent.  Like `unpack`, but takes topic and first id from the value
+    itself.
 
-    What `end` made comes as a block without messages.
+    For a value of `end`, return a block without messages.
     """
     if len(value) < _ARRAYS_AT:
         raise DamagedBlock(0, 0, None, f"it has only {len(value)} octets")
@@ -321,12 +332,11 @@ def _unpack(topic: int, first: int, value: Octets) -> Block:
 
 
 def merge(blocks: Sequence[Block]) -> Block:
-    """One block with the messages of several that follow one another.
+    """Return one block with the messages of several consecutive blocks.
 
-    Each message keeps its time; where the clock went back between two blocks, the later messages take the
-    last time before that, because deltas never decrease.  ValueError when there is no block, when topics
-    differ or ids do not follow one another, or when the result would span 2^32 microseconds or reach 1 GiB of
-    frames or heads.
+    Each message keeps its time.  Deltas never decrease: if the clock went back between two blocks, the later
+    messages get the last time before that.  Raises ValueError for no block, for different topics, for ids
+    that are not consecutive, and if the result spans 2^32 microseconds or reaches 1 GiB of frames or heads.
     """
     if not blocks:
         raise ValueError("There is no block to merge.")

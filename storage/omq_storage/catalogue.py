@@ -1,4 +1,8 @@
-"""The catalogue: which topics there are, kept durably in its own LMDB environment."""
+"""The catalogue: the records of all topics, in an LMDB environment of its own whose commits are synced.
+
+All records are held in memory, too.  A change is written and synced first, and enters the memory only then:
+so a reader never sees a topic that a power failure could take back.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,11 +12,11 @@ from threading import Lock
 
 import msgspec
 
+from omq_storage.checksummed import verify, verify_and_decode, with_checksum
 from omq_storage.database import Database, Reading, Writing
 from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
 from omq_storage.identity import LINEAGE_KEY, Lineage, pack_lineage, unpack_lineage
 from omq_storage.records import key_topic, topic_key
-from omq_storage.sealed import seal, unseal
 
 TOPICS = b"topics"
 COUNTER = b"counter"
@@ -21,32 +25,39 @@ NEXT = b"next"
 _NUMBER = Struct(">Q")
 _IDS = 1 << 31
 
-MESSAGES_LEAPT = 1 << 32
-TOPICS_LEAPT = 1 << 16
-"""How many ids are skipped where it is unknown which of them were used."""
+MESSAGE_IDS_SKIPPED = 1 << 32
+TOPIC_IDS_SKIPPED = 1 << 16
+"""How many ids are skipped where it is unknown which ones were assigned."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """What is kept about one topic.  ``delivery`` and ``persistence`` are the caller's own words."""
+    """The record of one topic.  The caller defines the values of ``delivery`` and ``persistence``."""
 
     id: int
     name: bytes
     delivery: str
     persistence: str
     declared: bool
-    """True when someone declared it with these types, False when it only got the defaults."""
+    """Whether a client declared the topic with these types; False if it was created with the defaults."""
     reserved: int = 0
-    """No message id from this one on was ever handed out."""
+    """No message id from this one on was ever assigned."""
     resume: int = 0
-    """Message ids below this one are not handed out any more: some were, and what they meant was lost."""
+    """No message id below this one is assigned any more: some of these ids were, to messages that were lost.
+    """
 
 
 class Catalogue:
-    """Every call may come from any thread; what it changed is durable when it returns."""
+    """An open catalogue.  Any call may come from any thread, and its changes are durable when it returns.
+
+    Every call that writes may raise StoreFull, StoreFailed and StoreError.
+    """
 
     def __init__(self, path: Path, *, map_size: int) -> None:
-        """Opens the catalogue in an existing directory.  Raises DamagedFile for a damaged record."""
+        """Open the catalogue in an existing directory.  ``map_size``: limit of the data file in octets.
+
+        Raises DamagedFile for a damaged record, and StoreError.
+        """
         self._lock = Lock()
         self._database = Database(path, TABLES, map_size=map_size, sync=True)
         self._database.make_tables()
@@ -69,10 +80,10 @@ class Catalogue:
         *,
         map_size: int,
     ) -> None:
-        """Makes a catalogue with these topics in an existing, empty directory, durably.
+        """Create a catalogue with these topics in an existing, empty directory; durable on return.
 
-        ``next_id``: the id that the next new topic gets, above those of all that there ever were.
-        ``lineage``: None for a store of format 1.  Raises StoreFull and StoreError.
+        ``next_id``: the id of the next new topic, above all ids that were ever used.  ``lineage``: None for a
+        store of format 1.  Raises StoreFull and StoreError.
         """
         database = Database(path, TABLES, map_size=map_size, sync=True)
         try:
@@ -88,21 +99,23 @@ class Catalogue:
 
     @property
     def lineage(self) -> Lineage | None:
-        """What is known of the store; None where only an earlier version had it open."""
+        """The lineage of the store; None if only an earlier version has opened it."""
         with self._lock:
             return self._lineage
 
     def set_lineage(self, lineage: Lineage) -> None:
-        """Keeps what is known of the store.  Raises StoreFull."""
+        """Store the lineage of the store.  Raises StoreFull."""
         with self._lock:
-            # One record is written again as it is. Its old page becomes a free one, with the names of the
-            # topics around it, from which a repair can take them; this commit may need the last such page.
+            # Every start comes through here, and reuses one free page. Free pages still have the names of
+            # topics that were on them, from which a repair can restore lost names. So write one topic record
+            # again, unchanged and another one each time: its old page becomes free, with a copy of those
+            # names.
             topics = sorted(self._records)
             again = [self._records[topics[lineage.generation % len(topics)]]] if topics else []
             self._write(again, lineage)
 
     def topics(self) -> list[TopicRecord]:
-        """All topics, by ascending id."""
+        """Return the records of all topics, by ascending id."""
         with self._lock:
             return [self._records[topic] for topic in sorted(self._records)]
 
@@ -115,9 +128,10 @@ class Catalogue:
         *,
         reserved: int = 0,
     ) -> TopicRecord:
-        """A new topic with the next id, 0 to 2^31 - 1.  An id is never used again, even after ``delete``.
+        """Create a topic and return its record.
 
-        Raises NameTaken, StoreFull, and StoreError when all ids were used.
+        Its id is the next one, from 0 to 2^31 - 1.  No id is used twice, not even after ``delete``.  Raises
+        NameTaken, StoreFull, and StoreError when all ids were used.
         """
         with self._lock:
             if name in self._ids:
@@ -141,9 +155,9 @@ class Catalogue:
             return record
 
     def update(self, record: TopicRecord) -> None:
-        """Replaces the record of that id.
+        """Replace the record with this id.
 
-        Raises UnknownTopic, NameTaken, StoreFull, and StoreError when ``reserved`` would go down.
+        Raises UnknownTopic, NameTaken, StoreFull, and StoreError when ``reserved`` would decrease.
         """
         with self._lock:
             known = self._known(record.id)
@@ -154,9 +168,10 @@ class Catalogue:
             self._write([record])
 
     def reserve(self, reserved: Mapping[int, int]) -> None:
-        """Sets ``reserved`` of these topic ids in one commit, after which ids below it may be handed out.
+        """Set ``reserved`` of topics (topic id -> message id) in one commit.
 
-        Raises UnknownTopic, StoreFull, and StoreError when one would go down; then none is changed.
+        On return the message ids below it may be assigned.  Raises UnknownTopic, StoreFull, and StoreError
+        when one would decrease; then none is changed.
         """
         with self._lock:
             records = []
@@ -168,15 +183,17 @@ class Catalogue:
             self._write(records)
 
     def resume(self, ids: Mapping[int, int]) -> None:
-        """Sets ``resume`` of these topic ids in one commit.  Raises UnknownTopic and StoreFull."""
+        """Set ``resume`` of topics (topic id -> message id) in one commit.  Raises UnknownTopic and
+        StoreFull.
+        """
         with self._lock:
             self._write([replace(self._known(topic), resume=message) for topic, message in ids.items()])
 
     def settle(self, ids: Mapping[int, int]) -> None:
-        """Does what ``resume`` does, and forgets in the same commit which levels had lost something.
+        """Do what ``resume`` does, and erase in the same commit the record of levels that lost messages.
 
-        To be called when every id of those levels that may have been seen lies below these, or below what is
-        stored.  Raises UnknownTopic and StoreFull.
+        Call it when every message id that a client may have seen lies below these ids or below the stored
+        messages.  Raises UnknownTopic and StoreFull.
         """
         with self._lock:
             lineage = self._lineage
@@ -185,28 +202,31 @@ class Catalogue:
             self._write(records, settled)
 
     def release(self, unused: Mapping[int, int]) -> None:
-        """Lowers ``reserved`` of these topic ids in one commit: the ids from there on were never handed out.
+        """Lower ``reserved`` of topics (topic id -> message id) in one commit.
 
-        For a clean end only, after which nothing more is handed out.  Raises UnknownTopic and StoreFull.
+        For a clean shutdown only: the ids from there on were not assigned, and none is assigned any more.
+        Raises UnknownTopic and StoreFull.
         """
         with self._lock:
             self._write([replace(self._known(topic), reserved=bound) for topic, bound in unused.items()])
 
-    def leap(self) -> None:
-        """Skips ids that may have been handed out after this catalogue was copied: 2^32 of messages in each
-        topic, and 65,536 of topics.  Raises StoreFull, and StoreError when too few are left.
+    def skip_ids(self) -> None:
+        """Skip the ids that the original may have assigned after this catalogue was copied.
+
+        Skips 2^32 message ids of each topic and 65,536 topic ids.  Raises StoreFull, and StoreError when too
+        few topic ids are left.
         """
         with self._lock:
             self._reopen_after_panic()
             with self._database.writing() as transaction:
-                topic = _next_id(transaction) + TOPICS_LEAPT
+                topic = _next_id(transaction) + TOPIC_IDS_SKIPPED
                 if topic >= _IDS:
                     raise StoreError("Too few topic ids are left to skip those that may be in use.")
                 _put_next_id(transaction, topic)
                 leapt = [
                     replace(record, reserved=bound, resume=bound)
                     for record in self._records.values()
-                    for bound in (max(1, record.reserved) + MESSAGES_LEAPT,)
+                    for bound in (max(1, record.reserved) + MESSAGE_IDS_SKIPPED,)
                 ]
                 for record in leapt:
                     _put(transaction, record)
@@ -215,12 +235,12 @@ class Catalogue:
 
     @property
     def next_id(self) -> int:
-        """The id that the next topic gets; every id below it was used."""
+        """The id of the next new topic; no id from this one on was ever used."""
         with self._lock, self._database.reading() as transaction:
             return _next_id(transaction)
 
     def delete(self, topic: int) -> None:
-        """Forgets a topic; its blocks are the environment's to drop.  Raises UnknownTopic."""
+        """Delete the record of a topic.  ``Environment.drop`` deletes its blocks.  Raises UnknownTopic."""
         with self._lock:
             known = self._known(topic)
             self._reopen_after_panic()
@@ -229,11 +249,13 @@ class Catalogue:
             del self._records[topic]
             del self._ids[known.name]
 
-    def turn_over(self) -> None:
-        """Commits twice, without changing anything.  Raises StoreFull and StoreError.
+    def recycle_pages(self) -> None:
+        """Commit twice without a change, so that the catalogue has free pages.  Raises StoreFull and
+        StoreError.
 
-        LMDB uses a freed page again in the commit after the next one.  On a full disk a commit that finds no
-        free page fails, and so would every later one: so here two are done while there is some room.
+        LMDB reuses a freed page only in the commit after the next one.  On a full disk, a commit that finds
+        no free page fails, and so does every later one.  Two commits while the disk has some room prevent
+        that.
         """
         with self._lock:
             self._reopen_after_panic()
@@ -242,7 +264,7 @@ class Catalogue:
                     _put_next_id(transaction, _next_id(transaction))
 
     def close(self) -> None:
-        """Waits for the calls under way and closes the environment."""
+        """Wait for running calls and close the environment."""
         with self._lock:
             self._database.close()
 
@@ -266,7 +288,7 @@ class Catalogue:
             self._keep(record)
 
     def _keep(self, record: TopicRecord) -> None:
-        """Remembers what was written; only once it is durable."""
+        """Replace the record in memory; call it only when the new one is durable."""
         before = self._records.get(record.id)
         if before is not None:
             del self._ids[before.name]
@@ -279,41 +301,37 @@ class Catalogue:
 
 
 def topic_records(transaction: Reading) -> list[TopicRecord]:
-    """Every topic's record, by ascending id.  Raises DamagedRecord when one is damaged."""
-    return [decode_topic(key, sealed) for key, sealed in transaction.cursor(TOPICS)]
+    """Return the records of all topics, by ascending id.  Raises DamagedRecord."""
+    return [decode_topic(key, stored) for key, stored in transaction.cursor(TOPICS)]
 
 
 def _next_id(transaction: Reading) -> int:
-    sealed = transaction.get(COUNTER, NEXT)
-    return 0 if sealed is None else decode_next_id(NEXT, sealed)
+    stored = transaction.get(COUNTER, NEXT)
+    return 0 if stored is None else decode_next_id(NEXT, stored)
 
 
 def _put_next_id(transaction: Writing, topic: int) -> None:
-    transaction.put(COUNTER, NEXT, seal(COUNTER, NEXT, _NUMBER.pack(topic)))
+    transaction.put(COUNTER, NEXT, with_checksum(COUNTER, NEXT, _NUMBER.pack(topic)))
 
 
 def _put_lineage(transaction: Writing, lineage: Lineage) -> None:
     transaction.put(COUNTER, LINEAGE_KEY, pack_lineage(lineage))
 
 
-def decode_next_id(key: bytes, sealed: bytes) -> int:
-    """The id that the next topic gets.  Raises DamagedRecord."""
-    topic: int = _NUMBER.unpack(unseal(COUNTER, key, sealed, "the next topic id"))[0]
+def decode_next_id(key: bytes, stored: bytes) -> int:
+    """Return the id of the next new topic.  Raises DamagedRecord."""
+    topic: int = _NUMBER.unpack(verify(COUNTER, key, stored, "the next topic id"))[0]
     return topic
 
 
 def _put(transaction: Writing, record: TopicRecord) -> None:
     key = topic_key(record.id)
-    transaction.put(TOPICS, key, seal(TOPICS, key, msgspec.msgpack.encode(record)))
+    transaction.put(TOPICS, key, with_checksum(TOPICS, key, msgspec.msgpack.encode(record)))
 
 
-def decode_topic(key: bytes, sealed: bytes) -> TopicRecord:
-    """The record of a topic as it is stored.  Raises DamagedRecord."""
-    what = f"topic {key_topic(key)} in the catalogue"
-    try:
-        return msgspec.msgpack.decode(unseal(TOPICS, key, sealed, what), type=TopicRecord)
-    except msgspec.DecodeError as error:
-        raise DamagedRecord(f"The record of {what} cannot be read: {error}.") from error
+def decode_topic(key: bytes, stored: bytes) -> TopicRecord:
+    """Return the record of a topic from its stored value.  Raises DamagedRecord."""
+    return verify_and_decode(TOPICS, key, stored, TopicRecord, f"topic {key_topic(key)} in the catalogue")
 
 
 def _backwards(known: TopicRecord, bound: int) -> StoreError:

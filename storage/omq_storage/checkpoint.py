@@ -2,27 +2,34 @@
 
 See docs/RELIABILITY.md, "The promises".
 
-Without a sync at every commit LMDB writes new pages, and reuses old ones, in any order the kernel likes;
-after a power failure the file can hold any mixture.  A checkpoint makes one state safe from that:
+Why they are needed.  Without a sync at every commit, the kernel writes the pages of many commits to the disk
+in any order.  After a power failure the file may hold any mixture of old and new pages, and the meta page may
+lead to pages that were never written.  LMDB cannot detect that.
 
-1. A read transaction is held on the state after the last commit, and the file is synced.  LMDB never reuses a
-page
-   that a held state needs, so from then on every page of it stays on disk as it is.
-2. The first two pages of the file, from which LMDB finds all others, are the only ones it writes over.  They
-are
-   saved in a file of their own, ``checkpoint``, together with the id of this start of the machine.
-3. Then the state of the checkpoint before is let go.
+Why saving two pages is enough.  LMDB is copy-on-write: a commit never overwrites a page of the state before
+it, and never one that an open read transaction can see.  The only exception are the two meta pages at the
+beginning of the file, which commits overwrite in turn; LMDB finds every other page from them.  So a state can
+be restored when its pages are on the disk, are kept from being reused, and its meta pages are saved
+elsewhere:
 
-When the environment is opened under another boot id and was not closed cleanly, the saved pages are put back,
-and the environment is exactly what it was at that checkpoint.  The same where the file system was mounted
-again meanwhile, see ``omq_storage.mounts``.  Else only the process died: the kernel still has everything that
-was written, and nothing needs to be done.
+1. Begin a read transaction on the state after the last commit and copy the meta pages
+   (``Database.snapshot``). From now on LMDB reuses no page of this state.
+2. Sync the data file.  Now all pages of the state are on the disk.
+3. Write the copied meta pages to a file of their own, ``checkpoint``, with the boot id of the machine, and
+   sync it.  From now on a power failure leads back to this state.
+4. End the read transaction of the previous checkpoint, so that LMDB can reuse its pages.  This step must be
+   the last one: until step 3 is done, a power failure still leads back to the previous state.
 
-A checkpoint says which store and level it is of, see ``omq_storage.identity``: the saved pages, written into
-another file, would destroy it.
+Opening.  If the boot id differs and the environment was not closed cleanly, ``recover`` writes the saved meta
+pages back, and the environment has exactly the state of that checkpoint.  It does the same when the file
+system was mounted again meanwhile, see ``omq_storage.mounts``.  Otherwise only the process ended: the kernel
+still has everything that was written, and nothing must be done.
 
-The file has two slots, written in turn, each with a checksum: a write that a power failure cut short leaves
-the other one.  A slot, numbers big-endian::
+A checkpoint names the store and the level to which it belongs, see ``omq_storage.identity``: meta pages that
+were written into another data file would destroy it.
+
+The file has two slots, written in turn, each with a checksum.  A power failure during a write leaves the
+other slot intact.  The layout of a slot, with big-endian numbers::
 
     8 octets  "omqcheck"
     u32       CRC-32C of all that follows
@@ -45,9 +52,9 @@ from omq_storage.database import Database, Snapshot
 from omq_storage.errors import DamagedFile, StoreError, StoreFailed
 from omq_storage.files import write_durably
 from omq_storage.identity import Expected, Identity, read_identity
+from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
-from omq_storage.mounts import UNKNOWN, is_same, mounting
-from omq_storage.soundness import ADVICE, DATA
+from omq_storage.mounts import UNKNOWN, is_same_mount, mount_id
 
 _MAGIC = b"omqcheck"
 _START = Struct(">8sI")
@@ -57,21 +64,23 @@ CHECKPOINT = "checkpoint"
 _NO_BOOT = ""
 
 _MOST_HELD = 8
-"""How many states are held while the checkpoint file cannot be written: each takes one of LMDB's places for
-readers."""
+"""How many snapshots are held at most while the checkpoint file cannot be written.  Each takes a reader slot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What ``recover`` found and did, and whether messages that someone may have seen could be gone."""
+    """The result of ``recover``."""
 
     what: str
+    """One sentence for an operator."""
     rolled_back: bool
+    """Whether messages that a client may have seen could be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One saved checkpoint.  A boot id of no characters is unlike any other: always put the pages back."""
+    """One saved checkpoint.  An empty boot id equals no other one: the pages are then always written back."""
 
     sequence: int
     boot_id: str
@@ -80,24 +89,24 @@ class _Slot:
     pages: bytes
     mount: str = UNKNOWN
     identity: Identity | None = None
-    """What the saved state says of itself; None where an earlier version has saved it."""
+    """The identity in the saved state; None if an earlier version saved it."""
 
 
 def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recovered:
-    """Puts the environment in this directory back to its last checkpoint if need be; before it is opened.
+    """Restore the environment in this directory to its last checkpoint if a power failure requires it.
 
-    Can be interrupted at any moment and done again.  ``expected``: what it has to say of itself, None where
-    that cannot be known.
+    Call it before the environment is opened.  It may be interrupted at any moment and called again.
+    ``expected``: the identity that the environment must have; None if it is unknown.
 
-    Raises DamagedFile when the checkpoint or the data file belongs elsewhere; then nothing was changed.
-    OSError when the disk fails.
+    Raises DamagedFile when the checkpoint or the data file belongs to another store or level; then nothing
+    was changed.  Raises OSError when the disk fails.
     """
     data = path / DATA
     newest = _read(path)
     if not data.exists():
         return Recovered("It is new.", rolled_back=False)
     if newest is None:
-        # It may be any mixture of pages.  Whether it can be used is for ``omq_storage.soundness`` to say.
+        # The file may be any mixture of pages. ``omq_storage.integrity`` decides whether it can be used.
         return Recovered(
             f"The file {path / CHECKPOINT} is gone or damaged; after a power failure newer messages could be "
             "missing.",
@@ -111,14 +120,15 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
         return Recovered("It was closed cleanly.", rolled_back=False)
     if newest.boot_id != boot_id:
         happened = "The machine ended without closing it"
-    elif not is_same(newest.mount, mounting(path)):
+    elif not is_same_mount(newest.mount, mount_id(path)):
         happened = "Its file system was mounted again, and it had not been closed"
     else:
         return Recovered(
             "The process ended, the machine did not; everything written is there.", rolled_back=False
         )
     if expected is not None:
-        # The generation is not looked at: the file may hold pages of any time.
+        # Only store and level are compared. The generation says nothing here: before the meta pages are
+        # restored, they may lead to a page of any age.
         own = read_identity(path)
         if own is not None and expected.is_foreign(own):
             objection = expected.objection(own)
@@ -136,41 +146,42 @@ def recover(path: Path, boot_id: str, expected: Expected | None = None) -> Recov
 
 
 def needs_recovery(path: Path, boot_id: str) -> bool:
-    """Whether ``recover`` would have to put the environment in this directory back before it may be opened.
+    """Return whether ``recover`` would restore the environment in this directory to its last checkpoint.
 
-    OSError when the checkpoint file cannot be read.
+    Raises OSError when the checkpoint file cannot be read.
     """
     newest = _read(path)
     if newest is None:
         return True
-    same = newest.boot_id == boot_id and is_same(newest.mount, mounting(path))
+    same = newest.boot_id == boot_id and is_same_mount(newest.mount, mount_id(path))
     return not newest.clean and not same
 
 
 def saved_identity(path: Path) -> Identity | None:
-    """What the newest checkpoint in this directory says of itself, None when there is none that does.
+    """Return the identity in the newest checkpoint of this directory, or None.
 
-    OSError when the checkpoint file cannot be read.
+    Raises OSError when the checkpoint file cannot be read.
     """
     newest = _read(path)
     return None if newest is None else newest.identity
 
 
 class Checkpoints:
-    """Takes the checkpoints of one open environment.  The first is taken at once, before any write."""
+    """Takes the checkpoints of one open environment.  It takes the first one at once, before any write."""
 
     def __init__(self, database: Database, boot_id: str, identity: Identity | None) -> None:
-        """``identity``: what the environment says of itself.
+        """``boot_id``: names this start of the machine.  ``identity``: that of the environment, if it has
+        one.
 
         Raises StoreError, and OSError when the checkpoint file cannot be read.
         """
         self._database = database
         self._boot_id = boot_id
-        self._mount = mounting(database.path)
+        self._mount = mount_id(database.path)
         self._identity = identity
         self._taking = Lock()
         self._held: list[Snapshot] = []
-        self._is_held = False  # the state that a start would go back to
+        self._is_held = False  # whether a snapshot keeps the pages of the newest checkpoint
         self._refusal: str | None = None
         newest = _read(database.path)
         self._sequence = 0 if newest is None else newest.sequence
@@ -185,13 +196,13 @@ class Checkpoints:
         return -1 if self._safe is None else self._safe.transaction
 
     def take(self, clean: bool = False) -> None:
-        """Makes everything committed so far survive a power failure; others write meanwhile.
+        """Make all commits so far survive a power failure.  Other threads may write meanwhile.
 
-        ``clean``: nothing will be written after it.  Without anything new since the last one nothing is done.
+        ``clean``: no write follows.  Does nothing if there was no commit since the last checkpoint.
 
-        Raises StoreFailed when the disk refused to sync.  What was refused may still seem to be there, but
-        cannot be made safe any more by trying again: the kernel reports such a failure only once.  So nothing
-        more is written, and the next start goes back to the checkpoint before.
+        Raises StoreFailed when the disk refuses to sync.  A second attempt could not help: after a failed
+        fsync the kernel may drop the pages it could not write and report success the next time.  So this
+        environment refuses all further writes, and the next start returns to the previous checkpoint.
         """
         with self._taking:
             if self._refusal is not None:
@@ -200,9 +211,9 @@ class Checkpoints:
                 self._take(clean)
 
     def identify(self, identity: Identity) -> None:
-        """Takes a checkpoint of an environment that says this of itself now.  Raises as ``take`` does.
+        """Take a checkpoint of an environment whose identity has changed.  Raises what ``take`` raises.
 
-        It goes into both slots, so that no start goes back to one that says something else.
+        The checkpoint goes into both slots, so that no start returns to one with the previous identity.
         """
         with self._taking:
             if self._refusal is not None:
@@ -211,7 +222,7 @@ class Checkpoints:
             self._take(clean=False, both=True)
 
     def renew(self, growth: int = 0) -> None:
-        """Opens the environment anew; nothing may be written meanwhile.  See Database.reopen."""
+        """Close and open the environment, see Database.reopen.  No thread may write meanwhile."""
         with self._taking:
             self._is_held = False
             self._held.clear()
@@ -219,36 +230,38 @@ class Checkpoints:
             self._take(clean=False)
 
     def require_held(self) -> None:
-        """Call it before every write.  Raises StoreError when that could take pages of the last checkpoint.
+        """Call this before every write.  Raises StoreError if a write could reuse pages of the last
+        checkpoint.
 
-        Opening the environment anew lets go of the state that was held.  Where no checkpoint could be taken
-        after it, a start goes back to the one before, whose pages nothing keeps from being written over.  So
-        a checkpoint is tried again first, and as long as that fails nothing is written.
+        ``renew`` ends all snapshots.  If it could not take a checkpoint afterwards, the next start still
+        returns to the previous one, and nothing keeps LMDB from reusing the pages of that state.  So this
+        method takes a checkpoint first, and raises as long as that fails.
         """
         if self._is_held:
-            return  # the usual case, in which no write waits for a checkpoint that is being taken
+            return  # the usual case; without the lock, so that no write waits for a running checkpoint
         with self._taking:
             if not self._is_held and self._refusal is None:
                 self._take(clean=False)
 
     def close(self) -> None:
-        """Gives the checkpoint file back; the database is closed by its owner, which lets the state go."""
+        """Close the checkpoint file.  The owner of the database closes that, which ends the snapshots."""
         with self._taking:
             self._held.clear()
             os.close(self._file)
 
     def _take(self, clean: bool, both: bool = False) -> None:
-        # Only when the new state is safe may an older one be let go.  Until a checkpoint file was written
-        # without error it is unknown which one a start would find there, so every one held so far is kept.
-        # When they are many, the newest of them is tried again.
+        # A failed write of the checkpoint file leaves it unknown which of the held states a start would find
+        # there. So all of them are kept until a write succeeds. When they are many, no further snapshot is
+        # made, and the newest is tried again.
         if clean or both or len(self._held) < _MOST_HELD:
-            self._held.append(self._database.hold())
+            self._held.append(self._database.snapshot())
         snapshot = self._held[-1]
         try:
             self._database.sync()
         except StoreError as error:
             self._give_up(error)
-        # At the end it goes into both slots: damage to one would else take back the last interval.
+        # A clean end writes both slots. With only one, damage to it would return the next start to the
+        # checkpoint before, although everything was closed in order.
         for _ in range(2 if clean or both else 1):
             self._write(
                 _Slot(
@@ -272,7 +285,7 @@ class Checkpoints:
             "the next start goes back to the last checkpoint."
         )
         self._refusal = sentence
-        self._database.refuse(sentence)
+        self._database.refuse_writes(sentence)
         if self._safe is not None:
             try:
                 self._write(replace(self._safe, sequence=self._sequence + 1, boot_id=_NO_BOOT, clean=False))
@@ -281,7 +294,7 @@ class Checkpoints:
         raise StoreFailed(sentence) from error
 
     def _write(self, slot: _Slot) -> None:
-        """Writes the slot that is not the newest; StoreError when the disk refuses."""
+        """Overwrite the older slot.  Raises StoreError when the disk refuses."""
         try:
             os.pwrite(self._file, _encode(slot), slot.sequence % 2 * _SLOT)
             os.fdatasync(self._file)
@@ -293,18 +306,20 @@ class Checkpoints:
 
 
 def is_readable(path: Path) -> bool:
-    """Whether the checkpoint file is there and has a good checkpoint.  OSError when it cannot be read."""
+    """Return whether the file exists and has an intact checkpoint.  Raises OSError when it cannot be read."""
     return _read(path) is not None
 
 
 def prepare(path: Path) -> None:
-    """Makes the checkpoint file, if there is none, before the environment.  OSError when that fails."""
+    """Create the checkpoint file if it is missing; call it before the environment is created.  Raises
+    OSError.
+    """
     if not (path / CHECKPOINT).exists():
         write_durably(path / CHECKPOINT, bytes(2 * _SLOT))
 
 
 def _read(path: Path) -> _Slot | None:
-    """The newest good checkpoint, None when there is none."""
+    """Return the newest intact checkpoint, or None."""
     try:
         content = (path / CHECKPOINT).read_bytes()
     except FileNotFoundError:
@@ -331,7 +346,7 @@ def _encode(slot: _Slot) -> bytes:
 
 
 def _decode(octets: bytes) -> _Slot | None:
-    """The checkpoint in one slot, None when it is empty or damaged."""
+    """Return the checkpoint in one slot; None if the slot is empty or damaged."""
     if len(octets) < _START.size + _REST.size:
         return None
     magic, checksum = _START.unpack_from(octets)

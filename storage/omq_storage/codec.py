@@ -1,7 +1,8 @@
-"""Which codec there is: the compiled one where it was built, unless OMQ_PLAIN=1 is in the environment.
+"""Selects the codec: the compiled one if it was built, unless OMQ_PLAIN=1 is in the environment.
 
-The functions here are the twins' common front. The compiled codec takes what is common and answers None to
-the rest, which the plain functions then do or refuse: so both give the same values and the same errors.
+The functions here call the compiled codec first. It returns None for unusual input, and the plain function
+then returns the value or raises the error. So there is one place for each error sentence, and both codecs
+give the same values and errors.
 """
 
 import os
@@ -11,15 +12,15 @@ from omq_storage import numbers, plain
 from omq_storage.numbers import Octets
 
 COMPILED = False
-"""Whether the compiled codec is in use; then `native` is it."""
+"""Whether the compiled codec is in use, as the module `native`."""
 
 missing: str | None = None
-"""Why the compiled codec cannot be had; None where it is in use, or the plain one was asked for."""
+"""Why the compiled codec cannot be imported; None if it is in use or was not wanted."""
 
 if os.environ.get("OMQ_PLAIN") != "1":
     try:
         from omq_storage import _codec as native
-    except ImportError as problem:  # it was not built here: the plain functions do all it does, slower
+    except ImportError as problem:  # it was not built here; the plain functions do the same, but slower
         missing = str(problem)
     else:
         COMPILED = True
@@ -28,7 +29,7 @@ __all__ = ["COMPILED", "describe", "frames_of", "gathered", "missing", "native",
 
 
 def describe() -> str:
-    """For people: which codec this process has."""
+    """Return the name of the codec of this process, for a log line."""
     return "compiled codec" if COMPILED else "plain Python codec"
 
 

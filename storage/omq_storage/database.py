@@ -1,11 +1,16 @@
-"""All that this package asks of LMDB: typed transactions, errors in its own words, and a way back after
-failures.
+"""The only user of LMDB in this package: typed transactions, typed errors, and recovery from failed commits.
 
-LMDB keeps a failed transaction from being stored; two things it leaves to its user are done here.  When even
-the writing of its first two pages failed, it refuses every later transaction: the environment is then opened
-anew. And deleting takes a few pages before it gives any back, so a full map could never be emptied: it is
-opened anew with a somewhat larger one.  Both end every transaction, so they wait until no other thread is
-inside.
+LMDB itself makes sure that a failed transaction changes nothing.  It leaves two failures to its user, and
+``reopen`` handles both:
+
+- When LMDB cannot write one of its two meta pages it sets a fatal flag, MDB_PANIC, and refuses every later
+  transaction.  Only closing and opening the environment clears the flag.
+- LMDB never overwrites a page in use, so a deletion writes a few new pages before it frees any.  In a map
+  without a free page no deletion can succeed.  Opening the environment with a larger map makes room for one.
+
+Closing an environment invalidates its transactions, and a thread that touched one afterwards would crash the
+process.  So every call holds a readers-writer lock as ``shared``, and ``reopen`` and ``close`` wait for it as
+``exclusive``.
 """
 
 import errno
@@ -21,9 +26,9 @@ import lmdb
 
 from omq_storage.errors import DamagedFile, DamagedRecord, Limit, StoreError, StoreFailed, StoreFull
 from omq_storage.files import FILE_MODE, NO_ROOM, has_room, sync_directory
-from omq_storage.gate import Gate
-from omq_storage.reader_places import Places
-from omq_storage.soundness import ADVICE, DATA
+from omq_storage.integrity import ADVICE, DATA
+from omq_storage.reader_slots import ReaderSlots
+from omq_storage.readers_writer_lock import ReadersWriterLock
 
 if TYPE_CHECKING:
     from lmdb import Cursor as LmdbCursor
@@ -37,7 +42,10 @@ _MOST_READERS = 1024
 
 
 class Reading:
-    """A read transaction: one unchanging state of the environment.  Values are copies and outlive it."""
+    """A read transaction: a consistent snapshot of the environment.  Values are copies and outlive it.
+
+    Every method may raise lmdb.Error; ``Database.reading`` turns it into StoreError.
+    """
 
     __slots__ = ("_tables", "_transaction")
 
@@ -46,77 +54,85 @@ class Reading:
         self._tables = tables
 
     def has(self, table: bytes) -> bool:
-        """Whether there is such a table."""
+        """Return whether the environment has this table."""
         return table in self._tables
 
     def get(self, table: bytes, key: bytes) -> bytes | None:
-        """The value of a key, None when there is none."""
+        """Return the value of a key, or None."""
         return self._transaction.get(key, db=self._tables[table])
 
     def get_many(self, table: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The values of those of the keys that have one.  Faster than ``get``, most of all when sorted."""
+        """Return the values of these keys; a key without a value is left out.
+
+        One call is faster than many calls of ``get``, in particular for sorted keys.
+        """
         with self.cursor(table) as cursor:
             return dict(cursor.getmulti(keys))
 
     def cursor(self, table: bytes) -> Cursor:
-        """An LMDB cursor; good within the transaction only."""
+        """Return an LMDB cursor over a table.  It is valid only within the transaction."""
         return self._transaction.cursor(self._tables[table])
 
 
 View = Callable[[bytes, bytes], memoryview | None]
-"""The value of a key of a table, None when there is none: as a view of the map, which must not outlive the
-transaction."""
+"""Returns the value of a key of a table, or None.  The value is a view of the memory map, and must not be
+used
+after the transaction."""
 
 
 class Writing(Reading):
-    """A write transaction: stored as a whole when its ``with`` block ends well, else not at all."""
+    """A write transaction: committed when its ``with`` block ends, aborted when the block raises."""
 
     __slots__ = ()
 
     def put(self, table: bytes, key: bytes, value: bytes, *, at_end: bool = False) -> None:
-        """Sets the value of a key.  ``at_end`` is faster; it needs a key above all others of the table."""
+        """Set the value of a key.  ``at_end`` is faster, and requires a key above all others in the table."""
         self._transaction.put(key, value, append=at_end, db=self._tables[table])
 
     def put_many(self, table: bytes, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Sets the values of keys.  Faster than ``put``, most of all for records that are sorted."""
+        """Set the values of several keys.  Faster than ``put``, in particular for sorted records."""
         with self.cursor(table) as cursor:
             cursor.putmulti(records)
 
     def delete(self, table: bytes, key: bytes) -> None:
-        """Removes a key, if it is there."""
+        """Remove a key, if the table has it."""
         self._transaction.delete(key, db=self._tables[table])
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much of an environment is used."""
+    """How much of an environment's map is in use."""
 
     map_size: int
+    """Octets of the map: the limit of the data file."""
     used: int
-    """Octets of the map that were ever used."""
+    """Octets of the map up to the last page that was ever written."""
     readers: int
+    """Slots of the reader table that are taken."""
     transaction: int
-    """Number of the last transaction that was written."""
+    """Number of the last transaction that was committed."""
 
 
 class Snapshot:
-    """A held state of the environment, none of whose pages LMDB uses again until ``release``."""
+    """A state of the environment that a read transaction keeps: LMDB reuses none of its pages until
+    ``release``.
+    """
 
-    def __init__(self, places: Places, head: bytes) -> None:
-        self._places = places
-        self._transaction = places.begin()
+    def __init__(self, slots: ReaderSlots, head: bytes) -> None:
+        self._slots = slots
+        self._transaction = slots.begin()
         self.number = self._transaction.id()
-        """The number of the transaction that wrote it."""
+        """The number of the transaction that committed this state."""
         self.head = head
-        """The first two pages of the data file, from which LMDB finds everything else."""
+        """The two meta pages of the data file as they were then; LMDB finds all other pages from them."""
 
     def release(self) -> None:
-        """Lets LMDB use its pages again."""
-        self._places.end(self._transaction)
+        """Allow LMDB to reuse the pages of this state."""
+        self._slots.end(self._transaction)
 
 
 class Database:
-    """An open LMDB environment with some named tables."""
+    """An open LMDB environment with named tables.  Any call may come from any thread."""
 
     def __init__(
         self,
@@ -127,132 +143,145 @@ class Database:
         sync: bool,
         added: tuple[bytes, ...] = (),
     ) -> None:
-        """Opens the environment in an existing directory; makes its files, but not its tables, when missing.
+        """Open the environment in an existing directory.  Create its files, but not its tables, if missing.
 
-        ``sync``: whether commits are durable.  ``added``: tables that one of an earlier version does not
-        have.  Raises StoreError.
+        ``map_size``: limit of the data file in octets.  ``sync``: whether a commit is durable when it
+        returns. ``added``: tables that an environment of format 1 may lack.  Raises StoreError.
         """
         self.path = path
         self._needed = tables
         self._names = (*tables, *added)
         self._map_size = map_size
         self._sync = sync
-        self._gate = Gate()
-        self._turn = Lock()
+        self._in_use = ReadersWriterLock()
+        # Always taken before _in_use: reopen holds it while it waits for the threads inside to leave.
+        self._write_lock = Lock()
         self._refusal: str | None = None
         self._closed = False
         self._lost = False
         self._environment: LmdbEnvironment
-        self._places: Places
+        self._slots: ReaderSlots
         self._tables: dict[bytes, LmdbTable] = {}
         self._open()
-        # Kept open, so that a checkpoint needs no descriptor when clients have taken all there are.
+        # Stays open, so that a checkpoint works when connections have taken all file descriptors.
         self._data = os.open(path / DATA, os.O_RDONLY)
 
     def make_tables(self, added: bool = False) -> None:
-        """Makes the tables that are missing, ``added`` ones only when asked for.
+        """Create the tables that are missing; those of ``added`` only on request.
 
-        It is the first write to a new environment, and none to one that has them.
+        This is the first write to a new environment.  It writes nothing if all tables exist.
         """
-        with self._turn, self._gate.inside(), self._in_our_words():
+        with self._write_lock, self._in_use.shared(), self._translated_errors():
             for name in self._names if added else self._needed:
                 if name not in self._tables:
                     self._tables[name] = self._environment.open_db(name)
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """A read transaction, from any thread."""
-        with self._gate.inside(), self._in_our_words():
+        """Run the block in a read transaction.  Raises StoreError."""
+        with self._in_use.shared(), self._translated_errors():
             self._require_open()
-            transaction = self._places.begin()
+            transaction = self._slots.begin()
             try:
                 yield Reading(transaction, self._tables)
             finally:
-                self._places.end(transaction)
+                self._slots.end(transaction)
 
     @contextmanager
     def viewing(self) -> Iterator[View]:
-        """A read transaction, from any thread, for values too large to be copied whole."""
-        with self._gate.inside(), self._in_our_words():
+        """Run the block in a read transaction that returns views of the map, for values too large to copy.
+
+        Raises StoreError.
+        """
+        with self._in_use.shared(), self._translated_errors():
             self._require_open()
-            transaction = self._places.begin_viewing()
+            transaction = self._slots.begin_viewing()
             try:
                 yield lambda table, key: transaction.get(key, db=self._tables[table])
             finally:
-                self._places.end(transaction)
+                self._slots.end(transaction)
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """A write transaction, one at a time.  Leaving the block commits it, an exception drops it.
+        """Run the block in a write transaction, one at a time.  The end of the block commits, an exception
+        aborts.
 
-        Raises StoreFull, StoreFailed or StoreError, and then nothing of it is stored.
+        Raises StoreFull, StoreFailed or StoreError; then nothing of the transaction is stored.
         """
-        with self._turn, self._gate.inside(), self._in_our_words():
+        with self._write_lock, self._in_use.shared(), self._translated_errors():
             self._require_open()
             if self._refusal is not None:
                 raise StoreFailed(self._refusal)
             with self._environment.begin(write=True) as transaction:
                 yield Writing(transaction, self._tables)
 
-    def refuse(self, sentence: str) -> None:
-        """From now on ``writing`` raises StoreFailed with this sentence."""
+    def refuse_writes(self, sentence: str) -> None:
+        """Make every later ``writing`` raise StoreFailed with this sentence."""
         self._refusal = sentence
 
-    def hold(self) -> Snapshot:
-        """The state after the last commit, held."""
-        # Without the turn a commit could come between the transaction and the pages that lead to it.
-        with self._turn, self._gate.inside(), self._in_our_words():
+    def snapshot(self) -> Snapshot:
+        """Return the state after the last commit, and keep its pages from being reused."""
+        # The write lock keeps the two steps consistent: a commit between them would overwrite one of the meta
+        # pages, and the saved pages would lead to a state that the read transaction does not protect.
+        with self._write_lock, self._in_use.shared(), self._translated_errors():
             self._require_open()
             head = os.pread(self._data, 2 * self._environment.stat()["psize"], 0)
-            return Snapshot(self._places, head)
+            return Snapshot(self._slots, head)
 
     def sync(self) -> None:
-        """Makes everything committed so far durable; others read and write meanwhile.  Raises StoreError."""
-        with self._gate.inside(), self._in_our_words():
+        """Make all commits so far durable.
+
+        Other threads may read and write meanwhile.  Raises StoreError.
+        """
+        with self._in_use.shared(), self._translated_errors():
             self._require_open()
             self._environment.sync(True)
 
     def panicked(self) -> bool:
-        """Whether every transaction is refused until the environment is opened anew."""
-        with self._gate.inside():
+        """Return whether LMDB refuses every transaction until ``reopen`` (MDB_PANIC)."""
+        with self._in_use.shared():
             if self._closed or self._lost:
                 return self._lost
-            with self._in_our_words():
+            with self._translated_errors():
                 try:
-                    self._places.end(self._places.begin())
+                    self._slots.end(self._slots.begin())
                 except lmdb.PanicError:
                     return True
                 return False
 
     def reopen(self, growth: int = 0) -> None:
-        """Opens the environment anew, with a map larger by ``growth``.  All snapshots are gone then."""
-        with self._turn, self._gate.alone():
+        """Close and open the environment, with ``growth`` more octets of map.  All snapshots become invalid.
+
+        Raises StoreError; then every later call raises it too, until another ``reopen`` succeeds.
+        """
+        with self._write_lock, self._in_use.exclusive():
             if not self._lost:
                 self._require_open()
                 self._environment.close()
-            # Until it is open: what makes opening fail, a want of descriptors say, may pass.
+            # Opening may fail for a passing reason, such as no free descriptor.  So the flag stays set until
+            # the environment is open again, and the next call may try again.
             self._lost = True
             self._map_size += growth
             self._open()
             self._lost = False
 
     def reader_check(self) -> int:
-        """Clears the readers of processes that died; how many there were."""
-        with self._gate.inside(), self._in_our_words():
+        """Free the reader slots of processes that died, and return how many there were."""
+        with self._in_use.shared(), self._translated_errors():
             self._require_open()
             return self._environment.reader_check()
 
     def room(self) -> Room:
-        """How much of the map is used, by how many readers."""
-        with self._gate.inside(), self._in_our_words():
+        """Return how much of the map is in use, and by how many readers."""
+        with self._in_use.shared(), self._translated_errors():
             self._require_open()
             info = self._environment.info()
             used = (info["last_pgno"] + 1) * self._environment.stat()["psize"]
             return Room(info["map_size"], used, info["num_readers"], info["last_txnid"])
 
     def close(self) -> None:
-        """Waits for the transactions under way and closes; all snapshots are gone then."""
-        with self._turn, self._gate.alone():
+        """Wait for the open transactions and close.  All snapshots become invalid."""
+        with self._write_lock, self._in_use.exclusive():
             if not self._closed:
                 self._closed = True
                 if not self._lost:
@@ -261,7 +290,7 @@ class Database:
                 os.close(self._data)
 
     def _open(self) -> None:
-        with self._in_our_words():
+        with self._translated_errors():
             self._environment = lmdb.open(
                 str(self.path),
                 map_size=self._map_size,
@@ -279,15 +308,15 @@ class Database:
                     try:
                         self._tables[name] = self._environment.open_db(name, create=False)
                     except lmdb.NotFoundError:
-                        pass  # make_tables makes it, when the caller is ready for the first write
+                        pass  # make_tables creates it when the caller is ready for the first write
                 self._require_our_tables()
-                self._places = Places(self._environment)
+                self._slots = ReaderSlots(self._environment)
             except BaseException:  # Ctrl-C, too
                 self._environment.close()
                 raise
 
     def _require_our_tables(self) -> None:
-        """Raises DamagedRecord unless all tables are there as they were made, or none at all."""
+        """Raise DamagedRecord unless the environment has all tables with their flags, or no table at all."""
         with self._environment.begin() as transaction:
             missing = [name for name in self._needed if name not in self._tables]
             if missing and transaction.stat()["entries"]:
@@ -303,8 +332,8 @@ class Database:
             raise StoreError(f"The environment {self.path} could not be opened again yet.")
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
-        """Turns what LMDB and the operating system raise into StoreError."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn the errors of LMDB and of the operating system into StoreError."""
         try:
             yield
         except lmdb.MapFullError as error:
@@ -318,14 +347,16 @@ class Database:
             raise StoreError(f"The environment {self.path} failed: {error}.") from error
 
     def _is_for_want_of_room(self, error: Exception) -> bool:
-        """Whether the operating system refused to store more."""
+        """Return whether the error says that the disk, a quota or a file size limit is exhausted."""
         if isinstance(error, OSError):
             return error.errno in NO_ROOM
-        # LMDB's own errors have classes; others are the operating system's, passed on by their words.
+        # py-lmdb has a class for each error of LMDB.  It passes on an error of the operating system only as
+        # text, so the text must be compared with what strerror says.
         if isinstance(error, lmdb.DiskError) or any(str(error).endswith(os.strerror(n)) for n in NO_ROOM):
             return True
-        # When only a part of a write found room, LMDB takes it for a fault of the disk.
+        # LMDB reports a short write as EIO, also when the reason is a full disk.  A test write tells them
+        # apart.
         try:
             return str(error).endswith(os.strerror(errno.EIO)) and not has_room(self.path / DATA)
         except OSError:
-            return False  # nothing can be tried
+            return False  # the test itself failed, so EIO is taken literally

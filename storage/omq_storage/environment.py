@@ -1,14 +1,21 @@
-"""One LMDB environment with the blocks of all the topics of one sync level.
+"""One LMDB environment with the blocks of all topics of one sync level.
 
-Its tables: ``blocks`` holds one value a block; ``index`` a short record under the same key, so that looking
-for a message, listing, deleting and merging need not touch the messages; ``extents`` and ``positions`` one
-record a topic; those of ``omq_storage.producers`` the last sequence of each idempotent producer; ``identity``
-one record, which says what environment it is.  All change in one transaction, so that after a power failure
-they agree: neither a position nor a sequence ever points past what survived.
+Its tables:
+
+- ``blocks``: one value for each block.
+- ``index``: a short record for each block, under the same key.  Searching, listing, deleting and planning a
+  merge read the index only, and not the messages.
+- ``extents`` and ``positions``: one record for each topic.
+- the tables of ``omq_storage.producers``: the last sequence number of each idempotent producer.
+- ``identity``: one record that names the store and the level, see ``omq_storage.identity``.
+
+A write changes all tables in one transaction.  So they agree after a power failure: no position and no
+sequence number refers to a message that was lost.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -22,7 +29,7 @@ from omq_storage.identity import IDENTITY, IDENTITY_KEY, Identity, pack_identity
 from omq_storage.levels import Level
 from omq_storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
 from omq_storage.merging import plan
-from omq_storage.pieces import LargeMessage, look_at, read_piece
+from omq_storage.pieces import LargeMessage, open_message, read_piece
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
@@ -49,33 +56,42 @@ __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
 TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
 TABLES = (*TABLES_OF_FORMAT_1, IDENTITY)
-_DELETED_AT_ONCE = 256
-_DELETED_OCTETS_AT_ONCE = 64 << 20
-_FORGOTTEN_AT_ONCE = 4096
-_IN_NEED = 64
-"""How many times less is deleted at once where there is no room for the pages that a deletion writes."""
-_SCANNED_AT_ONCE = 4096
-_MERGED_AT_ONCE = 8 << 20
+# Limits of one transaction, so that no other writer of the level waits long for it.
+_BLOCKS_DELETED = 256
+_OCTETS_DELETED = 64 << 20
+_PRODUCERS_FORGOTTEN = 4096
+_BLOCKS_SCANNED = 4096
+_OCTETS_MERGED = 8 << 20
+
+_REDUCTION = 64
+"""The divisor of these limits for a deletion that did not find room for the pages that it writes."""
 _GROWTH = 8 << 20
+"""Octets by which the map grows for a deletion that did not find a free page."""
 _SPARE = 256 << 10
+"""Octets of the map that must be unused after a deletion."""
 _NO_SEQUENCES: Mapping[int, Mapping[bytes, int]] = {}
 
 T = TypeVar("T")
 
 
 class Environment:
-    """The stored blocks of one level.  Any call may come from any thread; writing calls take turns."""
+    """The stored blocks of one sync level.  Any call may come from any thread; one call writes at a time.
+
+    Every call may raise StoreError; the docstrings name the subclasses that a caller may want to handle.
+    """
 
     level: Level
 
     def __init__(self, path: Path, level: Level, *, map_size: int, boot_id: str) -> None:
-        """Opens the environment in this directory, which exists and was recovered; see
-        ``checkpoint.recover``.
+        """Open the environment in this existing directory, after ``checkpoint.recover``.
+
+        ``map_size``: limit of the data file in octets.  ``boot_id``: names this start of the machine.
 
         Raises StoreError, and OSError when the checkpoint file cannot be used.
         """
         self.level = level
-        self._one_writer = RLock()
+        # Reentrant: a deletion holds it from its first attempt to its last, see _with_room.
+        self._write_lock = RLock()
         self._closed = False
         self._checkpoints: Checkpoints | None = None
         durable = level is Level.STRONG
@@ -92,9 +108,9 @@ class Environment:
         self._database.make_tables()
 
     def identify(self, identity: Identity) -> None:
-        """Lets the environment say this of itself; durable on return, for every level.
+        """Store the identity of this environment; durable on return at every level.
 
-        Raises StoreFull, StoreFailed and StoreError.
+        Raises StoreFull and StoreFailed.
         """
         if identity != self._identity:
             self._database.make_tables(added=True)
@@ -107,20 +123,20 @@ class Environment:
     def append(
         self, blocks: Sequence[Block], sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES
     ) -> None:
-        """Stores blocks, of any topics, in one transaction: all of them or, when it raises, none.
+        """Store blocks of any topics in one transaction: all of them, or none when the call raises.
 
-        ``sequences``: for ids of topics among the blocks, the last sequence (0 to 2^64 - 1) that they have of
-        each idempotent producer (up to 255 octets); kept in the same transaction, in the place of what was
-        known of that producer.  65,536 producers of a topic are kept; with more, those used longest ago are
-        forgotten, and their messages would be taken for new ones.
+        ``sequences``: topic id -> producer name (up to 255 octets) -> last sequence number of that producer
+        (0 to 2^64 - 1).  Every topic must have a block in the same call.  They are stored in the same
+        transaction and replace the earlier numbers.  The store keeps 65,536 producers of a topic; beyond
+        that it forgets the ones used longest ago, and their repeated messages would be stored again.
 
-        Durable on return for Level.STRONG, else after the next ``checkpoint``.  In each topic the ids must
-        increase from block to block; gaps are allowed.
+        Durable on return for Level.STRONG, otherwise after the next ``checkpoint``.  The message ids of a
+        topic must increase from block to block; gaps are allowed.
 
-        Raises StoreFull, StoreFailed, StoreError when a block does not lie after what is stored, and
-        ValueError for sequences that are not as above.  A full
-        environment has room again after ``trim``, ``retain`` or ``drop``; for Level.WEAK and Level.ASYNC only
-        once a ``checkpoint`` has let go of what they deleted.
+        Raises StoreFull, StoreFailed, StoreError when a block does not lie behind the stored ones, and
+        ValueError when ``sequences`` is not as described.  A full environment has room again after ``trim``,
+        ``retain`` or ``drop``; at Level.WEAK and Level.ASYNC only after the next ``checkpoint``, because the
+        last checkpoint still needs the deleted pages.
         """
         if not sequences.keys() <= {block.topic for block in blocks}:
             raise ValueError("Sequences are kept only together with a block of their topic.")
@@ -144,45 +160,40 @@ class Environment:
                 transaction.put(BLOCKS, key, value, at_end=at_end)
                 transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
                 highest = max(highest, key)
-                extents[topic] = Extent(
-                    first=extent.first if extent.messages else block.first,
-                    last=block.last,
-                    messages=extent.messages + block.count,
-                    bytes=extent.bytes + len(value),
-                )
+                extents[topic] = extent.with_block(info)
             for topic, extent in extents.items():
                 _put_extent(transaction, topic, extent)
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
 
     def sequences(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
-        """The last sequence of each of these producers of a topic; those of which none is known are left out.
+        """Return the last sequence number of each of these producers of a topic that has one.
 
-        They stay when the messages are deleted, until ``drop``.  Raises StoreError for a damaged record.
+        Sequence numbers outlive the messages; only ``drop`` deletes them.  Raises StoreError for a damaged
+        record.
         """
         with self._database.reading() as transaction:
             return last_sequences(transaction, topic, producers)
 
     def set_sequences(self, topic: int, sequences: Mapping[bytes, int]) -> None:
-        """Keeps these last sequences of producers, the last of them as the one used last, without any block.
+        """Store last sequence numbers of producers without a block; the last producer counts as used last.
 
-        As durable as ``append``.  Raises as ``append`` does.
+        Durable as ``append`` is, and raises what ``append`` raises.
         """
         if sequences:
             with self._writing() as transaction:
                 keep_sequences(transaction, topic, sequences)
 
     def read(self, topic: int, first: int, max_bytes: int = 1 << 20, max_blocks: int = 64) -> list[Block]:
-        """The block that contains message ``first``, or else the next after it, and those that follow, in
-        order.
+        """Return the block that contains message ``first``, or else the next one, and blocks that follow it.
 
-        Whole blocks, not trimmed; at least one if there is any, and more as long as their stored values stay
-        within ``max_bytes`` together.  They are copies, verified, and stay good for ever.  The first one may
-        begin before ``first`` even where the call before ended there, because merging goes on meanwhile; so
-        send ``block.after(first)``.
+        Returns whole blocks, copied and verified: at least one if any is stored, and further ones while their
+        stored values have at most ``max_bytes`` octets together and there are at most ``max_blocks``.  The
+        first block may begin before ``first``, even if the call before ended there: merging may have joined
+        the two blocks meanwhile.  So send ``block.after(first)``.
 
-        Raises DamagedBlock (with its ``last``; reading goes on at ``last + 1``) or NewerFormat for the first
-        of them; a damaged one further on only ends the list before it.
+        Raises DamagedBlock (its ``last`` tells where to go on: at ``last + 1``) or NewerFormat for the first
+        block.  A later block that is damaged ends the list before it; the next call raises.
         """
         return [stored.block for stored in self.read_stored(topic, first, max_bytes, max_blocks)]
 
@@ -194,40 +205,45 @@ class Environment:
         max_blocks: int = 64,
         largest: int | None = None,
     ) -> list[StoredBlock]:
-        """What ``read`` gives, each block with the stored value that it is a view of.
+        """Return the blocks that ``read`` returns, each with the stored value of which it is a view.
 
-        Raises lookup.LargeBlock when the first of them has more than ``largest`` octets.
+        Raises lookup.LargeBlock when the first stored value has more than ``largest`` octets.
         """
         return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks, largest)
 
-    def look_at(self, topic: int, message: int) -> LargeMessage | None:
-        """A message that is to be read piece by piece; None when it is not stored any more.
+    def open_message(self, topic: int, message: int) -> LargeMessage | None:
+        """Verify a message for reading piece by piece.  Return None when it is not stored any more.
 
-        Raises DamagedBlock and NewerFormat when its block cannot be used.
+        Raises DamagedBlock and NewerFormat when its block cannot be read.
         """
-        return look_at(self._database, topic, message)
+        return open_message(self._database, topic, message)
 
     def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-        """A piece of its body, a copy; see ``pieces.read_piece``."""
+        """Return a copy of a part of its body; see ``pieces.read_piece``."""
         return read_piece(self._database, message, begin, octets)
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
-        """What ``read`` would find, as a list of up to ``limit``, without touching the messages."""
+        """Return the index records of up to ``limit`` blocks that ``read`` would find, without their
+        messages.
+        """
         with self._database.reading() as transaction:
             return list(islice(infos_from(transaction, topic, first), limit))
 
     def extent(self, topic: int) -> Extent:
-        """What is stored of this topic."""
+        """Return the extent of a topic: first and last id, number of messages and of octets."""
         with self._database.reading() as transaction:
             return extent_of(transaction, topic)
 
     def extents(self) -> dict[int, Extent]:
-        """What is stored of every topic that has, or had, messages here."""
+        """Return the extent of every topic that has, or had, messages in this environment, by topic id."""
         with self._database.reading() as transaction:
-            return {key_topic(key): unpack_extent(key, sealed) for key, sealed in transaction.cursor(EXTENTS)}
+            return {key_topic(key): unpack_extent(key, stored) for key, stored in transaction.cursor(EXTENTS)}
 
     def trim(self, topic: int, before: int) -> Extent:
-        """Deletes the blocks that lie wholly below message ``before``, in bounded transactions."""
+        """Delete the blocks whose messages are all below ``before``, and return the new extent.
+
+        Deletes at most 256 blocks and 64 MiB in one transaction, so that other writers can come between.
+        """
         while True:
             extent, more = self._freeing(topic, lambda info, _: info.next > before)
             if not more:
@@ -236,13 +252,13 @@ class Environment:
     def retain(
         self, topic: int, max_bytes: int | None, too_old: TooOld | None, keep_from: int | None
     ) -> Extent:
-        """Deletes the oldest blocks until what is left keeps to the limits; None is no limit.
+        """Delete the oldest blocks until the topic is within its limits, and return the new extent.
 
-        ``max_bytes``: octets of stored values; the newest block is kept even when it alone has more.
-        ``too_old``: blocks with nothing but such messages go, the newest block too.
-        ``keep_from``: blocks with this message id or later ones are never deleted.
+        ``max_bytes``: limit of the octets of stored values.  The newest block stays even if it alone has
+        more. ``too_old``: deletes blocks all of whose messages are too old, also the newest block.
+        ``keep_from``: keeps blocks that contain this message id or later ones.  None means no limit.
 
-        At most 256 blocks a call, in one transaction: call again while the extent changes.
+        Deletes at most 256 blocks in one transaction: call again while the extent changes.
         """
 
         def kept(info: BlockInfo, extent: Extent) -> bool:
@@ -254,42 +270,43 @@ class Environment:
         return self._freeing(topic, kept)[0]
 
     def drop(self, topic: int) -> None:
-        """Deletes everything of a topic, its extent, position and sequences too, in bounded transactions.
+        """Delete a topic with its extent, position and sequence numbers, in bounded transactions.
 
-        One that was interrupted leaves a topic with fewer blocks; dropping it again completes it.
+        If it is interrupted the topic has fewer blocks; another call completes it.
         """
         while self.drop_some(topic):
             pass
 
     def drop_some(self, topic: int) -> bool:
-        """One transaction of ``drop``; whether there is more to be deleted."""
+        """Run one transaction of ``drop``, and return whether more is left to delete."""
 
-        # Producers before the extent, which tells that something is left.
-        def forget(writing: Writing, share: int) -> bool:
-            return forget_producers(writing, topic, _FORGOTTEN_AT_ONCE // share)
+        # Producers first and the extent last: while the extent exists, a restart knows that the deletion of
+        # this topic is not complete.
+        def forget(writing: Writing, divisor: int) -> bool:
+            return forget_producers(writing, topic, _PRODUCERS_FORGOTTEN // divisor)
 
         return self._with_room(forget) or self._freeing(topic, lambda _, __: False, forget=True)[1]
 
     def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
-        """Merges small blocks that follow one another, from message ``start`` on, in one bounded transaction.
+        """Merge small consecutive blocks from message ``start`` on, in one bounded transaction.
 
-        Merged blocks have up to 4,096 messages and 512 KiB.  Blocks are merged only when the result is at
-        least twice its largest part, so that a growing topic is rewritten a few times at most.  Never across
-        a gap of ids, nor over 71 minutes or ``span`` microseconds: a block is deleted only when all of its
-        messages are too old.
+        A merged block has up to 4,096 messages and 512 KiB.  Blocks are merged only if the result is at least
+        twice as large as its largest part, so that a growing topic is rewritten a few times at most.  No
+        merge crosses a gap of ids.  A merged block spans at most 71 minutes (2^32 microseconds), or ``span``
+        microseconds, because retention deletes a block only when all of its messages are too old.
 
-        Returns the message id to go on at, or None when nothing further can be merged now; remember the last
-        id returned as the place to begin next time.
+        Returns the message id at which to continue, or None when nothing more can be merged now.  Remember
+        the last id that was returned as ``start`` for the next time.
         """
         with self._database.reading() as transaction:
-            found = list(islice(infos_from(transaction, topic, start), _SCANNED_AT_ONCE + 1))
-            beyond = len(found) > _SCANNED_AT_ONCE
-            scanned = found[:_SCANNED_AT_ONCE]
+            found = list(islice(infos_from(transaction, topic, start), _BLOCKS_SCANNED + 1))
+            beyond = len(found) > _BLOCKS_SCANNED
+            scanned = found[:_BLOCKS_SCANNED]
             if not scanned:
                 return None
             planned = plan(scanned, min(span, SPAN_LIMIT))
-            runs = list(_within(planned.runs, _MERGED_AT_ONCE))
-            # Everything is copied and merged before the write transaction, which others wait for.
+            runs = list(_within(planned.runs, _OCTETS_MERGED))
+            # The values are copied and merged before the write transaction begins: other writers wait for it.
             values = [
                 [(info, transaction.get(BLOCKS, block_key(topic, info.first))) for info in run]
                 for run in runs
@@ -310,14 +327,14 @@ class Environment:
         return planned.growing if merged else None
 
     def positions(self) -> dict[int, Position]:
-        """The position of every topic that has one."""
+        """Return the position of every topic that has one, by topic id."""
         with self._database.reading() as transaction:
             return {
-                key_topic(key): unpack_position(key, sealed) for key, sealed in transaction.cursor(POSITIONS)
+                key_topic(key): unpack_position(key, stored) for key, stored in transaction.cursor(POSITIONS)
             }
 
     def set_positions(self, positions: Mapping[int, Position]) -> None:
-        """Keeps these positions, in one transaction; as durable as ``append``."""
+        """Store these positions in one transaction; durable as ``append`` is."""
         if not positions:
             return
         with self._writing() as transaction:
@@ -326,29 +343,32 @@ class Environment:
                 transaction.put(POSITIONS, key, pack_position(key, position))
 
     def checkpoint(self) -> None:
-        """Makes everything stored until now survive a power failure; nothing to do for Level.STRONG.
+        """Make all commits so far survive a power failure.  Does nothing at Level.STRONG.
 
-        Appending goes on meanwhile.  Raises StoreFailed when the disk refuses.
+        Other threads may append meanwhile.  Raises StoreFailed when the disk refuses to sync.
         """
         if self._checkpoints is not None:
             self._checkpoints.take()
 
     def reader_check(self) -> int:
-        """Clears the readers of processes that died, whose snapshots hold room; how many there were."""
+        """Free the reader slots of processes that died, and return how many there were.
+
+        The snapshot of a dead reader would keep LMDB from reusing pages.
+        """
         return self._database.reader_check()
 
     def usage(self) -> Usage:
-        """How much room is used, and how much of it is durable."""
+        """Return how much of the map is in use, and the last transaction that is durable."""
         room = self._database.room()
         durable = room.transaction if self._checkpoints is None else self._checkpoints.durable
         return Usage(room.map_size, room.used, room.readers, room.transaction, durable)
 
     def close(self, clean: bool = True) -> None:
-        """Waits for the calls under way, makes a last checkpoint, and closes.
+        """Wait for running calls, take a last checkpoint, and close.  A second call does nothing.
 
-        Without ``clean`` nothing is made durable: what a killed process would leave.
+        ``clean=False`` takes no checkpoint: the files are then as a killed process leaves them.
         """
-        with self._one_writer:
+        with self._write_lock:
             if self._closed:
                 return
             self._closed = True
@@ -362,7 +382,7 @@ class Environment:
 
     @contextmanager
     def _writing(self) -> Iterator[Writing]:
-        with self._one_writer:
+        with self._write_lock:
             if self._database.panicked():
                 self._renew()
             if self._checkpoints is not None:
@@ -379,23 +399,29 @@ class Environment:
     def _freeing(
         self, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool = False
     ) -> tuple[Extent, bool]:
-        """Deletes oldest blocks in one transaction; see ``_delete``."""
-        return self._with_room(lambda transaction, share: _delete(transaction, topic, kept, forget, share))
+        """Delete the oldest blocks in one transaction; see ``_delete``."""
+        return self._with_room(
+            lambda transaction, divisor: _delete(transaction, topic, kept, forget, divisor)
+        )
 
     def _with_room(self, delete: Callable[[Writing, int], T]) -> T:
-        """Runs what deletes in one transaction.  Gets by in a full environment too.
+        """Run a deletion in one transaction, also in a full environment.
 
-        Deleting takes a few pages before it gives any back.  A checkpoint makes those free that the one
-        before held; where that is not enough, the map grows a little, or less is deleted at once:
-        ``delete`` is told by how much its usual portion is to be divided.  Raises StoreFull when the disk has
-        no room even so.
+        LMDB writes the pages that a deletion changes to free pages, before it frees any page.  A full
+        environment has none.  So a deletion that fails for want of room is tried again:
+
+        1. after a checkpoint, which frees the pages that only the previous checkpoint needed;
+        2. with a larger map, if the map is full; or with a smaller portion, if the disk is: ``delete`` gets
+           the divisor of its usual portion.
+
+        Raises StoreFull when the disk has no room for the smaller portion either.
         """
 
-        def attempt(share: int = 1) -> T:
+        def attempt(divisor: int = 1) -> T:
             with self._writing() as transaction:
-                return delete(transaction, share)
+                return delete(transaction, divisor)
 
-        with self._one_writer:
+        with self._write_lock:
             try:
                 result = attempt()
             except StoreFull:
@@ -405,11 +431,12 @@ class Environment:
                 except StoreFull as full:
                     if full.limit is Limit.MAP:
                         self._renew(_GROWTH)
-                    result = attempt(_IN_NEED)
+                    result = attempt(_REDUCTION)
             room = self._database.room()
             if room.map_size - room.used < _SPARE:
-                # What was freed can be used by the commit after the next one. If this one took the last pages
-                # there were, the next one would have none, and so for ever.
+                # LMDB reuses the freed pages not in the next commit but in the one after it, because the
+                # older meta page still refers to them. If this commit took the last free pages, the next one
+                # would find none and fail, and no later commit could ever succeed.
                 self._renew(_SPARE)
             return result
 
@@ -420,50 +447,50 @@ def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
 
 
 def _delete(
-    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool, share: int
+    transaction: Writing, topic: int, kept: Callable[[BlockInfo, Extent], bool], forget: bool, divisor: int
 ) -> tuple[Extent, bool]:
-    """Deletes oldest blocks until one is ``kept``, of 256 and 64 MiB at most the ``share``th part, but one at
-    the least; the new extent, and whether it stopped for that.
+    """Delete the oldest blocks up to the first that is ``kept``, and return the new extent.
 
-    ``kept`` is asked with the record of the oldest block and the extent as it then is.  ``forget``: when
-    nothing is left, the extent and the position go too.
+    Deletes at most 256 blocks and 64 MiB, both divided by ``divisor``, but at least one block.  The second
+    result is whether this limit ended the deletion.
+
+    ``kept`` gets the index record of the oldest block and the extent at that moment.  ``forget``: when no
+    block is left, delete the extent and the position too.
     """
     extent = extent_of(transaction, topic)
-    doomed: list[BlockInfo] = []
+    deleted: list[BlockInfo] = []
     following: BlockInfo | None = None
-    freed = 0
-    is_portion = False
+    octets = 0
+    is_at_limit = False
     for info in infos_from(transaction, topic, 0):
-        is_portion = (
-            len(doomed) == _DELETED_AT_ONCE // share or freed + info.bytes > _DELETED_OCTETS_AT_ONCE // share
-        ) and bool(doomed)
-        if is_portion or kept(info, extent):
+        is_full = len(deleted) == _BLOCKS_DELETED // divisor
+        is_full |= octets + info.bytes > _OCTETS_DELETED // divisor
+        is_at_limit = is_full and bool(deleted)
+        if is_at_limit or kept(info, extent):
             following = info
             break
-        doomed.append(info)
-        freed += info.bytes
-        # Where a record was damaged these are estimates.
-        messages, octets = max(0, extent.messages - info.count), max(0, extent.bytes - info.bytes)
-        extent = Extent(info.next, extent.last, messages, octets)
-    for info in doomed:
+        deleted.append(info)
+        octets += info.bytes
+        extent = extent.without_oldest(info)
+    for info in deleted:
         key = block_key(topic, info.first)
         transaction.delete(INDEX, key)
         transaction.delete(BLOCKS, key)
     if following is not None:
-        extent = Extent(following.first, extent.last, extent.messages, extent.bytes)
-    elif doomed:
-        extent = Extent(extent.last + 1, extent.last, 0, 0)
-    more = following is not None and is_portion
+        extent = replace(extent, first=following.first)
+    elif deleted:
+        extent = extent.emptied()
+    more = following is not None and is_at_limit
     if forget and following is None:
         transaction.delete(EXTENTS, topic_key(topic))
         transaction.delete(POSITIONS, topic_key(topic))
-    elif doomed:
+    elif deleted:
         _put_extent(transaction, topic, extent)
     return extent, more
 
 
 def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequence[BlockInfo]]:
-    """The first of these runs, as many as have ``limit`` octets together; at least one if there is any."""
+    """Yield the first of these runs that have up to ``limit`` octets together, but at least one."""
     size = 0
     for run in runs:
         size += sum(info.bytes for info in run)
@@ -473,7 +500,7 @@ def _within(runs: Sequence[Sequence[BlockInfo]], limit: int) -> Iterator[Sequenc
 
 
 def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block | None:
-    """One block for a run; None when a part cannot be read, and stays as it is for ``read`` to report."""
+    """Return one block for a run.  None if a part cannot be read: the parts stay, and ``read`` reports it."""
     try:
         return merge([verified(topic, info, value).block for info, value in run])
     except (DamagedBlock, NewerFormat):
@@ -481,10 +508,10 @@ def _merged(topic: int, run: Sequence[tuple[BlockInfo, bytes | None]]) -> Block 
 
 
 def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value: bytes) -> None:
-    """Stores a merged block in the place of its parts, unless some of them were deleted meanwhile.
+    """Store a merged block in place of its parts, unless some part was deleted or merged meanwhile.
 
-    The parts were read before this transaction began.  A server lets no deletion of a level come between, but
-    threads that use an environment without a server may.
+    The parts were read before this transaction began.  A server runs no deletion of the same level in
+    between, but other users of this package may.
     """
     topic = block.topic
     keys = [block_key(topic, info.first) for info in run]
@@ -498,7 +525,7 @@ def _replace(transaction: Writing, run: Sequence[BlockInfo], block: Block, value
     transaction.put(BLOCKS, keys[0], value)
     extent = extent_of(transaction, topic)
     saved = sum(part.bytes for part in run) - info.bytes
-    _put_extent(transaction, topic, Extent(extent.first, extent.last, extent.messages, extent.bytes - saved))
+    _put_extent(transaction, topic, replace(extent, bytes=extent.bytes - saved))
 
 
 def _is_too_old(info: BlockInfo, too_old: TooOld) -> bool:

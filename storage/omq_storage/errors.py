@@ -1,51 +1,51 @@
-"""What can go wrong in a store.  Every message is one sentence that can be shown to an operator as it is."""
+"""The exceptions of this package.  Each message is one sentence that an operator can understand as it is."""
 
 from enum import Enum
 
 
 class StoreError(Exception):
-    """Something about a store failed; the root of all errors of this package."""
+    """An operation on a store failed; the base class of all exceptions of this package."""
 
 
 class StoreInUse(StoreError):
-    """Another process holds the store."""
+    """Another process has the store open."""
 
 
 class NewerFormat(StoreError):
-    """The data was written by a later version of this package, in a format this one does not know."""
+    """A later version of this package wrote the data, in a format that this version does not know."""
 
 
 class DamagedRecord(StoreError):
-    """A small record beside the blocks is not what was written."""
+    """The checksum or the content of a small record beside the blocks is wrong."""
 
 
 class DamagedFile(StoreError):
-    """A file of the store is missing or not what it was, so the store cannot be opened as it is."""
+    """A file of the store is missing, damaged or foreign, so the store cannot be opened."""
 
 
 class StoreFailed(StoreError):
-    """The disk refused to make data safe, and nothing more is written until the store is opened again."""
+    """The disk refused to sync.  The store accepts no writes until it is opened again."""
 
 
 class UnknownTopic(StoreError):
-    """The catalogue has no topic of that id."""
+    """The catalogue has no topic with this id."""
 
 
 class NameTaken(StoreError):
-    """The catalogue already has a topic of that name."""
+    """The catalogue already has a topic with this name."""
 
 
 class Limit(Enum):
-    """What a full store ran out of."""
+    """Which limit a full store has reached."""
 
     MAP = "map"
-    """The map size that the environment was opened with."""
+    """The map size with which the environment was opened."""
     DISK = "disk"
-    """The file system, a quota, or the largest file the process may write."""
+    """The free space of the file system, a disk quota, or the file size limit of the process."""
 
 
 class StoreFull(StoreError):
-    """There was no room; nothing of the refused write is stored, and everything stored before it still is."""
+    """A write found no room.  Nothing of it was stored; everything that was stored before is unchanged."""
 
     def __init__(self, limit: Limit, sentence: str) -> None:
         super().__init__(sentence)
@@ -53,10 +53,9 @@ class StoreFull(StoreError):
 
 
 class DamagedBlock(StoreError):
-    """A stored block is not what was written.
+    """The checksum or the content of a stored block is wrong.
 
-    ``first`` and ``last`` are the ids of the messages in it; ``last`` is None where only the damaged octets
-    could tell.
+    ``first`` and ``last`` are the ids of its messages; ``last`` is None if only the damaged block could tell.
     """
 
     def __init__(self, topic: int, first: int, last: int | None, why: str) -> None:

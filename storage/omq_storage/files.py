@@ -1,4 +1,4 @@
-"""Making files and directories that are still there after a power failure."""
+"""Creating files and directories that survive a power failure."""
 
 import errno
 import os
@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-"""What the operating system answers when it will not store more."""
+"""The errors of a write for which the file system has no room."""
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-"""What is made belongs to its user alone, whatever the umask: it holds messages."""
+"""Only the user of the server may read its files, whatever the umask is: they hold messages."""
 
 _PROBE = 1 << 20
 
 
 def has_room(path: Path) -> bool:
-    """Whether this file could grow by 1 MiB, tried with a file beside it.  OSError when that fails otherwise.
+    """Return whether this file could grow by 1 MiB, from a test with a file beside it.
 
-    The other file has a hole as large as this one, so that it meets the same limits to the size of a file.
+    The test file begins with a hole of the size of this one, so that the same limit of the file size applies.
+    Raises OSError when the test fails for another reason.
     """
     probe = path.with_name(path.name + ".probe")
     try:
@@ -35,7 +36,7 @@ def has_room(path: Path) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes the names in a directory durable; OSError when that fails."""
+    """Make the entries of a directory durable.  Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -44,8 +45,9 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Makes a directory and those above it, as far as they are missing, durably.  OSError when that fails:
-    NotADirectoryError, with its name, where one of them is something else.
+    """Create a directory, and those above it if they are missing; durable on return.
+
+    Raises OSError; NotADirectoryError, with the path, if one of them exists and is no directory.
     """
     if path.is_dir():
         return
@@ -59,13 +61,16 @@ def make_directory(path: Path) -> None:
 
 
 def create(path: Path) -> BinaryIO:
-    """Opens a file for writing, empty, which nobody else may read.  OSError when that fails."""
-    path.unlink(missing_ok=True)  # one that is there would keep the mode that it has
+    """Open an empty file for writing that no other user may read.  Raises OSError."""
+    path.unlink(missing_ok=True)  # an existing file would keep its mode
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb")
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Makes or replaces a file: after a power failure it has the old content or the new, never another."""
+    """Create or replace a file.  After a power failure it has either the old or the new content.
+
+    Raises OSError.
+    """
     fresh = path.with_name(path.name + ".new")
     with create(fresh) as file:
         file.write(content)

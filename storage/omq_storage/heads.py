@@ -1,6 +1,6 @@
-"""The heads of a block's messages: one string of octets for each, kept beside the frames.
+"""The heads of a block's messages, beside the frames: one string of octets for each message.
 
-What is in a head is for others to know: here it is octets, and empty for a message that has none.
+This package does not interpret a head.  It is empty for a message that has none.
 """
 
 from collections.abc import Sequence
@@ -13,32 +13,32 @@ from omq_storage.numbers import OFFSETS_LIMIT, Octets
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of consecutive messages, as a block carries them."""
+    """The heads of consecutive messages in the form that a block has."""
 
     offsets: Octets
-    """One little-endian u32 more than there are messages: where each head begins, and where the last ends."""
+    """Count + 1 little-endian u32: the index of the first octet of each head, and the end of the last."""
     octets: Octets
-    """The heads, one after another."""
+    """The heads, joined."""
 
     def copy(self) -> "Heads":
-        """The same with octets of its own."""
+        """Return a copy with octets of its own."""
         return Heads(bytes(self.offsets), bytes(self.octets))
 
     def values(self, begin: int) -> list[bytes]:
-        """Each head from index ``begin`` on."""
+        """Return each head from index ``begin`` on."""
         octets = bytes(self.octets)
         return [octets[start:end] for start, end in pairwise(numbers.unpack(self.offsets)[begin:])]
 
     def value(self, index: int) -> bytes:
-        """The head at this index."""
+        """Return the head at this index."""
         begin, end = numbers.number(self.offsets, index), numbers.number(self.offsets, index + 1)
         return bytes(self.octets[begin:end])
 
 
 def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
-    """The heads of ``count`` messages; None when all of them are empty.
+    """Return the heads of ``count`` messages; None if all are empty.
 
-    ValueError when their number is another, or they would reach 1 GiB.
+    Raises ValueError for another number of heads, and if they reach 1 GiB.
     """
     if len(heads) != count:
         raise ValueError(f"There are {len(heads)} heads for {count} messages.")
@@ -51,9 +51,9 @@ def encode_heads(heads: Sequence[bytes], count: int) -> Heads | None:
 
 
 def merge_heads(parts: Sequence[tuple[Heads | None, int]]) -> Heads | None:
-    """The heads of several runs of messages that follow one another, each with its count of messages.
+    """Return the joined heads of consecutive blocks; each part has the heads and the count of messages.
 
-    ValueError when they would reach 1 GiB.
+    Raises ValueError if they reach 1 GiB.
     """
     if all(heads is None for heads, _ in parts):
         return None
@@ -63,7 +63,7 @@ def merge_heads(parts: Sequence[tuple[Heads | None, int]]) -> Heads | None:
         if heads is None:
             offsets.append(numbers.pack([base]) * count)
             continue
-        # Looked at first: no offset may reach 2^32.
+        # This check comes before the addition: `shifted` needs sums below 2^32.
         _check_size(base + len(heads.octets))
         offsets.append(numbers.shifted(heads.offsets[numbers.SIZE :], base))
         base += len(heads.octets)

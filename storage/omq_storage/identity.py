@@ -1,13 +1,21 @@
-"""Which store and level a data file belongs to, and since which start.
+"""The identity of a data file: its store, its sync level, and the start of the server that wrote it last.
 
-A store has a random name.  Each of its levels carries that name, its own level and a generation, in a table
-of one record.  The catalogue carries the name too, and the generations that the levels may have.  Every start
-gives the levels the next generation.  So a file in the place of another level, of another store, or of an
-earlier day does not go unnoticed: its content is well formed, and its messages and ids would be wrong.
+An operator may restore one file from a backup, or copy a file to the wrong directory.  Every checksum in such
+a file is right, but its messages and ids are wrong for this store.  So the files are marked:
 
-The levels and the catalogue are files of their own, which cannot change in one transaction.  So a start first
-lets the catalogue accept the new generation besides the old one, then writes it into each level, and then
-lets the catalogue accept the new one only.  It can be interrupted anywhere.
+- A store has a random name.
+- Each level has a record with this name, its own level, and a generation (``Identity``).
+- The catalogue has a record with the name and the range of generations that it accepts (``Lineage``).
+- Every start gives the levels the next generation.  So a file of an earlier day has a generation that is too
+  low.
+
+The catalogue and the levels are separate files, and cannot change in one transaction.  A start that changed
+them one after another and was interrupted would leave a store that refuses its own files.  So it takes three
+steps, and the store can be opened after each of them:
+
+1. The catalogue accepts the new generation besides the old one.
+2. Each level stores the new generation.
+3. The catalogue accepts the new generation only.
 """
 
 import os
@@ -18,11 +26,11 @@ from typing import Self
 
 import msgspec
 
+from omq_storage.checksummed import verify_and_decode, with_checksum
 from omq_storage.errors import DamagedRecord
+from omq_storage.integrity import DATA
 from omq_storage.levels import Level
 from omq_storage.pages import Pages
-from omq_storage.sealed import seal, unseal
-from omq_storage.soundness import DATA
 
 IDENTITY = b"identity"
 """The table of a level."""
@@ -33,7 +41,7 @@ LINEAGE_KEY = b"lineage"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a level says of itself."""
+    """What a level records about itself."""
 
     store: str
     """The random name of its store."""
@@ -44,39 +52,46 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the catalogue knows of its store."""
+    """What the catalogue records about its store."""
 
     store: str
+    """The random name of the store."""
     since: int
-    """The lowest generation that a level may have,"""
+    """The lowest generation that a level may have."""
     generation: int
-    """and the highest one.  They differ while a start goes on, and after one that was interrupted."""
+    """The highest generation that a level may have.  The two differ during a start, and after an interrupted
+    one."""
     lost: tuple[Level, ...] = ()
-    """Levels that went back to a checkpoint, and of whose topics not all ids that may have been seen were
-    skipped yet."""
+    """Levels that returned to a checkpoint, while the server has not yet skipped all message ids of their
+    topics
+    that a client may have seen."""
 
     @classmethod
     def new(cls) -> Self:
-        """That of a store that begins."""
+        """Return the record of a new store."""
         return cls(os.urandom(16).hex(), since=1, generation=1)
 
     def opening(self, lost: Collection[Level]) -> "Lineage":
-        """That of a start that goes on: besides what was accepted, the next generation is."""
+        """Return the record for step 1 of a start: it accepts the next generation, too.
+
+        If a start was interrupted before, this start uses the generation of that one: levels that have it
+        already and levels that do not are both accepted.
+        """
         generation = self.generation + 1 if self.since == self.generation else self.generation
         every = tuple(level for level in Level if level in lost or level in self.lost)
         return replace(self, generation=generation, lost=every)
 
     @property
     def opened(self) -> "Lineage":
-        """That of a start that has given its generation to all levels."""
+        """Return the record for step 3 of a start: it accepts the new generation only."""
         return replace(self, since=self.generation)
 
     def identity(self, level: Level) -> Identity:
-        """What a level has to say of itself after this start."""
+        """Return the identity that a level gets in step 2 of this start."""
         return Identity(self.store, level, self.generation)
 
     def objection(self, level: Level, identity: Identity | None) -> str | None:
-        """Why a file that says this of itself is not the one of a level, a clause; None when it is."""
+        """Return why a file with this identity is not that of a level, as a clause; None if it is."""
         if identity is None:
             return "it does not say which store and level it belongs to"
         if identity.store != self.store:
@@ -98,7 +113,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a level of a store has to say of itself."""
+    """The identities that one level of a store may have."""
 
     level: Level
     lineage: Lineage
@@ -108,44 +123,35 @@ class Expected:
         return self.lineage.objection(self.level, identity)
 
     def is_foreign(self, identity: Identity) -> bool:
-        """Whether what says this of itself is of another level or store, whatever its generation."""
+        """Return whether this is the identity of another level or store; the generation does not matter."""
         return (identity.store, identity.level) != (self.lineage.store, self.level)
 
 
 def pack_identity(identity: Identity) -> bytes:
-    """The stored record."""
-    return seal(IDENTITY, IDENTITY_KEY, msgspec.msgpack.encode(identity))
+    """Return the stored value of an identity."""
+    return with_checksum(IDENTITY, IDENTITY_KEY, msgspec.msgpack.encode(identity))
 
 
-def unpack_identity(key: bytes, sealed: bytes) -> Identity:
-    """What a level says of itself.  Raises DamagedRecord."""
-    record = unseal(IDENTITY, key, sealed, "which store and level this is")
-    try:
-        return msgspec.msgpack.decode(record, type=Identity)
-    except msgspec.DecodeError as error:
-        raise DamagedRecord(
-            f"The record of which store and level this is cannot be read: {error}."
-        ) from error
+def unpack_identity(key: bytes, stored: bytes) -> Identity:
+    """Return the identity of a stored value.  Raises DamagedRecord."""
+    return verify_and_decode(IDENTITY, key, stored, Identity, "which store and level this is")
 
 
 def pack_lineage(lineage: Lineage) -> bytes:
-    """The stored record."""
-    return seal(_CATALOGUE_TABLE, LINEAGE_KEY, msgspec.msgpack.encode(lineage))
+    """Return the stored value of a lineage."""
+    return with_checksum(_CATALOGUE_TABLE, LINEAGE_KEY, msgspec.msgpack.encode(lineage))
 
 
-def unpack_lineage(key: bytes, sealed: bytes) -> Lineage:
-    """What the catalogue knows of its store.  Raises DamagedRecord."""
-    record = unseal(_CATALOGUE_TABLE, key, sealed, "which store this is")
-    try:
-        return msgspec.msgpack.decode(record, type=Lineage)
-    except msgspec.DecodeError as error:
-        raise DamagedRecord(f"The record of which store this is cannot be read: {error}.") from error
+def unpack_lineage(key: bytes, stored: bytes) -> Lineage:
+    """Return the lineage of a stored value.  Raises DamagedRecord."""
+    return verify_and_decode(_CATALOGUE_TABLE, key, stored, Lineage, "which store this is")
 
 
 def read_identity(path: Path) -> Identity | None:
-    """What the data file in this directory says of itself, read without LMDB; None when it cannot be told.
+    """Return the identity of the data file in this directory, or None if none can be read.
 
-    OSError when the file cannot be read at all.
+    Reads the file without LMDB, because a data file must be verified before LMDB may map it.  Raises OSError
+    when the file cannot be read at all.
     """
     try:
         pages = Pages(path / DATA)
@@ -164,5 +170,5 @@ def read_identity(path: Path) -> Identity | None:
                         try:
                             return unpack_identity(entry.key, entry.value)
                         except DamagedRecord:
-                            pass  # it tells nothing, and the next may
+                            pass  # damaged; another page may have an intact record
     return None

@@ -1,7 +1,7 @@
-"""Looking through a whole store: is everything that was kept in it there, and as it was written?
+"""Verifying a whole store: whether everything that was stored is there, with the right checksum.
 
-A level that a power failure left between two checkpoints is first put back to the last one, as the next start
-would do it. Nothing else is changed.
+If a power failure left a level between two checkpoints, the inspection first restores the last one, as the
+next start would do.  It changes nothing else.
 """
 
 from collections import Counter
@@ -16,77 +16,76 @@ from omq_storage.checkpoint import CHECKPOINT, is_readable, recover
 from omq_storage.environment import TABLES as LEVEL_TABLES
 from omq_storage.errors import DamagedFile
 from omq_storage.identity import Expected, Identity, Lineage, read_identity
+from omq_storage.integrity import ADVICE, DATA
 from omq_storage.levels import Level
 from omq_storage.salvage import Salvage, salvage
-from omq_storage.soundness import ADVICE, DATA
 from omq_storage.store import CATALOGUE, FORMAT, FORMAT_FILE, Format, State, read_format
 
 _NO_LINEAGE = "it has lost which store it belongs to"
 
-MOST_TOLD = 20
-"""How many problems of one file are told one by one."""
+MAX_REPORTED = 20
+"""How many faults of one file the report lists; it only counts the rest."""
 
 
 class Words(Protocol):
-    """What a store's user alone knows: the words that stand in the catalogue."""
+    """Interprets what the user of this package stores in ``delivery`` and ``persistence`` of a topic."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
-        """The level that a topic is kept at, None when it is not kept."""
+        """Return the level at which a topic is stored; None if it is not stored."""
 
     def has_position(self, record: TopicRecord) -> bool:
-        """Whether a topic has a position when anything of it is kept."""
+        """Return whether the topic has a position as soon as it has stored messages."""
 
     def unnamed(self, topic: int, level: Level, positioned: bool) -> TopicRecord:
-        """The record of a topic whose own was lost."""
+        """Return a record for a topic whose own record was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelInspection:
-    """What was found of one level."""
+    """The result of inspecting one level."""
 
     level: Level
     found: Salvage
     missing: dict[int, list[tuple[int, int]]]
-    """For each topic the runs of message ids that cannot be read."""
+    """For each topic the ranges of message ids (first, last) that cannot be read."""
     rolled_back: bool
-    """Whether messages that somebody may have seen were lost in a power failure, or may have been."""
+    """Whether a power failure may have lost messages that a client has seen."""
     foreign: bool
-    """Whether its data file is of another level or store, and nothing was read from it."""
+    """Whether its data file belongs to another level or store; then nothing was read from it."""
     damaged: list[str]
-    """Sentences; none when it is as it was written."""
+    """A sentence for each fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found of a store."""
+    """The result of inspecting a store."""
 
     path: Path
     format: list[str]
-    """What is wrong with the format file: a sentence, or nothing."""
+    """The fault of the format file as a sentence, or nothing."""
     catalogue: Salvage
     catalogue_damaged: list[str]
-    """Sentences; none when it is as it was written."""
+    """A sentence for each fault."""
     levels: dict[Level, LevelInspection]
     becomes: Format
-    """What the format file has to say when everything is whole."""
+    """The content of the format file after a repair."""
     lineage: Lineage | None
-    """What the levels were compared with; None for format 1."""
+    """The lineage that the identities of the levels must fit; None for format 1."""
 
     @property
     def problems(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
+        """All faults, a sentence for each."""
         found = [*self.format, *self.catalogue_damaged]
         for level in self.levels.values():
             found += level.damaged
         return found
 
 
-def inspect(path: Path, boot_id: str, said: Callable[[str], None]) -> Inspection:
-    """Looks through a store that this process has locked, see ``store.lock_store``.
+def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspection:
+    """Inspect a store that this process has locked, see ``store.lock_store``.
 
-    ``boot_id``: names this start of the machine. ``said`` is called with what is looked at, as it goes on.
-
-    Raises NewerFormat, and OSError for files that cannot be read at all.
+    ``boot_id``: names this start of the machine.  ``progress`` is called with the name of each part before it
+    is read.  Raises NewerFormat, and OSError for files that cannot be read at all.
     """
     wrong_format = []
     form: Format | None = None
@@ -96,42 +95,46 @@ def inspect(path: Path, boot_id: str, said: Callable[[str], None]) -> Inspection
             wrong_format = [f"The file {path / FORMAT_FILE} is missing."]
     except DamagedFile:
         wrong_format = [f"The file {path / FORMAT_FILE} is damaged."]
-    said(CATALOGUE)
+    progress(CATALOGUE)
     catalogue = salvage(path / CATALOGUE, CATALOGUE_TABLES, older_topics=True)
-    damaged = _of_file(path / CATALOGUE / DATA, catalogue)
+    damaged = _file_problems(path / CATALOGUE / DATA, catalogue)
     if not damaged and catalogue.next_topic is None and catalogue.topics:
         damaged = [f"The file {path / CATALOGUE / DATA} has lost which topic id is next."]
     identities = [known for level in Level if (known := read_identity(path / level.value)) is not None]
     if form is None:
-        # It may have been a copy that was never opened; then it has to skip ids.
+        # Without the file it is unknown whether the store is a copy that was never opened. Such a copy must
+        # skip ids, so treat it as one.
         form = Format(FORMAT if identities or catalogue.lineage else 1, State.BACKUP)
     lineage: Lineage | None = None
     if form.number == FORMAT and form.state is not State.BEGUN:
-        lineage, objection = _compared_with(catalogue.lineage, identities)
+        lineage, objection = _expected_lineage(catalogue.lineage, identities)
         if objection is not None:
             damaged = damaged or [f"The file {path / CATALOGUE / DATA} is not the right one: {objection}."]
             if catalogue.lineage is not None and catalogue.lineage.store != lineage.store:
-                catalogue = Salvage(problems=[objection])  # its names are those of other topics
+                catalogue = Salvage(problems=[objection])  # its names belong to other topics
     levels = {}
     traces: set[int] = set()
     for level in Level:
-        said(level.value)
+        progress(level.value)
         levels[level] = _inspect_level(path / level.value, level, catalogue, boot_id, lineage)
         traces |= levels[level].found.known
     unknown = sorted(topic for topic in traces if topic >= (catalogue.next_topic or 0))
     if unknown and not damaged:
-        numbers = ", ".join(map(str, unknown[:MOST_TOLD]))
+        numbers = ", ".join(map(str, unknown[:MAX_REPORTED]))
         damaged = [f"The catalogue of {path} never knew topics that have messages: {numbers}."]
     return Inspection(path, wrong_format, catalogue, damaged, levels, form, lineage)
 
 
-def _compared_with(known: Lineage | None, identities: Collection[Identity]) -> tuple[Lineage, str | None]:
-    """What the levels are to be compared with, and why the catalogue is not the right one, a clause."""
+def _expected_lineage(known: Lineage | None, identities: Collection[Identity]) -> tuple[Lineage, str | None]:
+    """Return the lineage that the levels must fit, and a clause on why the catalogue is wrong, or None.
+
+    If the catalogue and the levels disagree, the majority of the levels decides.
+    """
     if not identities:
         return known or Lineage.new(), None if known else _NO_LINEAGE
     ((store, count),) = Counter(identity.store for identity in identities).most_common(1)
     newest = max(identity.generation for identity in identities if identity.store == store)
-    # The start of that generation may have been interrupted.
+    # The start of the newest generation may have been interrupted, so accept the one before, too.
     told = Lineage(store, since=max(1, newest - 1), generation=newest)
     if known is None:
         return told, _NO_LINEAGE
@@ -157,7 +160,7 @@ def _inspect_level(
         except DamagedFile as error:
             misplaced = [str(error).removesuffix(f"; {ADVICE}.") + "."]
     found = salvage(path, LEVEL_TABLES)
-    damaged = _of_file(path / DATA, found)
+    damaged = _file_problems(path / DATA, found)
     foreign = expected is not None and found.identity is not None and expected.is_foreign(found.identity)
     if foreign:
         found = Salvage(identity=found.identity)
@@ -171,7 +174,7 @@ def _inspect_level(
     missing = {}
     for topic in sorted(found.known):
         name = catalogue.topics[topic].name if topic in catalogue.topics else None
-        called = f"topic {topic}" if name is None else shown(name)
+        called = f"topic {topic}" if name is None else quoted(name)
         lost = found.missing(topic)
         if lost:
             missing[topic] = lost
@@ -186,15 +189,15 @@ def _inspect_level(
     return LevelInspection(level, found, missing, rolled_back, foreign, damaged)
 
 
-def shown(name: bytes) -> str:
-    """The name of a topic within a sentence."""
+def quoted(name: bytes) -> str:
+    """Return the name of a topic in quotation marks, for a sentence."""
     return repr(name)[1:]
 
 
-def _of_file(file: Path, found: Salvage) -> list[str]:
-    told = [f"The file {file} is damaged: {problem}." for problem in found.problems[:MOST_TOLD]]
-    if len(found.problems) > MOST_TOLD:
-        told.append(f"The file {file} has {len(found.problems) - MOST_TOLD} more faults.")
+def _file_problems(file: Path, found: Salvage) -> list[str]:
+    told = [f"The file {file} is damaged: {problem}." for problem in found.problems[:MAX_REPORTED]]
+    if len(found.problems) > MAX_REPORTED:
+        told.append(f"The file {file} has {len(found.problems) - MAX_REPORTED} more faults.")
     if found.damaged:
         told.append(f"The file {file} has {found.damaged} damaged entries.")
     return told

@@ -1,14 +1,14 @@
-"""The three sync levels a persistent topic can have; each has an LMDB environment of its own."""
+"""The three sync levels of persistent topics.  Each level has an LMDB environment of its own."""
 
 from enum import Enum
 
 
 class Level(Enum):
-    """How soon a stored message is safe from a power failure.  The values name the directories."""
+    """When a stored message is safe from a power failure.  The values are the names of the directories."""
 
     STRONG = "strong"
-    """On disk when ``append`` returns."""
+    """Durable when ``append`` returns."""
     WEAK = "weak"
-    """Written when ``append`` returns, on disk after the next checkpoint, every few seconds."""
+    """Written when ``append`` returns; durable after the next checkpoint, which comes every few seconds."""
     ASYNC = "async"
-    """As weak, with a longer time between checkpoints."""
+    """Like weak, with a longer time between checkpoints."""

@@ -1,4 +1,12 @@
-"""How blocks are found in an environment: for the server that writes it, and for readers beside it."""
+"""Finding blocks in an environment: for the server that writes it, and for other processes that read it.
+
+The key of a block is its topic and its first message id, so the block that contains a message is the last one
+whose key is not above the message.  The index has one short record for each block, under the same key.
+
+A damaged index record must not hide the block behind it.  So a lookup never raises for one: it takes the
+numbers from the block itself, or, if the block is damaged too, from the key of the next one.  The caller then
+learns of the damage when it reads the block, and with the right range of ids.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,7 +31,7 @@ from omq_storage.records import (
     unpack_info,
 )
 
-_LISTED_AT_ONCE = 16
+_BLOCKS_LISTED = 16
 
 T = TypeVar("T")
 
@@ -37,31 +45,37 @@ class StoredBlock:
 
 
 class LargeBlock(Exception):
-    """The block that was to be read is larger than the reader wants; nothing of it was read."""
+    """The stored value of the requested block is larger than the caller's limit; nothing was read."""
 
     def __init__(self, octets: int) -> None:
-        """``octets``: how large its stored value is."""
+        """``octets``: size of the stored value."""
         super().__init__(f"a block of {octets} octets")
         self.octets = octets
 
 
 def extent_of(transaction: Reading, topic: int) -> Extent:
-    """What is stored of a topic.  Raises StoreError when the record of it is damaged."""
+    """Return the extent of a topic; one with zeros if the topic never had a message.
+
+    Raises DamagedRecord.
+    """
     key = topic_key(topic)
-    sealed = transaction.get(EXTENTS, key)
-    return Extent() if sealed is None else unpack_extent(key, sealed)
+    stored = transaction.get(EXTENTS, key)
+    return Extent() if stored is None else unpack_extent(key, stored)
 
 
 def infos_from(transaction: Reading, topic: int, first: int) -> Iterator[BlockInfo]:
-    """The records of the block that contains message ``first``, or else the next one, and of all after it."""
+    """Yield the index records of a topic in order.
+
+    The first one is that of the block that contains message ``first``, or else of the next block.
+    """
     cursor = transaction.cursor(INDEX)
     if not _seek(transaction, cursor, topic, first):
         return
     beginning = topic_key(topic)
-    for key, sealed in cursor:
+    for key, stored in cursor:
         if not key.startswith(beginning):
             return
-        info = _info_at(transaction, key, sealed)
+        info = _info_at(transaction, key, stored)
         if info is not None:
             yield info
 
@@ -74,10 +88,10 @@ def read_stored(
     max_blocks: int,
     largest: int | None = None,
 ) -> list[StoredBlock]:
-    """The block that contains message ``first``, or else the next after it, and those that follow; see
-    ``Environment.read``.  Leaves the transaction as soon as everything is copied.
+    """Return the blocks from message ``first`` on, as ``Environment.read`` describes.
 
-    Raises LargeBlock when the first of them has more than ``largest`` octets.
+    ``reading`` is used once and left as soon as the values are copied.  Raises LargeBlock when the first
+    stored value has more than ``largest`` octets, and DamagedBlock and NewerFormat for the first block.
     """
     found: list[tuple[BlockInfo, bytes | None]] = []
     size = 0
@@ -89,7 +103,8 @@ def read_stored(
             if found and (size > max_bytes or len(found) >= max_blocks):
                 break
             found.append((info, transaction.get(BLOCKS, block_key(topic, info.first))))
-    # Verified outside of the transaction, so that it does not hold room for longer than copying takes.
+    # Verification comes after the transaction: an open read transaction keeps LMDB from reusing pages, so it
+    # should last no longer than the copying.
     blocks: list[StoredBlock] = []
     for info, value in found:
         try:
@@ -97,7 +112,7 @@ def read_stored(
         except (DamagedBlock, NewerFormat):
             if not blocks:
                 raise
-            break  # the next call begins with this block, and raises
+            break  # the next call begins with this block and raises
     return blocks
 
 
@@ -108,11 +123,11 @@ def use_stored(
     messages: range,
     use: Callable[[Block, range], T],
 ) -> Iterator[tuple[range, T]]:
-    """What ``use`` makes of these messages, block by block, and of which: it is given each block, verified,
-    and the ids of those of its messages that are meant.  They come in order, and none twice.
+    """Call ``use`` for each block that has some of these messages, and yield ids and results in order.
 
-    The blocks lie in the map, so what is made must keep nothing of them.  Each is used in a transaction of
-    its own, which has ended when the result comes.
+    ``use`` gets a verified block and the range of its message ids that were requested; no id comes twice.
+    The block is a view of the memory map, so the result must not refer to it.  Each call runs in a
+    transaction of its own, which has ended when the result is yielded.
 
     Raises DamagedBlock and NewerFormat for a block when its turn comes.
     """
@@ -120,35 +135,44 @@ def use_stored(
     failed: BlockInfo | None = None
     while position < messages.stop:
         with reading() as transaction:
-            listed = list(islice(infos_from(transaction, topic, position), _LISTED_AT_ONCE))
+            listed = list(islice(infos_from(transaction, topic, position), _BLOCKS_LISTED))
         if not listed:
             return
         for info in listed:
-            # It may begin before: meanwhile what was read of it before may have been merged into it.
-            meant = range(max(position, info.first), min(messages.stop, info.next))
-            if not meant:
+            # The block may begin before `position`: since the last listing, merging may have joined blocks
+            # that were already used with the ones behind them.
+            wanted = range(max(position, info.first), min(messages.stop, info.next))
+            if not wanted:
                 return
             try:
                 with viewing() as get:
-                    made = use(viewed(get, topic, info)[0], meant)
+                    result = use(viewed(get, topic, info)[0], wanted)
             except DamagedBlock:
+                # The block may be gone because it was merged into another since the listing. So list again;
+                # if the index still has the same record, the block is really damaged.
                 if info == failed:
                     raise
-                failed = info  # it may have been merged into another one since it was listed
+                failed = info
                 break
-            yield meant, made
-            position = meant.stop
+            yield wanted, result
+            position = wanted.stop
 
 
 def verified(topic: int, info: BlockInfo, value: bytes | None) -> StoredBlock:
-    """The block of a stored value.  Raises DamagedBlock, with the ids the index knows, and NewerFormat."""
+    """Return the block of a stored value.
+
+    Raises DamagedBlock, with the ids of the index, and NewerFormat.
+    """
     if value is None:
         raise _missing(topic, info)
     return StoredBlock(_verified(topic, info, value), value)
 
 
 def viewed(get: View, topic: int, info: BlockInfo) -> tuple[Block, memoryview]:
-    """The block where it lies in the map, verified, and its stored value.  Raises what ``verified`` does."""
+    """Return a verified block as a view of the map, and its stored value.
+
+    Raises what ``verified`` raises.
+    """
     value = get(BLOCKS, block_key(topic, info.first))
     if value is None:
         raise _missing(topic, info)
@@ -170,7 +194,10 @@ def _verified(topic: int, info: BlockInfo, value: Octets) -> Block:
 
 
 def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
-    """Moves to the block that contains message ``first``, or else the next of any topic, if there is one."""
+    """Move to the block that contains message ``first``, or else to the next block of any topic.
+
+    Return False if there is none.
+    """
     start = block_key(topic, first)
     found = cursor.set_range(start)
     if found and cursor.key() == start:
@@ -183,12 +210,14 @@ def _seek(transaction: Reading, cursor: Cursor, topic: int, first: int) -> bool:
     return cursor.set_range(start)
 
 
-def _info_at(transaction: Reading, key: bytes, sealed: bytes) -> BlockInfo | None:
-    """The record of a block.  Where it is damaged, what the block itself says, or else the ids up to the next
-    block, which ``verified`` then finds damaged.  None for a key that is none.
+def _info_at(transaction: Reading, key: bytes, stored: bytes) -> BlockInfo | None:
+    """Return the index record under this key, or one made from the block if the record is damaged.
+
+    If the block is damaged too, the returned record has all ids up to the next block, so that ``verified``
+    raises DamagedBlock with a range that covers the loss.  Return None if the key has the wrong length.
     """
     try:
-        return unpack_info(key, sealed)
+        return unpack_info(key, stored)
     except DamagedRecord:
         pass
     try:

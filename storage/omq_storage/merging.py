@@ -1,4 +1,4 @@
-"""Which small blocks are worth merging."""
+"""Planning which small blocks to merge."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,20 @@ MERGED_BYTES = 512 << 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs of neighbours to merge into one block each."""
+    """The runs of consecutive blocks to merge, each into one block."""
 
     runs: Sequence[Sequence[BlockInfo]]
     growing: int
-    """Id of the first message of the earliest block whose run reaches the end of what was looked at: with
-    more blocks behind it, it could be merged further.
-    """
+    """First message id of the earliest block whose run reaches the end of the list.  Blocks that are appended
+    later may still be merged with it, so the next scan begins here."""
 
 
 def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
-    """Plans for at least one block, in ascending order; merged ones span less than ``span`` microseconds.
+    """Plan the merges of at least one block; the blocks are in ascending order.
 
-    A run is merged only when the result is at least twice as large as its largest part.  So a message is
-    rewritten some ten times at most while its block grows from the smallest to the largest, however often
-    this is done.
+    A merged block spans less than ``span`` microseconds.  A run is merged only if the result is at least
+    twice as large as its largest part.  So a message is rewritten some ten times at most while its block
+    grows from the smallest to the largest size, however often the plan runs.
     """
     runs = []
     growing: int | None = None
@@ -41,12 +40,12 @@ def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
             runs.append(run)
             begin = end
         else:
-            begin += 1  # its first block may be too large for the others, which may do without it
+            begin += 1  # the first block may be too large for this run; the others may form a run without it
     return Plan(runs, blocks[-1].first if growing is None else growing)
 
 
 def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
-    """The end of the longest run from ``begin`` that may be one block."""
+    """Return the end index of the longest run from ``begin`` on that one block can hold."""
     first = blocks[begin]
     latest = first.time + first.span
     size = _share(first) + BLOCK_HEADER
@@ -69,14 +68,15 @@ def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
 
 
 def _share(block: BlockInfo) -> int:
-    """Octets that a block adds to the one it is merged into: no header, but deltas even where it has none.
+    """Return the octets that a block adds to a merged one, without the offsets of heads.
 
-    Without the offsets of heads, which all messages have when one has a head.
+    The merged block has one header, and time deltas for all messages.  It has offsets of heads for all
+    messages or for none, so ``_reach`` adds them for the whole run.
     """
     deltas = 0 if block.span else numbers.SIZE * block.count
     return block.bytes - BLOCK_HEADER + deltas - (_head_offsets(block.count) if block.heads else 0)
 
 
 def _head_offsets(count: int) -> int:
-    """Octets of the offsets of so many heads."""
+    """Return the octets of the offsets of ``count`` heads."""
     return numbers.SIZE * (count + 1)

@@ -1,42 +1,43 @@
-"""The two pages that an LMDB data file begins with, from which everything else is found.
+"""The two meta pages at the beginning of an LMDB data file, from which LMDB finds all other pages.
 
-Commits write them in turn.  The layout is that of LMDB 0.9 (mdb.c: MDB_page, MDB_meta, MDB_db) on a machine
-with 64-bit little-endian numbers.
+Commits overwrite them in turn.  The layout is that of LMDB 0.9 (mdb.c: MDB_page, MDB_meta, MDB_db) on a
+machine with 64-bit little-endian numbers.
 """
 
 from dataclasses import dataclass, replace
 from struct import Struct
 
 NO_PAGE = (1 << 64) - 1
-"""Stands where a tree that is empty has its root."""
+"""The root of an empty tree."""
 
 _MAGIC = 0xBEEFC0DE
 _VERSION = 1
 _META = 8
 _NUMBERS_AS_KEYS = 8
-_PAGE = Struct("<QHHHH")
+PAGE_HEADER = Struct("<QHHHH")
 _START = Struct("<IIQQ")
 _TREE = Struct("<IHHQQQQQ")
 _END = Struct("<QQ")
-META_SIZE = _PAGE.size + _START.size + 2 * _TREE.size + _END.size
+TREE_SIZE = _TREE.size
+META_SIZE = PAGE_HEADER.size + _START.size + 2 * _TREE.size + _END.size
 _SMALLEST_PAGE, _LARGEST_PAGE = 256, 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How large a tree is."""
+    """The size of a tree."""
 
     depth: int = 0
     branches: int = 0
     leaves: int = 0
     outside: int = 0
-    """Pages that values have for themselves."""
+    """Overflow pages: pages of values that do not fit into a leaf."""
     entries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What is said of a tree."""
+    """The record of a tree (MDB_db)."""
 
     pad: int
     flags: int
@@ -46,15 +47,15 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What one of the first two pages says of the file."""
+    """The content of a meta page."""
 
     head: tuple[int, int, int, int, int]
     address: int
     map_size: int
     free: Tree
-    """The pages that nothing uses, by the transaction that freed them."""
+    """The tree of free pages, by the transaction that freed them."""
     main: Tree
-    """The tables."""
+    """The tree of the tables."""
     last_page: int
     transaction: int
 
@@ -65,7 +66,7 @@ class Meta:
 
     @property
     def free_root(self) -> int:
-        """The root of the tree of pages that nothing uses."""
+        """The root of the tree of free pages."""
         return self.free.root
 
     @property
@@ -74,7 +75,9 @@ class Meta:
         return self.main.root
 
     def faults(self, number: int) -> list[str]:
-        """What this page, the first (0) or the second (1), says otherwise than LMDB ever does; clauses."""
+        """Return what LMDB could not have written to meta page 0 or 1 (``number``), a clause for each
+        fault.
+        """
         found = []
         if self.head != (number, 0, _META, 0, 0) or self.address:
             found.append(f"page {number} does not begin as it has to")
@@ -86,16 +89,16 @@ class Meta:
 
 
 def read_meta(octets: bytes, beside: Meta | None = None) -> Meta | None:
-    """What such a page says, None when these octets are not the beginning of one.
+    """Return the content of a meta page; None if these octets are not the beginning of one.
 
-    ``beside``: what the other of the two says.  Then it is enough when this one is of the commit before or
-    behind it, though it does not say itself what it is.
+    ``beside``: the other meta page.  With it, a damaged magic number, version or page size is accepted if the
+    two are of consecutive transactions.
     """
     if len(octets) < META_SIZE:
         return None
-    head = _PAGE.unpack_from(octets)
-    magic, version, address, map_size = _START.unpack_from(octets, _PAGE.size)
-    at = _PAGE.size + _START.size
+    head = PAGE_HEADER.unpack_from(octets)
+    magic, version, address, map_size = _START.unpack_from(octets, PAGE_HEADER.size)
+    at = PAGE_HEADER.size + _START.size
     free, main = read_tree(octets, at), read_tree(octets, at + _TREE.size)
     last_page, transaction = _END.unpack_from(octets, at + 2 * _TREE.size)
     size = free.pad
@@ -108,6 +111,6 @@ def read_meta(octets: bytes, beside: Meta | None = None) -> Meta | None:
 
 
 def read_tree(octets: bytes, at: int) -> Tree:
-    """What the record at this place says of a tree."""
+    """Return the record of a tree at this index."""
     pad, flags, depth, branches, leaves, outside, entries, root = _TREE.unpack_from(octets, at)
     return Tree(pad, flags, Counts(depth, branches, leaves, outside, entries), root)

@@ -1,10 +1,12 @@
-"""Which mounting of a file system a file lies in.
+"""Detecting that a file system was mounted again.
 
-A file system that fails and is mounted again, or whose disk is unplugged and plugged in again, may have lost
-what was not synced, as after a power failure, although the machine ran on.  The kernel has a directory in
-sysfs for each file system that it has mounted, and for each disk.  It makes them anew each time, with another
-inode number.  Bind mounts and mount namespaces, as of containers and of hardened system services, do not
-change them; they would change the id of a mount.
+A file system that fails and is mounted again, or whose disk was unplugged for a while, may have lost data
+that was not synced.  That is like a power failure, but the boot id of the machine stays the same.
+
+The kernel has a directory in sysfs for each mounted file system and for each disk.  It creates them at every
+mount, with a new inode number, so these numbers identify a mount.  The mount id of the kernel (statx) would
+not do: it differs in each bind mount and mount namespace, as containers and hardened system services have
+them, although the file system was not mounted again.
 """
 
 import os
@@ -17,11 +19,11 @@ _KINDS = ("ext4", "xfs", "f2fs")
 UNKNOWN = ""
 
 
-def mounting(path: Path) -> str:
-    """Names the mounting of the file system that ``path`` lies in; UNKNOWN where it cannot be told.
+def mount_id(path: Path) -> str:
+    """Return a string that identifies the mount of the file system with ``path``, or UNKNOWN.
 
-    The environment variable OMQ_MOUNT_ID, when it is set, or else what sysfs says.  OSError when the path
-    cannot be looked at.
+    The environment variable OMQ_MOUNT_ID has precedence over sysfs.  Raises OSError when the path cannot be
+    accessed.
     """
     given = os.environ.get(_VARIABLE)
     if given is not None:
@@ -31,7 +33,7 @@ def mounting(path: Path) -> str:
     try:
         name = device.resolve(strict=True).name
     except OSError:
-        return UNKNOWN  # it lies on no disk of its own: tmpfs, overlay, btrfs, a network file system
+        return UNKNOWN  # no block device: tmpfs, overlay, btrfs, a network file system
     for kind in _KINDS:
         try:
             mounted = (_SYS / "fs" / kind / name).stat().st_ino
@@ -41,6 +43,6 @@ def mounting(path: Path) -> str:
     return UNKNOWN
 
 
-def is_same(before: str, now: str) -> bool:
-    """Whether nothing was mounted in between, as far as that can be told."""
+def is_same_mount(before: str, now: str) -> bool:
+    """Return whether both strings identify the same mount; True if one of them is UNKNOWN."""
     return before == now or UNKNOWN in (before, now)

@@ -1,4 +1,4 @@
-"""Arrays of little-endian u32, as a block has them: so that Arrow can use them where they lie."""
+"""The arrays of little-endian u32 in a block.  Arrow can use them in place."""
 
 import sys
 from array import array
@@ -9,7 +9,7 @@ from struct import Struct
 Octets = bytes | memoryview
 
 OFFSETS_LIMIT = 1 << 30
-"""No array of offsets leads this far: ``rises`` needs the two highest bits."""
+"""Offsets stay below this limit: ``rises`` needs the two highest bits of each number."""
 
 _NUMBER = Struct("<I")
 
@@ -20,7 +20,7 @@ _KEPT_COUNT = 1 << 13
 
 
 def pack(numbers: Iterable[int]) -> bytes:
-    """The array of these numbers."""
+    """Return the array of these numbers."""
     four = array("I", numbers)
     if sys.byteorder == "big":
         four.byteswap()
@@ -28,7 +28,7 @@ def pack(numbers: Iterable[int]) -> bytes:
 
 
 def unpack(octets: Octets) -> list[int]:
-    """All numbers of an array."""
+    """Return all numbers of an array."""
     four = array("I")
     four.frombytes(octets)
     if sys.byteorder == "big":
@@ -37,32 +37,32 @@ def unpack(octets: Octets) -> list[int]:
 
 
 def number(octets: Octets, index: int) -> int:
-    """One number of an array."""
+    """Return the number at an index."""
     found: int = _NUMBER.unpack_from(octets, SIZE * index)[0]
     return found
 
 
 def shifted(octets: Octets, shift: int) -> bytes:
-    """An array with ``shift`` added to each number; none may reach 2^32.
+    """Return an array with ``shift`` added to each number; no sum may reach 2^32.
 
-    Added at once, as two large numbers with a lane of 32 bits for each.
+    One addition of two large integers does it, with a lane of 32 bits for each number.
     """
     shifts = int.from_bytes(_NUMBER.pack(shift) * (len(octets) // SIZE), "little")
     return (int.from_bytes(octets, "little") + shifts).to_bytes(len(octets), "little")
 
 
 def rises(offsets: Octets, count: int, size: int, least: int) -> bool:
-    """Whether ``count`` + 1 offsets begin at 0, end at ``size``, and are at least ``least`` apart.
+    """Return whether ``count`` + 1 offsets begin at 0, end at ``size``, and are at least ``least`` apart.
 
-    All of the neighbours are subtracted at once, as two large numbers with a lane of 32 bits for each: three
-    times as fast as a sorted copy.  The highest bit, set beforehand in every lane of the minuend, survives
-    exactly where the difference is not negative.  That needs offsets under 2^30, else one lane could borrow
-    from the next.
+    One subtraction of two large integers computes the differences of all neighbours, with a lane of 32 bits
+    for each: three times as fast as a sorted copy.  The highest bit of each lane of the minuend is set before
+    and stays set exactly if the difference is not negative.  The offsets must be below 2^30, otherwise a lane
+    could borrow from the next one.
     """
     if number(offsets, 0) != 0 or number(offsets, count) != size:
         return False
-    # Blocks have up to 4,096 messages here; one from elsewhere may have millions, and must not fill the
-    # cache.
+    # The server makes blocks of up to 4,096 messages. One from elsewhere may have millions, and must not fill
+    # the cache.
     top, apart = _kept_lanes(count, least) if count <= _KEPT_COUNT else _lanes(count, least)
     begins = int.from_bytes(offsets[:-SIZE], "little")
     ends = int.from_bytes(offsets[SIZE:], "little")
@@ -78,7 +78,9 @@ def _kept_lanes(count: int, least: int) -> tuple[int, int]:
 
 
 def _lanes(count: int, least: int) -> tuple[int, int]:
-    """Two large numbers of ``count`` lanes of 32 bits: the highest bit in each lane, and ``least``."""
+    """Return two integers with ``count`` lanes of 32 bits: with the highest bit in each lane, and
+    ``least``.
+    """
     top = int.from_bytes(b"\0\0\0\x80" * count, "little")
     apart = int.from_bytes(_NUMBER.pack(least) * count, "little")
     return top, apart

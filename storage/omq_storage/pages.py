@@ -1,8 +1,8 @@
-"""The pages of an LMDB data file, read as octets and without LMDB, which maps them and trusts what they say.
+"""Reading the pages of an LMDB data file without LMDB, which maps the file and trusts every number in it.
 
 The layout is that of LMDB 0.9 (mdb.c: MDB_page, MDB_node, MDB_meta, MDB_db) on a machine with 64-bit
-little-endian numbers.  Nothing read here is believed before it was compared with the size of what it lies in,
-so any octets can be given.
+little-endian numbers.  Every length and index is compared with the size of its page or of the file before it
+is used.  So these functions accept any octets.
 """
 
 import os
@@ -13,14 +13,25 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from omq_storage.metas import META_SIZE, NO_PAGE, Counts, Meta, Tree, read_meta, read_tree
+from omq_storage.metas import (
+    META_SIZE,
+    NO_PAGE,
+    PAGE_HEADER,
+    TREE_SIZE,
+    Counts,
+    Meta,
+    Tree,
+    read_meta,
+    read_tree,
+)
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
-_OUTSIDE, _SUBTREE = 1, 2  # flags of a node: its value lies on pages of its own; its value is a tree
-_PAGE = Struct("<QHHHH")
+_OUTSIDE, _SUBTREE = (
+    1,
+    2,
+)  # flags of a node: its value is on overflow pages; its value is the record of a tree
 _LONG_PAGE = Struct("<QHHI")
 _NODE = Struct("<HHHH")
-_TREE = Struct("<IHHQQQQQ")
 _NUMBER = Struct("<Q")
 _USUAL_PAGE = 4096
 _DEEPEST = 32
@@ -33,26 +44,26 @@ class Entry:
     key: bytes
     value: bytes
     tree: int | None = None
-    """The root of the tree that the value is, where it is one."""
+    """The root of the tree whose record the value is, if it is one."""
     order: int = 0
-    """How that tree is ordered; 0 by the octets of its keys."""
+    """Flags of that tree: its order; 0 for the order of the octets of its keys."""
     outside: range = range(0)
-    """The pages that the value has for itself."""
+    """The overflow pages of the value."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """What was found of a tree."""
+    """The result of a walk through a tree."""
 
     counts: Counts = Counts()  # noqa: RUF009 (it is frozen)
     highest: int = 0
-    """The number of its last page in the file."""
+    """Its highest page number."""
     trees: list[Tree] = field(default_factory=list)
-    """What is said of the trees that are its values."""
+    """The records of trees among its values."""
 
 
 class Pages:
-    """An open data file.  A context manager; every method may raise OSError."""
+    """An open data file and a context manager.  Every method may raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -60,11 +71,11 @@ class Pages:
         first = self._meta(0)
         second = self._meta(_USUAL_PAGE if first is None else first.page_size)
         self.first_two = (self._meta(0, beside=second), self._meta_behind(first, second))
-        """What the first two pages say, None for one that cannot be read."""
+        """The two meta pages; None for one that cannot be read."""
         self.metas = tuple(
             sorted(filter(None, self.first_two), key=lambda meta: meta.transaction, reverse=True)
         )
-        """What the first two pages say, as far as they can be read; the newest first."""
+        """The meta pages that can be read, by descending transaction number."""
         self.page_size = self.metas[0].page_size if self.metas else _USUAL_PAGE
 
     def __enter__(self) -> Self:
@@ -77,33 +88,33 @@ class Pages:
 
     @property
     def newest(self) -> Meta:
-        """What the newest of the first two pages says.  IndexError when none can be read.
+        """The newest meta page.  Raises IndexError when none can be read.
 
-        A commit frees the root of the tables of the state before it.  That is believed before the numbers on
-        the two pages, where a single bit could lead to the state before.
+        A commit frees the root of the tables of the state before it.  This decides which page is newer: a
+        flipped bit in one of the two transaction numbers would lead to the older state.
         """
         if len(self.metas) < 2:
             return self.metas[0]
         later, earlier = self.metas
-        # Both may seem to follow the other where it is one of these roots that is damaged.
+        # If one of the roots is damaged, each page may seem to follow the other.
         exchanged = self._succeeds(earlier, later) and not self._succeeds(later, earlier)
         return earlier if exchanged else later
 
     def _succeeds(self, later: Meta, earlier: Meta) -> bool:
-        """Whether one state is that of the commit behind the other, as far as its free pages tell."""
+        """Return whether ``later`` is the commit after ``earlier``, according to its list of free pages."""
         freed = self.freed_by_commits(later)
         return bool(freed) and earlier.main_root in freed[max(freed)]
 
     @property
     def count(self) -> int:
-        """How many pages the file has."""
+        """The number of pages of the file."""
         return self._size // self.page_size
 
     def leaves(self, root: int, seen: set[int]) -> Iterator[tuple[int, list[Entry]]]:
-        """The leaf pages of a tree, in order, each with its number and its entries.
+        """Yield the leaf pages of a tree in order: the number of each page and its entries.
 
-        Pages in ``seen`` are left out, and what was found is added to it; so no circle can be walked twice.
-        What cannot be read is left out too.
+        Skips pages in ``seen``, and adds every page that it reads to it, so that a cycle of damaged links
+        ends.  Skips pages that cannot be read.
         """
         waiting = [(root, 0)]
         while waiting:
@@ -114,14 +125,14 @@ class Pages:
             if page is None:
                 continue
             seen.add(number)
-            kind = _PAGE.unpack_from(page)[2]
+            kind = PAGE_HEADER.unpack_from(page)[2]
             if kind == _BRANCH:
                 waiting += [(child, depth + 1) for child in reversed(_children(page))]
             elif kind == _LEAF:
                 yield number, list(self._entries(page))
 
     def walk(self, root: int) -> "Walk | None":
-        """The pages of a tree, counted without reading its values; None when it does not hold together."""
+        """Count the pages of a tree without reading its values.  Return None if a page of it is wrong."""
         found = Walk()
         branches = leaves = outside = entries = 0
         pages = [] if root == NO_PAGE else [root]
@@ -134,7 +145,7 @@ class Pages:
                 if page is None or depth > _DEEPEST or branches + leaves > self.count:
                     return None
                 found.highest = max(found.highest, number)
-                kind = _PAGE.unpack_from(page)[2]
+                kind = PAGE_HEADER.unpack_from(page)[2]
                 if kind == _BRANCH:
                     branches += 1
                     below += _children(page)
@@ -152,19 +163,21 @@ class Pages:
         return found
 
     def _outside_pages(self, page: bytes, begin: int, found: "Walk") -> range:
-        """The pages that the value of a node has for itself; a tree that it is goes to ``found``."""
+        """Return the overflow pages of a node's value.  If the value is the record of a tree, add it to
+        ``found``.
+        """
         low, high, flags, key_length = _NODE.unpack_from(page, begin)
         length = low | high << 16
         value_at = begin + _NODE.size + key_length
         if flags & _OUTSIDE and value_at + _NUMBER.size <= len(page):
             number: int = _NUMBER.unpack_from(page, value_at)[0]
-            return range(number, number + -(-(_PAGE.size + length) // self.page_size))
-        if flags & _SUBTREE and length == _TREE.size and value_at + length <= len(page):
+            return range(number, number + -(-(PAGE_HEADER.size + length) // self.page_size))
+        if flags & _SUBTREE and length == TREE_SIZE and value_at + length <= len(page):
             found.trees.append(read_tree(page, value_at))
         return range(0)
 
     def root_of_tables(self, meta: Meta) -> int:
-        """The root of the tables of a state, looked for where what is said of it cannot be true."""
+        """Return the root of the tables of a state.  If the recorded one is wrong, search the file for it."""
         free = self.freed(meta)
         if meta.main_root not in free and self._leads_to_tables(meta.main_root):
             return meta.main_root
@@ -173,13 +186,13 @@ class Pages:
 
     def _leads_to_tables(self, number: int) -> bool:
         page = self._page(number)
-        if page is None or _PAGE.unpack_from(page)[2] != _LEAF:
+        if page is None or PAGE_HEADER.unpack_from(page)[2] != _LEAF:
             return False
         entries = list(self._entries(page))
         return bool(entries) and all(entry.tree is not None for entry in entries)
 
     def has_all_tables(self, meta: Meta, root: int) -> bool:
-        """Whether every page that the tables of a state need is there, and in its place."""
+        """Return whether all pages of the tables of a state are in place."""
         walk = self.walk(root)
         if walk is None or walk.counts != meta.main.counts or len(walk.trees) != walk.counts.entries:
             return False
@@ -190,15 +203,15 @@ class Pages:
         )
 
     def remains(self, number: int) -> list[Entry]:
-        """What the entries of a page would be if it were a leaf, whatever it says of itself.
+        """Return the entries that a page would have if it were a leaf, whatever its header says.
 
-        Most of it may be nonsense; what has a checksum will tell.
+        Most of them may be nonsense; the caller verifies their checksums.
         """
         page = self._read(number * self.page_size, self.page_size)
         return [] if page is None else list(self._entries(page, strict=False))
 
     def newest_freed(self, meta: Meta) -> int | None:
-        """The highest transaction of which pages were freed, None when there is none that can be read."""
+        """Return the highest transaction that freed pages; None if none can be read."""
         newest = None
         for _, entries in self.leaves(meta.free_root, set()):
             for entry in entries:
@@ -207,7 +220,7 @@ class Pages:
         return newest
 
     def highest(self, meta: Meta) -> int | None:
-        """The last page that the state of a commit uses or knows as free; None when it cannot be told."""
+        """Return the highest page that a state uses or lists as free; None if its trees cannot be read."""
         found = max(self.freed(meta), default=1)
         waiting = [meta.free_root, meta.main_root]
         while waiting:
@@ -219,11 +232,11 @@ class Pages:
         return found
 
     def freed(self, meta: Meta) -> set[int]:
-        """The numbers of the pages that nothing uses, as far as that can be read."""
+        """Return the numbers of the free pages, as far as the list of free pages can be read."""
         return set().union(*self.freed_by_commits(meta).values())
 
     def freed_by_commits(self, meta: Meta) -> dict[int, set[int]]:
-        """The pages that nothing uses, as far as that can be read, by the transaction that freed them."""
+        """Return the free pages by the transaction that freed them, as far as they can be read."""
         free: dict[int, set[int]] = {}
         for _, entries in self.leaves(meta.free_root, set()):
             for entry in entries:
@@ -241,9 +254,9 @@ class Pages:
         return second or (None if first is None else self._meta(first.page_size, beside=first))
 
     def _page(self, number: int) -> bytes | None:
-        """A page that says itself that it is this one."""
+        """Return a page; None if its header has another page number."""
         octets = self._read(number * self.page_size, self.page_size)
-        if octets is None or _PAGE.unpack_from(octets)[0] != number:
+        if octets is None or PAGE_HEADER.unpack_from(octets)[0] != number:
             return None
         return octets
 
@@ -265,51 +278,53 @@ class Pages:
                 number: int = _NUMBER.unpack_from(page, value_at)[0]
                 value = self._outside(number, length, strict)
                 if value is not None:
-                    pages = -(-(_PAGE.size + length) // self.page_size)
+                    pages = -(-(PAGE_HEADER.size + length) // self.page_size)
                     yield Entry(key, value, outside=range(number, number + pages))
             elif value_at + length <= len(page):
                 value = page[value_at : value_at + length]
                 if flags & _SUBTREE:
-                    if length == _TREE.size:
-                        _, order, *_, root = _TREE.unpack(value)
-                        yield Entry(key, value, root, order)
+                    if length == TREE_SIZE:
+                        tree = read_tree(value, 0)
+                        yield Entry(key, value, tree.root, tree.flags)
                 else:
                     yield Entry(key, value)
 
     def _outside(self, number: int, length: int, strict: bool) -> bytes | None:
-        """A value that fills pages of its own; None when it lies beyond the end of the file."""
+        """Return a value on overflow pages; None if it lies beyond the end of the file."""
         if number >= self.count:
             return None
         begin = number * self.page_size
-        head = self._read(begin, _PAGE.size)
+        head = self._read(begin, PAGE_HEADER.size)
         if head is None:
             return None
         own, _, flags, pages = _LONG_PAGE.unpack(head)
         if strict and (
-            own != number or not flags & _OVERFLOW or pages * self.page_size < length + _PAGE.size
+            own != number or not flags & _OVERFLOW or pages * self.page_size < length + PAGE_HEADER.size
         ):
             return None
-        return self._read(begin + _PAGE.size, length)
+        return self._read(begin + PAGE_HEADER.size, length)
 
 
 def _nodes(page: bytes) -> list[int]:
-    """Where the nodes of a page begin, those that lie within it."""
-    _, _, _, lower, upper = _PAGE.unpack_from(page)
-    if not _PAGE.size <= lower <= upper <= len(page):
+    """Return the indexes of the nodes of a page that lie within it."""
+    _, _, _, lower, upper = PAGE_HEADER.unpack_from(page)
+    if not PAGE_HEADER.size <= lower <= upper <= len(page):
         return []
-    starts = [int.from_bytes(page[at : at + 2], "little") for at in range(_PAGE.size, lower - lower % 2, 2)]
+    starts = [
+        int.from_bytes(page[at : at + 2], "little") for at in range(PAGE_HEADER.size, lower - lower % 2, 2)
+    ]
     return [start for start in starts if upper <= start <= len(page) - _NODE.size]
 
 
 def _possible_nodes(page: bytes) -> list[int]:
-    """Where nodes may begin on a page whose head is not believed."""
+    """Return the indexes at which nodes may begin on a page whose header may be damaged."""
     starts: set[int] = set()
     end = len(page)
-    at = _PAGE.size
-    # The places of the nodes stand before the first of them.
+    at = PAGE_HEADER.size
+    # The array of node indexes ends before the first node.
     while at + 2 <= end:
         start = int.from_bytes(page[at : at + 2], "little")
-        if _PAGE.size < start <= len(page) - _NODE.size:
+        if PAGE_HEADER.size < start <= len(page) - _NODE.size:
             starts.add(start)
             end = min(end, max(start, at + 2))
         at += 2
@@ -317,7 +332,7 @@ def _possible_nodes(page: bytes) -> list[int]:
 
 
 def _children(page: bytes) -> list[int]:
-    """The pages that a branch leads to."""
+    """Return the child pages of a branch page."""
     found = []
     for begin in _nodes(page):
         low, high, flags, _ = _NODE.unpack_from(page, begin)

@@ -1,8 +1,8 @@
-"""Large messages, read a piece at a time, for whoever must not hold one whole.
+"""Reading a large message piece by piece, for a caller that must not hold it whole.
 
-A message is looked at as a whole once, where it lies in the map: its block is verified, and a checksum of
-each MiB of its body is remembered.  A piece that is read later is checked against these.  So it costs no more
-than its own MiB, and it can be nothing else than what was verified.
+``open_message`` verifies the block of the message once, as a view of the memory map, and computes a checksum
+for each MiB of the message body.  ``read_piece`` verifies a later piece against these.  So reading a piece
+costs one MiB of checksum computation at most, and the piece is exactly what was verified.
 """
 
 from dataclasses import dataclass
@@ -16,29 +16,31 @@ from omq_storage.lookup import infos_from, viewed
 from omq_storage.records import BLOCKS, BlockInfo, block_key
 
 CHECKED_OCTETS = 1 << 20
-"""So much of a body has one checksum; no piece reaches from one such part into the next."""
+"""Octets of a body that share one checksum.  No piece crosses the border between two such parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeMessage:
-    """What is remembered of a message so that it can be read piece by piece."""
+    """What ``read_piece`` must know about a message."""
 
     topic: int
     id: int
     head: bytes
-    """What it carries beside its body, empty without any."""
+    """Its head; empty if it has none."""
     size: int
     """Octets of its body."""
     checksums: tuple[int, ...]
-    """CRC-32C of each CHECKED_OCTETS of its body.  The last part may be shorter; an empty body has one."""
+    """The CRC-32C of each part of CHECKED_OCTETS of its body.  The last part may be shorter; an empty body
+    has
+    one part."""
     block: int
-    """First message id of the block that it was found in."""
+    """First message id of its block."""
     at: int
-    """Where its body begins in the stored value of that block."""
+    """Index of the first octet of its body in the stored value of the block."""
 
 
-def look_at(database: Database, topic: int, message: int) -> LargeMessage | None:
-    """A stored message; None when it is not stored any more.
+def open_message(database: Database, topic: int, message: int) -> LargeMessage | None:
+    """Verify a message.  Return None when it is not stored any more.
 
     Raises DamagedBlock and NewerFormat, as ``lookup.viewed`` does.
     """
@@ -49,15 +51,17 @@ def look_at(database: Database, topic: int, message: int) -> LargeMessage | None
         if info is None or info.first > message:
             return None
         try:
-            return _look_into(database, topic, message, info)
+            return _open_in_block(database, topic, message, info)
         except DamagedBlock:
+            # Merging may have replaced the block since the lookup. If the index still has the same record,
+            # the block is really damaged.
             if info == failed:
                 raise
-            failed = info  # it may have been merged into another one since
+            failed = info
 
 
-def _look_into(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage:
-    """A message of this block.  Raises DamagedBlock, too when the block is not there."""
+def _open_in_block(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage:
+    """Verify a message of this block.  Raises DamagedBlock, also when the block is missing."""
     with database.viewing() as get:
         block, value = viewed(get, topic, info)
         body = block.frame(message)[FRAME_HEADER:]
@@ -76,9 +80,10 @@ def _look_into(database: Database, topic: int, message: int, info: BlockInfo) ->
 
 
 def read_piece(database: Database, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-    """Octets of its body from ``begin`` on: at most so many, and none beyond the part with the same checksum.
+    """Return a copy of at most ``octets`` octets of the body from index ``begin`` on.
 
-    None when its block is not there any more, or is not what it was: then it is to be looked at anew.
+    The piece ends at the latest where its checksummed part ends.  Return None when the block is gone or has
+    changed: the caller then opens the message again.
     """
     number = begin // CHECKED_OCTETS
     start = number * CHECKED_OCTETS

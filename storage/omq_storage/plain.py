@@ -1,6 +1,6 @@
-"""What is done for each message of a block, in plain Python; `_codec.pyx` is the compiled twin.
+"""The work for single messages of a block in plain Python; `_codec.pyx` is its compiled twin.
 
-`omq_storage.codec` chooses between the two. Layout of frames and offsets: see `omq_storage.blocks`.
+`omq_storage.codec` selects one of the two. `omq_storage.blocks` describes frames and offsets.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _FRAME = Struct(">IBQI")
 
 
 def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """The frames of these bodies, and their offsets. ValueError where `omq_storage.blocks.encode` says so."""
+    """Return frames and offsets of these bodies. Raises ValueError as `omq_storage.blocks.encode` does."""
     count = len(bodies)
     if not count:
         raise ValueError("A block needs at least one message.")
@@ -30,7 +30,7 @@ def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, b
     size = sum(lengths) + FRAME_HEADER * count
     if size >= FRAMES_LIMIT:
         raise ValueError(f"A block of {size} octets is too large; it must stay under {FRAMES_LIMIT}.")
-    # All the loops below run inside the interpreter's own C code: about half the time of a loop written out.
+    # All loops below run in C code of the interpreter: they take half the time of a loop in Python.
     lengths_sent = map((FRAME_HEADER - _LENGTH_SIZE).__add__, lengths)
     pieces = [b""] * (2 * count)
     pieces[::2] = map(_FRAME.pack, lengths_sent, repeat(_MESSAGE), range(first, first + count), repeat(topic))
@@ -40,13 +40,13 @@ def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, b
 
 
 def slices(frames: Octets, offsets: Octets, index: int) -> list[memoryview]:
-    """Each frame from an index on."""
+    """Return each frame from an index on."""
     view = memoryview(frames)
     return [view[begin:end] for begin, end in pairwise(numbers.unpack(offsets)[index:])]
 
 
 def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -> bytes:
-    """The frames at these indexes, of which none is outside, one after another."""
+    """Return the joined frames at these indexes, all of which exist."""
     view = memoryview(frames)
     bounds = numbers.unpack(offsets)
     return b"".join([view[bounds[index] : bounds[index + 1]] for index in range(begin, end, step)])

@@ -1,9 +1,11 @@
-"""A store read by another process, also while a server writes it (docs/SPARK.md, "Read").
+"""Reading a store from another process, also while a server writes to it (docs/SPARK.md, "Read").
 
-LMDB lets any number of processes read beside the one that writes. Each may have an environment open only
-once, and must not carry it over a fork; so it is opened in the process that reads, with ``opened``. Read
-transactions are short, because a long one makes the file grow. Locking is always on: without it LMDB would
-give the pages that are being read to the writer.
+LMDB lets any number of processes read beside the one that writes, under three rules:
+
+- A process opens an environment only once and does not inherit it over a fork.  ``opened`` returns the one
+  reader of a store in this process.
+- Read transactions are short, because LMDB cannot reuse pages that an open one may need, and the file grows.
+- Locking is on.  Without it, LMDB would reuse pages while this process reads them.
 """
 
 import os
@@ -38,7 +40,7 @@ T = TypeVar("T")
 
 
 class StoreReader:
-    """What a store holds, for reading.  Calls may come from any thread."""
+    """A store that is open for reading.  Any call may come from any thread, and may raise StoreError."""
 
     def __init__(self, path: Path) -> None:
         """Use ``opened``.  Raises NewerFormat and StoreError."""
@@ -60,39 +62,41 @@ class StoreReader:
             raise StoreError(f"The store {path} cannot be read: {error.strerror or error}.") from error
 
     def topics(self) -> list[TopicRecord]:
-        """Every topic, by ascending id."""
+        """Return the records of all topics, by ascending id."""
         with self._catalogue.reading() as transaction:
             return topic_records(transaction)
 
     def extent(self, level: Level, topic: int) -> Extent:
-        """What is stored of a topic."""
+        """Return the extent of a topic."""
         with self._levels[level].reading() as transaction:
             return extent_of(transaction, topic)
 
     def blocks(self, level: Level, topic: int, first: int, limit: int) -> list[BlockInfo]:
-        """The records of the block with message ``first``, or the next one, and of those behind it."""
+        """Return up to ``limit`` index records: of the block with message ``first``, or the next, and
+        onwards.
+        """
         with self._levels[level].reading() as transaction:
             return list(islice(infos_from(transaction, topic, first), limit))
 
     def use(
         self, level: Level, topic: int, messages: range, use: Callable[[Block, range], T]
     ) -> Iterator[tuple[range, T]]:
-        """What ``use`` makes of these messages, block by block; see ``lookup.use_stored``."""
+        """Call ``use`` for each block that has some of these messages; see ``lookup.use_stored``."""
         environment = self._levels[level]
         return use_stored(environment.reading, environment.viewing, topic, messages, use)
 
 
 class _Environment:
-    """One LMDB environment, opened for reading."""
+    """One LMDB environment that is open for reading."""
 
     def __init__(self, path: Path, tables: tuple[bytes, ...]) -> None:
-        """Raises StoreError, and OSError when a file cannot be used."""
+        """Open the environment.  Raises StoreError, and OSError when a file cannot be used."""
         self._path = path
         self._names = tables
         self._tables: dict[bytes, LmdbTable] | None = None
-        self._turn = Lock()
+        self._lock = Lock()
         for name, mode in (("data.mdb", os.O_RDONLY), ("lock.mdb", os.O_RDWR)):
-            # LMDB would say only that the permission is missing, and not where.
+            # The error of LMDB would not name the file.
             try:
                 os.close(os.open(path / name, mode))
             except PermissionError as error:
@@ -100,23 +104,23 @@ class _Environment:
                 raise StoreError(
                     f"The store needs permission to {what} {path / name}: readers take part in its locking."
                 ) from error
-        with _in_our_words(path):
+        with _translated_errors(path):
             self._environment: LmdbEnvironment = lmdb.open(
                 str(path), readonly=True, create=False, lock=True, map_size=_MAP_SIZE, max_dbs=_MOST_TABLES
             )
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """A read transaction.  Raises StoreError."""
-        with _in_our_words(self._path):
+        """Run the block in a read transaction.  Raises StoreError."""
+        with _translated_errors(self._path):
             tables = self._open_tables()
             with self._begin() as transaction:
                 yield Reading(transaction, tables)
 
     @contextmanager
     def viewing(self) -> Iterator[View]:
-        """A read transaction for values that are looked at where they lie.  Raises StoreError."""
-        with _in_our_words(self._path):
+        """Run the block in a read transaction that returns views of the map.  Raises StoreError."""
+        with _translated_errors(self._path):
             tables = self._open_tables()
             with self._begin(buffers=True) as transaction:
                 yield lambda table, key: transaction.get(key, db=tables[table])
@@ -126,40 +130,40 @@ class _Environment:
         try:
             return begin()
         except lmdb.MapResizedError:
-            # The server has a larger map than this process knows of.
+            # The server has enlarged the map since this process opened it.
             self._environment.set_mapsize(0)
             return begin()
 
     def _open_tables(self) -> "dict[bytes, LmdbTable]":
-        with self._turn:
+        with self._lock:
             if self._tables is None:
                 self._tables = {name: self._environment.open_db(name, create=False) for name in self._names}
             return self._tables
 
 
 @contextmanager
-def _in_our_words(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except lmdb.Error as error:
         raise StoreError(f"The environment {path} cannot be read: {error}.") from error
 
 
-_turn = Lock()
+_lock = Lock()
 _readers: dict[tuple[int, int, int], StoreReader] = {}
 
 
 def _require_store(path: Path) -> None:
-    """Raises StoreError unless there is a store of the format known here, and OSError."""
+    """Raise StoreError unless this directory has a store in a known format.  Raises OSError, too."""
     form = read_format(path)
     if form is None or form.state is State.BEGUN:
         raise StoreError(f"There is no store in {path}.")
 
 
 def opened(path: Path) -> StoreReader:
-    """The reader of the store in this directory: one for each store and process, opened when first asked for.
+    """Return the reader of the store in this directory, and open it at the first call.
 
-    Raises NewerFormat and StoreError.
+    There is one reader for each store and process.  Raises NewerFormat and StoreError.
     """
     try:
         _require_store(path)
@@ -169,7 +173,7 @@ def opened(path: Path) -> StoreReader:
     except OSError as error:
         raise StoreError(f"The store {path} cannot be read: {error.strerror or error}.") from error
     key = (os.getpid(), found.st_dev, found.st_ino)
-    with _turn:
+    with _lock:
         if key not in _readers:
             _readers[key] = StoreReader(path)
         return _readers[key]

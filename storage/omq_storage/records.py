@@ -1,13 +1,13 @@
-"""The small records kept beside the blocks, and how they are stored: checksum first, numbers big-endian."""
+"""The small records beside the blocks, and their stored form: a checksum, then big-endian numbers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 
 from omq_storage.blocks import Block
+from omq_storage.checksummed import verify, with_checksum
 from omq_storage.errors import DamagedRecord
 from omq_storage.runs import Run, runs_of
-from omq_storage.sealed import seal, unseal
 
 BLOCKS = b"blocks"
 INDEX = b"index"
@@ -18,7 +18,8 @@ _EXTENT = Struct(">QQQQ")
 _CURSOR = Struct(">Q")
 _RUN = Struct(">QQQ")
 _OF_RUNS = b"\x01"
-"""Ends a position that is stored as runs: so its length is none that one stored as ids can have."""
+"""Ends a position that is stored as runs.  One stored as ids has a multiple of 8 octets, so the lengths
+differ."""
 _INFO = Struct(">IQII?")
 _KEY = Struct(">IQ")
 _TOPIC = Struct(">I")
@@ -26,24 +27,25 @@ _TOPIC = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Which messages are older than they may become, told by their times and, as clocks can be set, by their
-    ids. A block is too old when all its messages are, by the one or by the other.
+    """Which messages exceed the age limit of retention.
+
+    A message is too old if its time is before ``time`` and its id is below ``time_below``, or if its id is
+    below ``below``.  The ids are needed because the clock of the machine may be set back or forth.  A block
+    is too old if all its messages are, by the same of the two conditions.
     """
 
     time: int
-    """Microseconds since the epoch: messages with an earlier time,"""
+    """Microseconds since the epoch."""
     time_below: int
-    """and of those only the ones below this id."""
     below: int
-    """All messages below this id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is stored of one topic.
+    """First and last id, number and octets of the stored messages of one topic.
 
-    ``last`` stays when everything was deleted; ``first`` is then ``last + 1``.  All are 0 for a topic that
-    never had a message.
+    When all messages were deleted, ``last`` stays and ``first`` is ``last + 1``.  All four are 0 for a topic
+    that never had a message.
     """
 
     first: int = 0
@@ -54,15 +56,37 @@ class Extent:
 
     @property
     def next(self) -> int:
-        """The id after the last one that was ever stored; 0 when none was."""
+        """The id after the last message that was ever stored; 0 if none was."""
         return self.last + 1 if self.messages or self.first > self.last else 0
+
+    def with_block(self, info: "BlockInfo") -> "Extent":
+        """Return the extent after this block is appended."""
+        return Extent(
+            first=self.first if self.messages else info.first,
+            last=info.last,
+            messages=self.messages + info.count,
+            bytes=self.bytes + info.bytes,
+        )
+
+    def without_oldest(self, info: "BlockInfo") -> "Extent":
+        """Return the extent after this block, the oldest, is deleted.
+
+        The sums are estimates where an index record is damaged and its numbers had to be guessed; they never
+        go below 0.
+        """
+        messages, octets = max(0, self.messages - info.count), max(0, self.bytes - info.bytes)
+        return Extent(info.next, self.last, messages, octets)
+
+    def emptied(self) -> "Extent":
+        """Return the extent after all blocks are deleted."""
+        return Extent(self.last + 1, self.last, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a round-robin topic was dealt.
+    """Which messages of a round-robin topic are confirmed.
 
-    ``cursor`` is the next id to deal; ``undone`` are the ids below it that were dealt but are not done.
+    ``cursor`` is the next id to give to a worker.  ``undone`` are the ids below it that are not confirmed.
     """
 
     cursor: int
@@ -70,13 +94,13 @@ class Position:
 
     @property
     def lowest(self) -> int:
-        """No message below this id is to be dealt any more."""
+        """All messages below this id are confirmed."""
         return min((run.lowest for run in self.undone), default=self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockInfo:
-    """One stored block, without its messages."""
+    """The index record of a stored block."""
 
     first: int
     count: int
@@ -102,35 +126,40 @@ class BlockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much of its room an environment uses, and how much of it is safe from a power failure."""
+    """How much of its map an environment uses, and which of its transactions are durable."""
 
     map_size: int
+    """Limit of the data file in octets."""
     used: int
-    """Octets of the map that were ever used; free pages inside are used again before it grows."""
+    """Octets of the map up to the last page that was ever written.  LMDB reuses free pages before this grows.
+    """
     readers: int
+    """Slots of LMDB's reader table that are taken."""
     transaction: int
-    """Number of the last transaction that was written."""
+    """Number of the last transaction that was committed."""
     durable: int
     """Number of the last transaction that would survive a power failure."""
 
 
 def block_info(block: Block, value: bytes) -> BlockInfo:
-    """The record of a block that is stored as ``value``."""
+    """Return the index record of a block whose stored value is ``value``."""
     return BlockInfo(block.first, block.count, block.time, block.span, len(value), block.has_heads)
 
 
 def block_key(topic: int, first: int) -> bytes:
-    """The key of a block: topic id and first message id, so that keys sort as the messages do."""
+    """Return the key of a block: topic id and first message id, so that keys sort in the order of
+    messages.
+    """
     return _KEY.pack(topic, first)
 
 
 def topic_key(topic: int) -> bytes:
-    """The key of what is kept once for each topic."""
+    """Return the key of a record that exists once for each topic."""
     return _TOPIC.pack(topic)
 
 
 def key_topic(key: bytes) -> int:
-    """The topic id that a key begins with.  Raises DamagedRecord when it has no room for one."""
+    """Return the topic id at the start of a key.  Raises DamagedRecord when the key is too short."""
     if len(key) < _TOPIC.size:
         raise DamagedRecord(f"The key {key!r} is damaged.")
     topic: int = _TOPIC.unpack_from(key)[0]
@@ -138,7 +167,9 @@ def key_topic(key: bytes) -> int:
 
 
 def key_block(key: bytes) -> tuple[int, int]:
-    """The topic id and the first message id of a block's key.  Raises DamagedRecord when it is none."""
+    """Return the topic id and the first message id of a block's key.  Raises DamagedRecord for another
+    length.
+    """
     if len(key) != _KEY.size:
         raise DamagedRecord(f"The key {key!r} is damaged.")
     topic, first = _KEY.unpack(key)
@@ -146,45 +177,48 @@ def key_block(key: bytes) -> tuple[int, int]:
 
 
 def pack_info(key: bytes, info: BlockInfo) -> bytes:
-    """The stored record of the block with this key; its first id is in the key."""
-    return seal(INDEX, key, _INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
+    """Return the stored value of an index record.  The first message id is in the key only."""
+    return with_checksum(INDEX, key, _INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
 
 
-def unpack_info(key: bytes, sealed: bytes) -> BlockInfo:
-    """The record of a block.  Raises DamagedRecord when it, or its key, is damaged."""
+def unpack_info(key: bytes, stored: bytes) -> BlockInfo:
+    """Return an index record.  Raises DamagedRecord when it, or its key, is damaged."""
     topic, first = key_block(key)
-    record = unseal(INDEX, key, sealed, f"the block from message {first} of topic {topic}")
+    record = verify(INDEX, key, stored, f"the block from message {first} of topic {topic}")
     return BlockInfo(first, *_INFO.unpack(record))
 
 
 def pack_extent(key: bytes, extent: Extent) -> bytes:
-    """The stored record of the extent of the topic with this key."""
-    return seal(EXTENTS, key, _EXTENT.pack(extent.first, extent.last, extent.messages, extent.bytes))
+    """Return the stored value of the extent of the topic with this key."""
+    return with_checksum(EXTENTS, key, _EXTENT.pack(extent.first, extent.last, extent.messages, extent.bytes))
 
 
-def unpack_extent(key: bytes, sealed: bytes) -> Extent:
-    """The extent of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
-    record = unseal(EXTENTS, key, sealed, f"what is stored of topic {key_topic(key)}")
+def unpack_extent(key: bytes, stored: bytes) -> Extent:
+    """Return the extent of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
+    record = verify(EXTENTS, key, stored, f"what is stored of topic {key_topic(key)}")
     return Extent(*_EXTENT.unpack(record))
 
 
 def pack_position(key: bytes, position: Position) -> bytes:
-    """The stored record of the position of the topic with this key."""
+    """Return the stored value of the position of the topic with this key.
+
+    The ids that are not confirmed are stored one by one or as runs, whichever is shorter.
+    """
     undone = position.undone
     count = sum(run.bits.bit_count() for run in undone)
     if count * _CURSOR.size <= sum(_RUN.size + 8 * _words(run) for run in undone):
         ids = (position.cursor, *sorted(id for run in undone for id in run.ids()))
-        return seal(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
+        return with_checksum(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
     parts = [_CURSOR.pack(position.cursor)]
     for run in undone:
         words = _words(run)
         parts += (_RUN.pack(run.first, run.step, words), run.bits.to_bytes(8 * words, "big"))
-    return seal(POSITIONS, key, b"".join((*parts, _OF_RUNS)))
+    return with_checksum(POSITIONS, key, b"".join((*parts, _OF_RUNS)))
 
 
-def unpack_position(key: bytes, sealed: bytes) -> Position:
-    """The position of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
-    record = unseal(POSITIONS, key, sealed, f"the position of topic {key_topic(key)}")
+def unpack_position(key: bytes, stored: bytes) -> Position:
+    """Return the position of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
+    record = verify(POSITIONS, key, stored, f"the position of topic {key_topic(key)}")
     if len(record) % _CURSOR.size == len(_OF_RUNS):
         return Position(_CURSOR.unpack_from(record)[0], tuple(_unpack_runs(record)))
     cursor, *undone = (number for (number,) in _CURSOR.iter_unpack(record))

@@ -1,7 +1,13 @@
-"""Making a damaged store whole again, from everything in it that is still as it was written.
+"""Repairing a damaged store from everything in it whose checksum is right.
 
-Only what is damaged is made anew, beside the old, and put in its place when it is complete. The old stays,
-under another name. Ids are skipped wherever it is unknown which of them somebody has seen.
+Three rules:
+
+- Rebuild only a damaged environment.  Build it in a directory of its own, ``NAME.new``, and rename it when it
+  is complete and synced.  So an interruption leaves the damaged one in place, and the repair can run again.
+- Delete nothing.  The damaged environment stays as ``NAME.damaged-N``: what this version cannot read, a
+  later one might.
+- Never assign a message id twice.  A client may have seen messages that are lost now, and would take a new
+  message with the same id for an old one.  So the repair skips ids wherever it cannot know which were used.
 """
 
 import shutil
@@ -9,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from omq_storage.catalogue import MESSAGES_LEAPT, TOPICS_LEAPT, Catalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, Catalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.files import DIRECTORY_MODE, sync_directory
-from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, shown
+from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, quoted
 from omq_storage.levels import Level
-from omq_storage.places import finish_moves, put_in_place
+from omq_storage.misplaced import finish_moves, move_misplaced
 from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, State, write_format
 
 _GROUP = 8 << 20
@@ -22,45 +28,51 @@ _FRESH = ".new"
 
 
 def repair(
-    path: Path, words: Words, boot_id: str, said: Callable[[str], None], *, map_size: int = 1 << 40
+    path: Path, words: Words, boot_id: str, progress: Callable[[str], None], *, map_size: int = 1 << 40
 ) -> list[str]:
-    """Repairs a store that this process has locked, see ``store.lock_store``.
+    """Repair a store that this process has locked, see ``store.lock_store``.
 
-    Sentences about what was wrong, what was done, and what could not be saved; none when nothing was wrong.
-    ``said`` is called with what is done, as it goes on.
+    Returns sentences about what was wrong, what was done, and what could not be saved; none for an intact
+    store.  ``words`` interprets the records of topics.  ``progress`` is called with a line for each step.
 
-    Raises NewerFormat, StoreError and OSError; then the damaged files are where they were, and it can be
-    called again.
+    Raises NewerFormat, StoreError and OSError; then the damaged files are where they were, and the call can
+    be repeated.
     """
     _finish_swaps(path)
-    told = finish_moves(path)
-    found = inspect(path, boot_id, said)
+    report = finish_moves(path)
+    found = inspect(path, boot_id, progress)
     if found.lineage is not None:
         wrong = found.problems
-        moved = put_in_place(path, found.lineage.store)
+        moved = move_misplaced(path, found.lineage.store)
         if moved:
-            told += [*wrong, *moved]
-            found = inspect(path, boot_id, said)
+            report += [*wrong, *moved]
+            found = inspect(path, boot_id, progress)
     if not found.problems:
-        return told
-    told += found.problems
+        return report
+    report += found.problems
     broken = [level for level in found.levels.values() if level.damaged]
     if found.catalogue_damaged:
-        said(f"{CATALOGUE}: making it anew")
-        told += _renew_catalogue(found, words)
+        progress(f"{CATALOGUE}: making it anew")
+        report += _renew_catalogue(found, words)
     else:
         _skip_ids(found, words, broken)
     for level in broken:
-        said(f"{level.level.value}: making it anew")
-        told += _renew_level(found, words, level, map_size, boot_id)
+        progress(f"{level.level.value}: making it anew")
+        report += _renew_level(found, words, level, map_size, boot_id)
     if found.format and found.becomes.state is State.BACKUP:
-        told.append(f"Its next start skips {MESSAGES_LEAPT} message ids of each topic: it may be a copy.")
+        report.append(
+            f"Its next start skips {MESSAGE_IDS_SKIPPED} message ids of each topic: it may be a copy."
+        )
     write_format(path, found.becomes.state, found.becomes.number)
-    return told
+    return report
 
 
 def _finish_swaps(path: Path) -> None:
-    """Completes, or takes back, what a repair that was cut short has begun."""
+    """Complete or undo the steps of an interrupted repair.
+
+    ``_swap`` renames the old directory away before it renames the new one.  So a new directory without an old
+    one is complete; beside an old one it may be anything, and is built again.
+    """
     for name in (CATALOGUE, *(level.value for level in Level)):
         fresh = path / (name + _FRESH)
         if fresh.exists() and not (path / name).exists():
@@ -71,7 +83,7 @@ def _finish_swaps(path: Path) -> None:
 
 
 def _swap(path: Path, name: str) -> str:
-    """Puts what was made anew in the place of the old; what that is called now, as a sentence."""
+    """Replace an environment by the rebuilt one.  Return a sentence with the new name of the old one."""
     number = 1
     while (aside := path / f"{name}.damaged-{number}").exists():
         number += 1
@@ -84,7 +96,7 @@ def _swap(path: Path, name: str) -> str:
 
 
 def _skip_ids(found: Inspection, words: Words, broken: list[LevelInspection]) -> None:
-    """Lets the topics of levels that are made anew go on behind all ids that somebody may have seen."""
+    """Make the topics of the rebuilt levels continue after all message ids that a client may have seen."""
     levels = {level.level for level in broken}
     resume = {
         record.id: max(record.reserved, record.resume)
@@ -100,7 +112,7 @@ def _skip_ids(found: Inspection, words: Words, broken: list[LevelInspection]) ->
 
 
 def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
-    told = []
+    report = []
     records: dict[int, TopicRecord] = {}
     names: set[bytes] = set()
     for topic, record in sorted(found.catalogue.topics.items()):
@@ -110,31 +122,32 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
     for level in found.levels.values():
         for topic in sorted(level.found.known - records.keys()):
             if topic < (found.catalogue.next_topic or 0) and not _is_incomplete(found):
-                continue  # it was deleted, and the next start deletes the rest of it
+                continue  # the topic was deleted; the next start deletes its remaining blocks
             older = found.catalogue.older_topics.get(topic)
             if older is not None and older.name not in names:
                 records[topic] = older
                 names.add(older.name)
                 continue
             record = words.unnamed(topic, level.level, topic in level.found.positions)
-            told.append(
-                f"The name of topic {topic} could not be saved; now it is called {shown(record.name)}."
+            report.append(
+                f"The name of topic {topic} could not be saved; now it is called {quoted(record.name)}."
             )
             records[topic] = record
-    # Which ids were handed out is as uncertain as the rest of it.
+    # The catalogue records which message ids may be in use. It was damaged, so skip more ids than a server
+    # can have assigned since any record that was found.
     extents = [level.found.extents for level in found.levels.values()]
     for topic, record in records.items():
         seen = [known[topic].next for known in extents if topic in known]
-        bound = max(1, record.reserved, record.resume, *seen) + MESSAGES_LEAPT
+        bound = max(1, record.reserved, record.resume, *seen) + MESSAGE_IDS_SKIPPED
         records[topic] = replace(record, reserved=bound, resume=bound)
-    next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPICS_LEAPT
+    next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPIC_IDS_SKIPPED
     fresh = found.path / (CATALOGUE + _FRESH)
     fresh.mkdir(DIRECTORY_MODE)
-    # What may have been lost does not matter any more: every topic goes on far behind it.
+    # No start needs to skip ids for levels that lost messages: every topic already continues far behind them.
     lineage = None if found.lineage is None else replace(found.lineage, lost=())
     Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE)
-    told.append(_swap(found.path, CATALOGUE))
-    return told
+    report.append(_swap(found.path, CATALOGUE))
+    return report
 
 
 def _is_incomplete(found: Inspection) -> bool:
@@ -144,7 +157,7 @@ def _is_incomplete(found: Inspection) -> bool:
 def _renew_level(
     found: Inspection, words: Words, level: LevelInspection, map_size: int, boot_id: str
 ) -> list[str]:
-    """Makes the environment of a level anew from what can be read of it."""
+    """Rebuild the environment of a level from the blocks and records that can be read.  Return sentences."""
     name = level.level.value
     fresh = found.path / (name + _FRESH)
     fresh.mkdir(DIRECTORY_MODE)
@@ -160,20 +173,20 @@ def _renew_level(
         environment.close(clean=False)
         raise
     environment.close()
-    told = [_swap(found.path, name)]
+    report = [_swap(found.path, name)]
     if not old.problems and not level.foreign:
-        return told
+        return report
     for record in found.catalogue.topics.values():
         if words.level_of(record) is not level.level:
             continue
         if record.id not in old.known and record.reserved > 1:
-            told.append(f"{name}: nothing of {shown(record.name)} could be saved.")
+            report.append(f"{name}: nothing of {quoted(record.name)} could be saved.")
         elif words.has_position(record) and record.id in old.blocks and record.id not in old.positions:
-            told.append(
-                f"{name}: how far {shown(record.name)} was dealt could not be saved; "
+            report.append(
+                f"{name}: how far {quoted(record.name)} was dealt could not be saved; "
                 "all that is stored of it is dealt again."
             )
-    return told
+    return report
 
 
 def _copy(path: Path, level: LevelInspection, topic: int, environment: Environment) -> None:

@@ -1,7 +1,7 @@
-"""Sets of message ids in little memory: runs of ids, each with a step and a bit for every id.
+"""Sets of message ids that need little memory: runs of ids, each with a step and a bitmap.
 
-Workers of a round-robin topic are dealt ids with a common step: of twenty workers each gets every twentieth.
-So a run takes a bit or two for an id, in whatever order its ids are taken out again.
+A worker of a round-robin topic gets ids with a common step: with twenty workers, each one gets every
+twentieth id.  So a run needs one or two bits for each id, in whatever order its ids are removed.
 """
 
 import heapq
@@ -11,17 +11,17 @@ from math import gcd
 from typing import NamedTuple
 
 RUN_IDS = 1 << 12
-"""How many bits one run has at the most, so that changing one of them costs no more than 512 octets."""
+"""The greatest number of bits of a run.  Python copies the bitmap at each change: 512 octets at most."""
 
 RUN_OCTETS = 256
-"""What a run takes in memory besides its bits."""
+"""The memory of a run besides its bitmap, in octets."""
 
 _SPARE_BITS = 8 * RUN_OCTETS
-"""How many unused bits a run may get where the alternative is another run."""
+"""The number of unused bits that cost as much memory as a further run."""
 
 
 class Run(NamedTuple):
-    """The ids `first + i * step` for which bit `i` is set: at least one."""
+    """The ids `first + i * step` for which bit `i` is set.  At least one bit is set."""
 
     first: int
     step: int
@@ -39,11 +39,11 @@ class Run(NamedTuple):
 
     @property
     def octets(self) -> int:
-        """What it takes in memory."""
+        """The memory that the run takes, in octets."""
         return RUN_OCTETS + self.bits.bit_length() // 8
 
     def ids(self) -> Iterator[int]:
-        """Its ids, in order."""
+        """Yield the ids in order."""
         first, step, bits = self
         while bits:
             skipped = _lowest_bit(bits)
@@ -53,22 +53,22 @@ class Run(NamedTuple):
             first += step
 
     def below(self, limit: int) -> "Run | None":
-        """Those of its ids that are below a limit."""
+        """Return the ids below a limit; None if there are none."""
         bits = self.bits & ((1 << max(0, -((self.first - limit) // self.step))) - 1)
         return Run(self.first, self.step, bits) if bits else None
 
 
 class Ids:
-    """A set of ids. They may be taken out in any order; it takes least when they are put in as they rise."""
+    """A set of ids. Ids may be removed in any order. It needs least memory if they are added in order."""
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
-        # One entry a run in each, in order; no run begins before the one before it has ended.
+        # One entry for each run, in order. Runs do not overlap.
         self._firsts: list[int] = []
         self._steps: list[int] = []
         self._bits: list[int] = []
         self._count = 0
         self.octets = 0
-        """What they take in memory."""
+        """The memory that the set takes, in octets."""
         for id in ids:
             self.add(range(id, id + 1))
 
@@ -83,11 +83,11 @@ class Ids:
         return not beside and bool(self._bits[index] >> place & 1)
 
     def runs(self) -> tuple[Run, ...]:
-        """All of them, in order."""
+        """Return all ids as runs, in order."""
         return tuple(map(Run, self._firsts, self._steps, self._bits))
 
     def add(self, ids: range) -> None:
-        """Put ids in, with a step of at least one, that are not among them."""
+        """Add ids that are not in the set; the step of the range is at least 1."""
         if self._firsts and ids[0] <= self._run(-1).last:
             for id in ids:
                 self._insert(id)
@@ -102,7 +102,7 @@ class Ids:
                 self._set(-1, longer)
 
     def remove(self, id: int) -> bool:
-        """Take an id out; whether it was among them."""
+        """Remove an id. Return whether the set had it."""
         index = bisect_right(self._firsts, id) - 1
         if index < 0:
             return False
@@ -121,11 +121,11 @@ class Ids:
         return True
 
     def take(self, ids: range) -> list[Run]:
-        """Take those of the ids out that are among them; gives them."""
+        """Remove these ids, and return those that the set had."""
         taken: list[Run] = []
         while ids:
             index = bisect_right(self._firsts, ids[0]) - 1
-            # Those before the next run begins.
+            # The part of the ids before the next run.
             beyond = self._firsts[index + 1] if index + 1 < len(self._firsts) else ids[-1] + 1
             count = -((ids[0] - beyond) // ids.step)
             part, ids = ids[:count], ids[count:]
@@ -134,7 +134,7 @@ class Ids:
         return taken
 
     def _take(self, index: int, ids: range) -> list[Run]:
-        """As `take`, of one run and the ids from its first on."""
+        """Do what `take` does for one run; no id is below its first."""
         run = self._run(index)
         ids = ids[: max(0, (run.last - ids[0]) // ids.step + 1)]
         offset = ids.start - run.first
@@ -153,7 +153,7 @@ class Ids:
         return [Run(run.first, run.step, bits)]
 
     def clear(self) -> None:
-        """Take all of them out."""
+        """Remove all ids."""
         self._firsts.clear()
         self._steps.clear()
         self._bits.clear()
@@ -169,7 +169,7 @@ class Ids:
         self.octets += run.octets
 
     def _set(self, index: int, run: Run) -> None:
-        """In the place of a run with the same first id."""
+        """Replace the run at an index by one with the same first id."""
         self.octets += run.octets - self._run(index).octets
         self._steps[index] = run.step
         self._bits[index] = run.bits
@@ -179,7 +179,7 @@ class Ids:
         del self._firsts[index], self._steps[index], self._bits[index]
 
     def _insert(self, id: int) -> None:
-        """Put an id in between the others."""
+        """Add an id that is below the highest one."""
         self._count += 1
         index = bisect_right(self._firsts, id) - 1
         if index < 0:
@@ -193,7 +193,7 @@ class Ids:
         if run.last < id:
             self._put(index + 1, Run(id, 1, 1))
             return
-        # It lies between two ids of a run with another step: that becomes two, with this one in between.
+        # The id lies between two ids of a run with another step: split that run, and insert the id between.
         place = (id - run.first) // run.step + 1
         self._put(index + 1, Run(id, 1, 1))
         self._put(index + 2, Run(run.first + place * run.step, run.step, run.bits >> place))
@@ -205,31 +205,31 @@ class Ids:
 
 
 class Returned:
-    """Ids that are taken out from the lowest one on, from runs that may overlap."""
+    """A priority queue of ids: the lowest id leaves first. Its runs may overlap."""
 
     def __init__(self) -> None:
-        self._heap: list[Run] = []  # each begins with an id that it has
+        self._heap: list[Run] = []  # bit 0 of each run is set
         self._count = 0
         self.octets = 0
-        """What they take in memory."""
+        """The memory that the queue takes, in octets."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def lowest(self) -> int:
-        """The lowest id; there must be one."""
+        """The lowest id. The queue must not be empty."""
         return self._heap[0].first
 
     def add(self, runs: Iterable[Run]) -> None:
-        """Put in ids that are not among them."""
+        """Add ids that are not in the queue."""
         for run in map(_trimmed, runs):
             self._count += run.bits.bit_count()
             self.octets += run.octets
             heapq.heappush(self._heap, run)
 
     def pop(self) -> int:
-        """Take out the lowest id; there must be one."""
+        """Remove and return the lowest id. The queue must not be empty."""
         first, step, bits = run = self._heap[0]
         self._count -= 1
         if bits == 1:
@@ -242,17 +242,17 @@ class Returned:
         return first
 
     def runs(self) -> Sequence[Run]:
-        """All of them, in no order."""
+        """Return all ids as runs, in no particular order."""
         return self._heap
 
     def clear(self) -> None:
-        """Take all of them out."""
+        """Remove all ids."""
         self._heap.clear()
         self._count = self.octets = 0
 
 
 def runs_of(ids: Iterable[int]) -> tuple[Run, ...]:
-    """These ids, in any order, as runs."""
+    """Return these ids as runs; they may come in any order."""
     return Ids(sorted(set(ids))).runs()
 
 
@@ -261,16 +261,19 @@ def _lowest_bit(bits: int) -> int:
 
 
 def _trimmed(run: Run) -> Run:
-    """The same run, so that its first id is one that it has."""
+    """Return the same run with bit 0 set."""
     skipped = _lowest_bit(run.bits)
     return Run(run.first + skipped * run.step, run.step, run.bits >> skipped) if skipped else run
 
 
 def _extended(run: Run, ids: range) -> Run | None:
-    """A run with these ids, none of them below its first, if they fit into it without many unused bits."""
+    """Return the run extended by these ids, none of which is below its first.
+
+    Return None if that would leave many bits unused.
+    """
     first, step, bits = run
     width = bits.bit_length()
-    # The largest step that meets all of them.
+    # The largest step that reaches all ids of both.
     common = gcd(ids.start - first, step if width > 1 else 0, ids.step if len(ids) > 1 else 0)
     wider = (max(ids[-1], run.last) - first) // common + 1
     if wider > RUN_IDS or wider - width > _SPARE_BITS + len(ids):
@@ -281,10 +284,12 @@ def _extended(run: Run, ids: range) -> Run | None:
 
 
 def _pattern(ids: range, step: int) -> int:
-    """A bit for each of these ids, the lowest one for the first, where one bit stands for a step."""
+    """Return a bitmap with a bit set for each of these ids, bit 0 for the first, and one bit for each
+    step.
+    """
     return _spread((1 << len(ids)) - 1, ids.step // step) if len(ids) > 1 else 1
 
 
 def _spread(bits: int, distance: int) -> int:
-    """The bits so far from each other, the lowest one in its place."""
+    """Return the bits moved apart: bit `i` becomes bit `i * distance`."""
     return bits if distance == 1 else int(("0" * (distance - 1)).join(format(bits, "b")), 2)

@@ -1,8 +1,9 @@
-"""What can still be read of an environment, whatever happened to its data file.
+"""Reading what is left of an environment, whatever the damage to its data file.
 
-Nothing is given to LMDB here.  The trees are walked as far as they hold together.  Where they do not, every
-page that neither they nor the list of free pages account for is looked at: such pages are what hung on the
-branches that were lost.  Everything that is found proves by its own checksum what it is and where it belongs.
+This module does not use LMDB.  It walks the trees as far as their links are right.  If a tree is damaged, it
+also reads every page that is neither in a tree nor in the list of free pages: such pages belonged to the
+branches that were lost.  Each entry that is found has a checksum over its table, its key and its content; the
+checksum proves what the entry is and where it belongs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from omq_storage.blocks import MAGIC, Block, unpack
 from omq_storage.catalogue import NEXT, TopicRecord, decode_next_id, decode_topic
 from omq_storage.errors import DamagedBlock, DamagedRecord
 from omq_storage.identity import IDENTITY, Identity, Lineage, unpack_identity, unpack_lineage
+from omq_storage.integrity import DATA, problems
 from omq_storage.pages import Entry, Pages
 from omq_storage.producers import check_use, decode_sequence
 from omq_storage.records import (
@@ -27,41 +29,40 @@ from omq_storage.records import (
     unpack_info,
     unpack_position,
 )
-from omq_storage.soundness import DATA, problems
 
 
 @dataclass(slots=True)
 class Salvage:
-    """What was found of one environment, by topic id."""
+    """The contents of one environment, by topic id."""
 
     problems: list[str] = field(default_factory=list)
-    """What is wrong with the data file as a whole."""
+    """Faults of the data file as a whole, a clause for each."""
     damaged: int = 0
-    """How many records and blocks were found that are not what was written."""
+    """Number of records and blocks with a wrong checksum."""
     index: dict[int, dict[int, BlockInfo]] = field(default_factory=dict)
-    """What the index says, by first message id."""
+    """The index records, by first message id."""
     blocks: dict[int, dict[int, tuple[BlockInfo, int]]] = field(default_factory=dict)
-    """The blocks that are whole, by first message id, each with the page that leads to it."""
+    """The intact blocks by first message id, each with the leaf page of its entry."""
     extents: dict[int, Extent] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
     sequences: dict[int, dict[bytes, tuple[int, int]]] = field(default_factory=dict)
-    """For each idempotent producer: the number of its last use, and its last sequence."""
+    """For each idempotent producer: the number of its last use, and its last sequence number."""
     topics: dict[int, TopicRecord] = field(default_factory=dict)
     older_topics: dict[int, TopicRecord] = field(default_factory=dict)
-    """What was found of topics on pages that are not used any more; some of them may have been deleted."""
+    """Records of topics on free pages; some of these topics may have been deleted."""
     next_topic: int | None = None
     identity: Identity | None = None
-    """What a level says of itself."""
+    """The identity of a level."""
     lineage: Lineage | None = None
-    """What a catalogue knows of its store."""
+    """The lineage in a catalogue."""
 
     @property
     def known(self) -> set[int]:
-        """Every topic of which there is a trace."""
+        """The ids of all topics with any record or block here."""
         return {*self.index, *self.blocks, *self.extents, *self.positions, *self.sequences}
 
     def read(self, path: Path, topic: int) -> Iterator[Block]:
-        """The whole blocks of a topic, in order and without any message twice."""
+        """Yield the intact blocks of a topic in order; no message comes twice."""
         with Pages(path / DATA) as pages:
             for info, page in self.in_order(topic):
                 key = block_key(topic, info.first)
@@ -72,25 +73,28 @@ class Salvage:
                         break
 
     def in_order(self, topic: int) -> list[tuple[BlockInfo, int]]:
-        """The whole blocks of a topic that do not lie within one another, by ascending ids."""
+        """Return index record and page of the intact blocks of a topic that do not overlap, by
+        ascending ids.
+        """
         chosen: list[tuple[BlockInfo, int]] = []
         extent = self.extents.get(topic)
         for first in sorted(self.blocks.get(topic, {})):
             info, page = self.blocks[topic][first]
             if extent is not None and info.last < extent.first:
-                continue  # deleted, and its page not used again yet
+                continue  # the block was deleted, and LMDB has not reused its page yet
             if chosen and info.first <= chosen[-1][0].last:
-                continue  # its messages were merged into the one before
+                continue  # the block was merged into the previous one
             chosen.append((info, page))
         return chosen
 
     def missing(self, topic: int) -> list[tuple[int, int]]:
-        """The runs of message ids of a topic, first and last, that were stored and cannot be read."""
+        """Return the ranges of message ids (first, last) that were stored and cannot be read."""
         whole = [info for info, _ in self.in_order(topic)]
         extent = self.extents.get(topic)
         known = [(info.first, info.last) for info in self.index.get(topic, {}).values()]
         if extent is not None and extent.messages != sum(info.count for info in whole):
-            # More is gone than the index tells: whatever lies between is taken for lost.
+            # The extent has more messages than the index. So report every id of the topic that is in no
+            # intact block as lost.
             known.append((extent.first, extent.last))
         lost: list[tuple[int, int]] = []
         for begin, end in sorted(known):
@@ -105,8 +109,8 @@ class Salvage:
 
 
 def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
-    """The block in an entry, if it is the one with this key and record."""
-    # What a page was used for before can look like an entry too, under the same key.
+    """Return the block in an entry if it has this key and fits this index record, otherwise None."""
+    # An earlier use of the page may have left octets that look like an entry with the same key.
     if entry.key != key or not entry.value.startswith(MAGIC):
         return None
     try:
@@ -117,7 +121,9 @@ def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
 
 
 def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int, int]]:
-    """What is left of the ids from ``begin`` to ``end`` without those of these blocks, which are in order."""
+    """Yield the ranges of ids from ``begin`` to ``end`` that are in none of these blocks, which are
+    in order.
+    """
     for info in whole:
         if info.last < begin:
             continue
@@ -131,10 +137,10 @@ def _without(begin: int, end: int, whole: list[BlockInfo]) -> Iterator[tuple[int
 
 
 def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) -> Salvage:
-    """What can be read of the environment in this directory, which was made with these tables;
-    ``older_topics`` only if they are asked for.
+    """Read what can be read of the environment in this directory.
 
-    Raises NewerFormat for blocks of a later version, and OSError when a file cannot be read at all.
+    ``tables``: the tables that an intact one has.  ``older_topics``: also search free pages for records of
+    topics.  Raises NewerFormat for blocks of a later version, and OSError when a file cannot be read at all.
     """
     found = Salvage()
     file = path / DATA
@@ -145,7 +151,7 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
     with Pages(file) as pages:
         seen: set[int] = set()
         complete = False
-        inside = bytearray(pages.count)  # 1 for each page of a large value that is whole
+        inside = bytearray(pages.count)  # 1 for each overflow page of an intact value
         if pages.metas:
             root = pages.newest.main_root
             if found.problems:
@@ -157,8 +163,9 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
                 for entry in entries
                 if entry.tree is not None
             ]
-            # Their names and orders have no checksum. A start may be cut short before the first is made.
-            names = {tree.key for tree in trees} | {IDENTITY} & {*tables}  # it is not there in format 1
+            # Names and orders of the tables have no checksum, so compare them with what they should be. There
+            # may be no table at all, after a first start that was interrupted.
+            names = {tree.key for tree in trees} | {IDENTITY} & {*tables}  # format 1 has no identity
             if not found.problems and trees and names != {*tables}:
                 found.problems = ["its tables do not have the names that they were given"]
             if not found.problems and any(tree.order for tree in trees):
@@ -171,7 +178,7 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
                         else:
                             found.damaged += 1
         free = pages.freed(pages.newest) if pages.metas else set()
-        # Where nothing is missing, what else can be found was deleted, or written over.
+        # In a file without damage, other pages have only entries that were deleted or replaced.
         missing = bool(found.problems) and not complete
         for number in range(2, pages.count) if missing else ():
             if number not in seen and number not in free and not inside[number]:
@@ -187,9 +194,10 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
 
 
 def _take(found: Salvage, entry: Entry, page: int) -> bool:
-    """Adds an entry to what was found, unless something better is there; whether it is whole.
+    """Add an entry to ``found``, unless a newer one is there.  Return whether its checksum is right.
 
-    What it is shows in its checksum, which knows the table.
+    The checksum covers the name of the table, so it also tells the kind of the entry: each kind is tried in
+    turn.
     """
     for take in _TAKERS:
         try:
@@ -214,7 +222,7 @@ def _take_index(found: Salvage, entry: Entry, page: int) -> bool:
     return True
 
 
-# Of the following only the newest counts, and a page that was lost may have older ones on it.
+# Of each of the following records only the newest counts. A page that is in no tree may have an older one.
 
 
 def _take_extent(found: Salvage, entry: Entry, page: int) -> bool:
@@ -241,7 +249,7 @@ def _take_sequence(found: Salvage, entry: Entry, page: int) -> bool:
 
 def _take_use(found: Salvage, entry: Entry, page: int) -> bool:
     check_use(entry.key, entry.value)
-    return True  # the sequences tell it too
+    return True  # not needed: each sequence record has the number of its use, too
 
 
 def _take_topic(found: Salvage, entry: Entry, page: int) -> bool:

@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for deletions, so that one can be done when the disk is full.
+"""Disk space that is reserved for deletions, so that messages can be deleted when the disk is full.
 
-LMDB never writes over a page that is in use: to delete, it writes a few new pages before any is given back.
-On a disk without a free octet that fails, and so nothing could ever be deleted.  So a file of a few MiB, with
-nothing in it, is truncated for a deletion, and then grows again into what the deletion left of the room.
+LMDB never overwrites a page in use: a deletion writes a few new pages before it frees any.  On a full disk
+that fails, so nothing could ever be deleted.  So the store has a file of a few MiB without content.  For a
+deletion the file is truncated.  Afterwards it grows again, as far as the deletion has left room.
 """
 
 import os
@@ -16,19 +16,21 @@ from omq_storage.files import NO_ROOM
 SPARE_FILE = "spare"
 
 SPARE_OCTETS = 4 << 20
-"""More than the deletion of a message of 1 GiB takes, where LMDB notes 8 octets for each page of 4 KiB."""
+"""More than the deletion of a message of 1 GiB needs: LMDB lists 8 octets for each freed page of 4 KiB."""
 
 _STEP = 16 << 10
 
 
 class SpareRoom:
-    """The file of a store that is open.  Calls may come from any thread."""
+    """The reserved space of an open store.  Any call may come from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes the file, and lets it grow as far as there is room.  OSError when the disk fails."""
-        self._turn = Lock()
+        """Open or create the file, and let it grow as far as there is room.  Raises OSError if the disk
+        fails.
+        """
+        self._lock = Lock()
         self._is_closed = False
-        # Kept open, so that a deletion needs no descriptor when clients have taken all there are.
+        # Stays open, so that a deletion works when connections have taken all file descriptors.
         self._file = os.open(path / SPARE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             status = os.fstat(self._file)
@@ -39,9 +41,12 @@ class SpareRoom:
             raise
 
     @contextmanager
-    def given(self) -> Iterator[None]:
-        """Within the block the room is free for whoever writes; so nobody may write but the deletion."""
-        with self._turn:
+    def released(self) -> Iterator[None]:
+        """Release the space during the block.
+
+        Only the deletion may write then, or others would use it up.
+        """
+        with self._lock:
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
             self._octets = 0
@@ -51,8 +56,8 @@ class SpareRoom:
             self.restore()
 
     def restore(self) -> None:
-        """Lets the file grow to its length again, as far as there is room.  OSError when the disk fails."""
-        with self._turn:
+        """Let the file grow to its full size, as far as there is room.  Raises OSError if the disk fails."""
+        with self._lock:
             while self._octets < SPARE_OCTETS:
                 try:
                     if os.pwrite(self._file, bytes(_STEP), self._octets) < _STEP:
@@ -64,8 +69,8 @@ class SpareRoom:
                 self._octets += _STEP
 
     def close(self) -> None:
-        """Closes the file, whose room stays taken; calling it again does nothing."""
-        with self._turn:
+        """Close the file; the space stays reserved.  A second call does nothing."""
+        with self._lock:
             if not self._is_closed:
                 self._is_closed = True
                 os.close(self._file)

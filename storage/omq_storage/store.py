@@ -2,14 +2,13 @@
 
 The directory::
 
-    format       {"format": 2}; a higher number is refused.  Besides it "begun", true until everything
-                 was made for the first time, or "backup", true until a backup is opened for the first time
-    lock         held by the one process that has the store open
-    spare        room that is kept for deletions
+    format       {"format": 2}; a higher number is refused.  The file also has "begun": true until the store
+                 is created completely, or "backup": true until a backup is opened for the first time
+    lock         locked by the one process that has the store open
+    spare        disk space that is reserved for deletions
     catalogue/   strong/   weak/   async/       LMDB environments
 
-In format 1 the environments did not say which store they belong to, see ``omq_storage.identity``.  Opening
-such a store lets them say it.
+Environments of format 1 have no identity, see ``omq_storage.identity``.  Opening such a store adds it.
 """
 
 import fcntl
@@ -24,14 +23,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, assert_never
 
-from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, Catalogue
 from omq_storage.checkpoint import Recovered, recover
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError, StoreFull, StoreInUse
 from omq_storage.files import FILE_MODE, make_directory, write_durably
 from omq_storage.identity import Expected, Lineage, read_identity
+from omq_storage.integrity import ADVICE, DATA, require_intact
 from omq_storage.levels import Level
-from omq_storage.soundness import ADVICE, DATA, require_sound
 from omq_storage.spare import SpareRoom
 
 CATALOGUE = "catalogue"
@@ -41,8 +40,8 @@ FORMAT = 2
 _OLDEST_FORMAT = 1
 _LOCK_FILE = "lock"
 CATALOGUE_MAP_SIZE = 1 << 34
-_NOT_SETTLED = "A start before this one put it back to a checkpoint, and was cut short."
-_RESTORED = f"It is a restored backup; {MESSAGES_LEAPT} message ids of each topic are skipped."
+_INTERRUPTED = "A start before this one put it back to a checkpoint, and was cut short."
+_RESTORED = f"It is a restored backup; {MESSAGE_IDS_SKIPPED} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
 _BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -51,17 +50,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening one environment found and did."""
+    """The result of opening one environment."""
 
     level: Level
     what: str
     """One sentence for an operator."""
     rolled_back: bool
-    """True when messages that someone may have seen could be gone."""
+    """Whether messages that a client may have seen could be lost."""
 
 
 class Store:
-    """An open store.  A context manager; leaving it closes the store cleanly."""
+    """An open store and a context manager, whose end closes the store cleanly."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Store:
         spare: SpareRoom,
         lock: ExitStack,
     ) -> None:
-        """Use ``open``.  ``lock`` gives the directory back when it is closed."""
+        """Use ``open``.  ``lock`` releases the directory when it is closed."""
         self.path = path
         self.catalogue = catalogue
         self.recoveries = recoveries
@@ -82,13 +81,14 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path, *, map_size: int = 1 << 40, boot_id: str | None = None) -> Self:
-        """Opens the store in this directory, or makes it.
+        """Open the store in this directory, or create it.
 
-        ``map_size``: how large each environment may become, in octets; no memory or disk is taken by it.
+        ``map_size``: limit of each environment in octets; it reserves address space, but no memory or disk.
         ``boot_id``: names this start of the machine, to tell a power failure from a killed process; by
-        default the environment variable OMQ_BOOT_ID, or else the kernel's own.
+        default the environment variable OMQ_BOOT_ID, or else the boot id of the kernel.
 
-        Every file is verified first, so that no damage can harm the process or spread.
+        Verifies every file before LMDB opens it, so that a damaged one can neither crash the process nor
+        damage another.
 
         Raises StoreInUse, NewerFormat, DamagedFile, StoreFull, and StoreError when the directory cannot be
         used.
@@ -106,7 +106,7 @@ class Store:
                         _begin(path)
                     case State.WHOLE | State.BACKUP:
                         is_new = False
-                        require_sound(path / CATALOGUE)
+                        require_intact(path / CATALOGUE)
                     case state:
                         assert_never(state)
                 spare = SpareRoom(path)
@@ -116,19 +116,21 @@ class Store:
                 opened.callback(catalogue.close)
                 if boot_id is None:
                     boot_id = current_boot()
-                # First everything that could keep the store from opening is looked at.
+                # Verify everything that could keep the store from opening before any level is changed.
                 known = None if is_new or form is None else lineage_of(catalogue, path, form)
                 recoveries = []
                 for level in Level:
                     expected = None if known is None else Expected(level, known)
                     recoveries.append(_recover(path / level.value, level, boot_id, expected))
                     if not is_new:
-                        require_sound(path / level.value)
+                        require_intact(path / level.value)
                     if expected is not None:
                         require_ours(path / level.value, expected)
                 lineage = catalogue.lineage or Lineage.new()
-                # The first checkpoint of a level forgets that it was put back. So before any is taken the
-                # catalogue remembers it, until all ids that may have been seen are skipped.
+                # The first checkpoint of a level erases the fact that the level returned to an earlier one.
+                # So the catalogue records it before any checkpoint is taken. The record stays until the
+                # server has skipped all message ids that a client may have seen, even if it needs several
+                # starts for that.
                 lost = [recovery.level for recovery in recoveries if recovery.rolled_back]
                 opening = lineage.opening(() if is_backup else lost)
                 is_noted = _note(catalogue, opening, required=opening.lost != lineage.lost)
@@ -137,12 +139,13 @@ class Store:
                     environment = Environment(path / level.value, level, map_size=map_size, boot_id=boot_id)
                     opened.callback(environment.close, clean=False)
                     environments[level] = environment
-                    # What cannot be read is told now, and not when somebody needs it.
+                    # Read the small records once: damage to them must fail the start, and not a later
+                    # request.
                     environment.extents()
                     environment.positions()
                 is_identified = is_noted and _identify(catalogue, environments, opening)
                 if is_backup:
-                    catalogue.leap()
+                    catalogue.skip_ids()
                 number = form.number if form is not None and not is_new else _OLDEST_FORMAT
                 if is_identified:
                     number = FORMAT
@@ -161,33 +164,36 @@ class Store:
             raise StoreError(f"The store {path} cannot be opened: {error.strerror or error}.") from error
 
     def level(self, level: Level) -> Environment:
-        """The environment of one sync level."""
+        """Return the environment of one sync level."""
         return self._environments[level]
 
-    def in_need(self, function: Callable[[], T]) -> T:
-        """Runs what deletes with the room that is kept for it; nobody else may write meanwhile.
+    def with_spare_room(self, function: Callable[[], T]) -> T:
+        """Run a deletion with the reserved disk space.  No other thread may write meanwhile.
 
-        Topics can be declared afterwards, too, in the room that was made.
+        Afterwards the catalogue has free pages again, too, so that topics can be declared.  Raises
+        StoreError.
         """
         try:
-            with self._spare.given():
+            with self._spare.released():
                 result = function()
-                self.catalogue.turn_over()
+                self.catalogue.recycle_pages()
                 return result
         except OSError as error:
             raise StoreError(f"The spare room of {self.path} cannot be used: {error}.") from error
 
     def restore_spare_room(self) -> None:
-        """Keeps room for deletions again, as far as there is any.  OSError when the disk fails."""
+        """Reserve disk space for deletions again, as far as the disk has any.  Raises OSError if the disk
+        fails.
+        """
         self._spare.restore()
 
     def close(self, clean: bool = True) -> None:
-        """Closes everything and gives the directory back; calling it again does nothing.
+        """Close all environments and release the directory.  A second call does nothing.
 
-        Without ``clean`` no last checkpoint is made.
+        ``clean=False`` takes no last checkpoints: the files are then as a killed process leaves them.
         """
         with ExitStack() as closing:
-            # Called last to first, each whatever happens to the others.
+            # Called from the last to the first, each one even if another fails.
             closing.callback(self._lock.close)
             closing.callback(self._spare.close)
             closing.callback(self.catalogue.close)
@@ -204,12 +210,12 @@ class Store:
 
 
 def current_boot() -> str:
-    """Names this start of the machine: OMQ_BOOT_ID of the environment, or else the kernel's own."""
+    """Return the id of this start of the machine: the variable OMQ_BOOT_ID, or else the kernel's boot id."""
     return os.environ.get(_BOOT_VARIABLE) or _BOOT_FILE.read_text().strip()
 
 
 def lock_store(path: Path) -> ExitStack:
-    """Takes the directory for this process, until what is returned is closed.  Raises StoreInUse."""
+    """Lock the directory for this process until the result is closed.  Raises StoreInUse."""
     with ExitStack() as taken:
         descriptor = os.open(path / _LOCK_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         taken.callback(os.close, descriptor)
@@ -221,9 +227,9 @@ def lock_store(path: Path) -> ExitStack:
 
 
 def _refuse_others(path: Path) -> None:
-    """Raises StoreError when the directory holds something that is no store, and leaves it as it is."""
+    """Raise StoreError when the directory holds files that do not belong to a store."""
     names = {entry.name for entry in path.iterdir()}
-    # What an interrupted start may leave is no reason to refuse; files of somebody else are.
+    # An interrupted first start may have left these two.
     others = sorted(names - {_LOCK_FILE, FORMAT_FILE + ".new"})
     if others and FORMAT_FILE not in names:
         if is_store(path):
@@ -232,31 +238,34 @@ def _refuse_others(path: Path) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a directory is a store, or what damage has left of one."""
+    """Return whether a directory is a store, also a damaged one."""
     names = (FORMAT_FILE, CATALOGUE, *(level.value for level in Level))
     return sum((path / name).exists() for name in names) > 1
 
 
 class State(Enum):
-    """What a store says of itself in its format file; the values stand there too."""
+    """The state of a store, as its format file records it."""
 
     BEGUN = "begun"
-    """Its files were being made for the first time, and nothing was ever kept in it."""
+    """The first start has not created all files yet; nothing was ever stored."""
     WHOLE = "whole"
     BACKUP = "backup"
-    """It is a copy, and was not opened yet; what it was a copy of may have gone on."""
+    """A backup that was not opened yet; the original may have assigned further message ids since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What the format file says."""
+    """The content of the format file."""
 
     number: int
     state: State
 
 
 def read_format(path: Path) -> Format | None:
-    """What the format file says, None when there is none.  Raises NewerFormat and DamagedFile."""
+    """Return the content of the format file, or None if it is missing.
+
+    Raises NewerFormat and DamagedFile.
+    """
     file = path / FORMAT_FILE
     damaged = DamagedFile(f"The file {file} is damaged; {ADVICE}.")
     try:
@@ -281,7 +290,7 @@ def read_format(path: Path) -> Format | None:
 
 
 def write_format(path: Path, state: State, number: int = FORMAT) -> None:
-    """Writes the format file.  OSError when that fails."""
+    """Write the format file.  Raises OSError."""
     content: dict[str, int | bool] = {"format": number}
     if state is not State.WHOLE:
         content[state.value] = True
@@ -289,7 +298,7 @@ def write_format(path: Path, state: State, number: int = FORMAT) -> None:
 
 
 def _begin(path: Path) -> None:
-    """Makes the directories of a new store, without what an interrupted start has left of them."""
+    """Create the directories of a new store, and delete those that an interrupted first start has left."""
     write_format(path, State.BEGUN)
     for name in (CATALOGUE, *(level.value for level in Level)):
         if (path / name).exists():
@@ -298,9 +307,9 @@ def _begin(path: Path) -> None:
 
 
 def lineage_of(catalogue: Catalogue, path: Path, form: Format) -> Lineage | None:
-    """What the catalogue of a store knows of it; None for format 1, of which nothing can be expected.
+    """Return the lineage in the catalogue; None for format 1, which has none.
 
-    Raises DamagedFile where it does not know it any more.
+    Raises DamagedFile when a catalogue of format 2 has none.
     """
     if form.number == _OLDEST_FORMAT:
         return None
@@ -312,16 +321,18 @@ def lineage_of(catalogue: Catalogue, path: Path, form: Format) -> Lineage | None
 
 
 def require_ours(path: Path, expected: Expected) -> None:
-    """Raises DamagedFile unless the data file in this directory is the one that belongs there."""
+    """Raise DamagedFile unless the data file in this directory has an expected identity."""
     objection = expected.objection(read_identity(path))
     if objection is not None:
         raise DamagedFile(f"The file {path / DATA} is not the right one: {objection}; {ADVICE}.")
 
 
 def _note(catalogue: Catalogue, lineage: Lineage, required: bool) -> bool:
-    """Lets the catalogue know this of the store; whether it does.
+    """Store the lineage in the catalogue.  Return False if there is no room for it and it is not
+    ``required``.
 
-    Raises StoreFull only when it is ``required``: for want of room alone a store must not stay closed.
+    A full disk alone must not keep a store from opening: its operator needs the server to delete messages.
+    Raises StoreFull if the record is ``required``.
     """
     try:
         catalogue.set_lineage(lineage)
@@ -333,9 +344,9 @@ def _note(catalogue: Catalogue, lineage: Lineage, required: bool) -> bool:
 
 
 def _identify(catalogue: Catalogue, environments: dict[Level, Environment], opening: Lineage) -> bool:
-    """Lets every level say what it is, and the catalogue accept nothing else; whether there was room.
+    """Store the new identity in every level, then let the catalogue accept no other.  Return whether it did.
 
-    Where there was none the catalogue goes on accepting what the levels said before.
+    If the disk has no room, the catalogue continues to accept the previous identities, too.
     """
     try:
         for level, environment in environments.items():
@@ -347,10 +358,10 @@ def _identify(catalogue: Catalogue, environments: dict[Level, Environment], open
 
 
 def _with_earlier(recovery: Recovery, lost: tuple[Level, ...]) -> Recovery:
-    """What was found of a level, when an earlier start may have lost something of it."""
+    """Return the result for a level, with the loss that an earlier, interrupted start has found."""
     if recovery.rolled_back or recovery.level not in lost:
         return recovery
-    return Recovery(recovery.level, f"{_NOT_SETTLED}  {recovery.what}", rolled_back=True)
+    return Recovery(recovery.level, f"{_INTERRUPTED}  {recovery.what}", rolled_back=True)
 
 
 def _recover(path: Path, level: Level, boot_id: str, expected: Expected | None) -> Recovery:

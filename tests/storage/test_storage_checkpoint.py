@@ -352,7 +352,7 @@ def test_an_environment_that_panicked_is_opened_anew(
             opened.close()
 
     environment._database._environment = Panicking()  # type: ignore[assignment]
-    environment._database._places._environment = Panicking()  # type: ignore[assignment]
+    environment._database._slots._environment = Panicking()  # type: ignore[assignment]
     with pytest.raises(StoreError, match="PANIC"):
         environment.read(1, 0)
     environment.append([numbered(1, 10, 10)])

@@ -16,7 +16,7 @@ from test_storage_repair import Words, change, contents, filled, problems, repai
 
 from omq_storage import store as store_module
 from omq_storage.backup import backup
-from omq_storage.catalogue import MESSAGES_LEAPT, Catalogue, TopicRecord
+from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, Catalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedFile, Limit, StoreFull
 from omq_storage.identity import IDENTITY_KEY, Identity, pack_identity, read_identity
@@ -178,7 +178,7 @@ def test_a_catalogue_of_an_earlier_day_is_told_and_its_ids_are_not_used_again(tm
     repaired(path)
     assert problems(path) == []
     assert contents(path) == whole
-    assert all(resume > MESSAGES_LEAPT for resume in resumes(path).values())
+    assert all(resume > MESSAGE_IDS_SKIPPED for resume in resumes(path).values())
 
 
 @pytest.mark.parametrize("name", ["catalogue", "strong", "weak"])

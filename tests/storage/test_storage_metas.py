@@ -11,7 +11,7 @@ import pytest
 from storage_helpers import numbered
 from test_storage_repair import contents, problems, repaired
 
-from omq_storage import soundness
+from omq_storage import integrity
 from omq_storage.errors import DamagedFile
 from omq_storage.levels import Level
 from omq_storage.pages import Pages
@@ -63,12 +63,12 @@ def flipped(file: Path, page: int, octet: int, bit: int) -> Iterator[None]:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("page", [0, 1])
 def test_every_bit_is_seen(whole: Path, name: str, page: int) -> None:
-    assert soundness.problems(whole / name, thorough=True) == []
+    assert integrity.problems(whole / name, thorough=True) == []
     unseen = []
     for octet in range(META):
         for bit in range(8):
             with flipped(whole / name / "data.mdb", page, octet, bit):
-                if octet not in MAP_SIZE and not soundness.problems(whole / name, thorough=True):
+                if octet not in MAP_SIZE and not integrity.problems(whole / name, thorough=True):
                     unseen.append((octet, bit))
     assert unseen == []
 
@@ -81,7 +81,7 @@ def test_no_bit_of_the_newest_page_is_passed_over_at_a_start(whole: Path, name: 
     for octet in set(range(META)) - {*MAP_SIZE}:
         for bit in range(8):
             with flipped(whole / name / "data.mdb", page, octet, bit), pytest.raises(DamagedFile):
-                soundness.require_sound(whole / name)
+                integrity.require_intact(whole / name)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -106,18 +106,18 @@ def test_a_start_is_not_refused_for_what_only_further_damage_would_need(whole: P
     content = (whole / "weak" / "data.mdb").read_bytes()
     numbers = [int.from_bytes(content[at : at + 8], "little") for at in (144, PAGE + 144)]
     with flipped(whole / "weak" / "data.mdb", numbers.index(min(numbers)), 136, 0):
-        (problem,) = soundness.problems(whole / "weak", thorough=True)
+        (problem,) = integrity.problems(whole / "weak", thorough=True)
         assert problem.startswith("its older page says that page")
-        soundness.require_sound(whole / "weak")
+        integrity.require_intact(whole / "weak")
 
 
 def test_a_copy_is_not_taken_for_empty(whole: Path, tmp_path: Path) -> None:
     """LMDB's compact copies have one commit only: the other page leads to nothing."""
     with lmdb.open(str(whole / "strong"), max_dbs=16, map_size=1 << 28) as environment:
         environment.copy(str(tmp_path), compact=True)
-    assert soundness.problems(tmp_path) == []
+    assert integrity.problems(tmp_path) == []
     with flipped(tmp_path / "data.mdb", 0, 144, 1):  # now this page says that it is the newest
-        assert soundness.problems(tmp_path)
+        assert integrity.problems(tmp_path)
 
 
 @pytest.mark.parametrize("page", [0, 1])

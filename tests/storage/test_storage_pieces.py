@@ -30,7 +30,7 @@ def large(first: int, sizes: list[int], heads: tuple[bytes, ...] = ()) -> Block:
 
 def whole(environment: Environment, message: int, octets: int) -> bytes:
     """A body, gathered from pieces."""
-    looked_at = environment.look_at(1, message)
+    looked_at = environment.open_message(1, message)
     assert looked_at is not None
     body = b""
     while len(body) < looked_at.size:
@@ -48,7 +48,7 @@ def test_pieces_make_up_the_message(environment: Environment, octets: int, heads
     environment.append([numbered(1, 0, 5), block, numbered(1, 8, 5), numbered(2, 0, 100)])
     for message in range(5, 8):
         assert whole(environment, message, octets) == block.frame(message)[FRAME_HEADER:]
-        looked_at = environment.look_at(1, message)
+        looked_at = environment.open_message(1, message)
         assert looked_at is not None
         assert looked_at.head == (heads[message - 5] if heads else b"")
 
@@ -56,7 +56,7 @@ def test_pieces_make_up_the_message(environment: Environment, octets: int, heads
 def test_an_empty_message_is_one_empty_piece(environment: Environment) -> None:
     environment.append([large(5, [0, MIB, 0])])
     for message in (5, 7):
-        looked_at = environment.look_at(1, message)
+        looked_at = environment.open_message(1, message)
         assert looked_at is not None
         assert looked_at.size == 0
         assert environment.read_piece(looked_at, 0, MIB) == b""
@@ -74,18 +74,18 @@ def test_a_large_block_is_not_read_unless_wanted(environment: Environment) -> No
 
 def test_what_is_deleted_is_not_found(environment: Environment) -> None:
     environment.append([large(5, [2 * MIB]), numbered(1, 6, 5)])
-    looked_at = environment.look_at(1, 5)
+    looked_at = environment.open_message(1, 5)
     assert looked_at is not None
     environment.trim(1, 6)
     assert environment.read_piece(looked_at, MIB, 100) is None
-    assert environment.look_at(1, 5) is None
-    assert environment.look_at(1, 11) is None
+    assert environment.open_message(1, 5) is None
+    assert environment.open_message(1, 11) is None
 
 
 def test_a_block_that_was_merged_is_looked_at_anew(environment: Environment) -> None:
     blocks = [numbered(1, first, 1, size=100_000) for first in range(4)]
     environment.append(blocks)
-    looked_at = environment.look_at(1, 3)
+    looked_at = environment.open_message(1, 3)
     assert looked_at is not None
     environment.merge_small(1, 0)
     assert environment.read_piece(looked_at, 0, 100) is None
@@ -107,7 +107,7 @@ def test_a_message_is_found_while_its_block_is_merged(environment: Environment) 
         while not growing.done():
             newest = environment.extent(1).last
             for message in range(max(0, newest - together), newest + 1):
-                looked_at = environment.look_at(1, message)
+                looked_at = environment.open_message(1, message)
                 assert looked_at is not None
                 looks += looked_at.id == message
         growing.result()
@@ -119,7 +119,7 @@ def test_damage_is_found_before_and_after_a_message_was_looked_at(
 ) -> None:
     block = large(5, [3 * MIB])
     environment.append([block])
-    looked_at = environment.look_at(1, 5)
+    looked_at = environment.open_message(1, 5)
     assert looked_at is not None
     environment.close()
     with lmdb.open(str(tmp_path / "weak"), max_dbs=16, map_size=1 << 30) as raw:
@@ -132,4 +132,4 @@ def test_damage_is_found_before_and_after_a_message_was_looked_at(
     assert environment.read_piece(looked_at, 0, 100) is not None
     assert environment.read_piece(looked_at, MIB, 100) is None
     with pytest.raises(DamagedBlock, match="its checksum is wrong"):
-        environment.look_at(1, 5)
+        environment.open_message(1, 5)

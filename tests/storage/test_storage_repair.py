@@ -13,7 +13,7 @@ import pytest
 from storage_helpers import bodies_of, numbered, read_all
 
 from omq_storage.backup import backup
-from omq_storage.catalogue import COUNTER, MESSAGES_LEAPT, NEXT, TOPICS_LEAPT, TopicRecord
+from omq_storage.catalogue import COUNTER, MESSAGE_IDS_SKIPPED, NEXT, TOPIC_IDS_SKIPPED, TopicRecord
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedFile, NewerFormat, StoreError
 from omq_storage.inspection import inspect
@@ -174,7 +174,8 @@ def test_a_lost_number_of_topics_is_named_and_no_topic_id_is_used_again(tmp_path
     assert contents(path) == before
     with opened(path) as store:
         assert (
-            store.catalogue.create(b"new", "news", "weak", True, reserved=1).id >= len(before) + TOPICS_LEAPT
+            store.catalogue.create(b"new", "news", "weak", True, reserved=1).id
+            >= len(before) + TOPIC_IDS_SKIPPED
         )
 
 
@@ -240,8 +241,8 @@ def test_without_its_catalogue_every_message_is_saved(tmp_path: Path) -> None:
     with opened(path) as store:
         records = store.catalogue.topics()
         assert [record.delivery for record in records] == ["news", "work"] * 3
-        assert all(record.resume > MESSAGES_LEAPT for record in records)
-        assert store.catalogue.create(b"another", "news", "weak", True).id >= 6 + TOPICS_LEAPT
+        assert all(record.resume > MESSAGE_IDS_SKIPPED for record in records)
+        assert store.catalogue.create(b"another", "news", "weak", True).id >= 6 + TOPIC_IDS_SKIPPED
 
 
 def test_a_catalogue_older_than_a_topic_gives_it_a_name_and_deleted_ones_none(tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def test_a_lost_format_file_is_made_again(tmp_path: Path, harm: Callable[[Path],
     assert contents(path) == whole
     # Nobody knows whether it was a copy that was never opened.
     with opened(path) as store:
-        assert all(record.resume > MESSAGES_LEAPT for record in store.catalogue.topics())
+        assert all(record.resume > MESSAGE_IDS_SKIPPED for record in store.catalogue.topics())
 
 
 def test_a_repair_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
@@ -311,9 +312,9 @@ def test_a_backup_of_a_store_in_use_is_a_store(tmp_path: Path) -> None:
     assert contents(tmp_path / "backup") == whole
     with opened(tmp_path / "backup") as store:
         # Somebody may have seen what came after it was made.
-        assert all(record.resume > MESSAGES_LEAPT for record in store.catalogue.topics())
+        assert all(record.resume > MESSAGE_IDS_SKIPPED for record in store.catalogue.topics())
         resumed = [record.resume for record in store.catalogue.topics()]
-        assert store.catalogue.create(b"another", "news", "weak", True).id == 6 + TOPICS_LEAPT
+        assert store.catalogue.create(b"another", "news", "weak", True).id == 6 + TOPIC_IDS_SKIPPED
         assert not any(recovery.rolled_back for recovery in store.recoveries)
     with opened(tmp_path / "backup") as store:  # only the first time
         assert [record.resume for record in store.catalogue.topics()][:6] == resumed

@@ -1,10 +1,14 @@
-"""Whether an environment's data file may be given to LMDB, which maps it into the process and follows what it
-says: in a damaged one it can end the process, or write over what is still good.
+"""Verifying a data file before LMDB may open it.
 
-Everything that leads from page to page is verified: ``lmdb.verify`` reads the file as octets and looks at all
-pages but the insides of large values, which have checksums of their own.  More is looked at here: whether the
-file has all its pages; and what a single bit in one of the first two pages could change without making the
-file any less well formed, which leads back to the state before the last commit.
+LMDB maps the file into the process and trusts every number in it.  A damaged page number can crash the
+process, or make a commit overwrite intact pages.
+
+``lmdb.verify`` reads the file without mapping it and verifies all links between pages.  It does not read the
+inside of large values; these have checksums of their own.  This module verifies two more things:
+
+- whether the file is complete;
+- whether the two meta pages agree with the rest.  One flipped bit in a meta page can leave the file well
+  formed and yet lead to the state before the last commit, so that confirmed messages disappear unnoticed.
 """
 
 import struct
@@ -25,10 +29,10 @@ _LEAK = "neither reachable nor in the freeDB -- a leak"
 
 
 def problems(path: Path, *, thorough: bool = False) -> list[str]:
-    """What is wrong with the data file of the environment in this directory, a clause each; none is well.
+    """Return the faults of the data file in this directory, a clause for each; none for an intact file.
 
-    ``thorough``: also what matters only when something else is damaged later.  OSError when the file cannot
-    be read.
+    ``thorough``: also report faults that matter only if something else is damaged later.  Raises OSError when
+    the file cannot be read.
     """
     file = path / DATA
     if not file.stat().st_size:
@@ -39,33 +43,36 @@ def problems(path: Path, *, thorough: bool = False) -> list[str]:
         return [str(error)]
     except (struct.error, IndexError, ValueError, OverflowError, MemoryError, RecursionError) as error:
         return [f"it cannot be verified ({error!r})"]
-    # Pages that nothing uses and nothing will are a waste, and no danger.
+    # Leaked pages waste room, but they do no harm.
     serious = [problem for problem in found if _LEAK not in problem]
-    return serious or _further(file, thorough and not found)
+    return serious or _further_problems(file, thorough and not found)
 
 
-def _further(file: Path, thorough: bool) -> list[str]:
+def _further_problems(file: Path, thorough: bool) -> list[str]:
     with Pages(file) as pages:
         if len(pages.metas) != 2:
             return ["its first two pages cannot be read"]
         newest, other = pages.metas
-        # A commit writes over the older of the two pages, and frees at least one page.
+        # A commit overwrites the older meta page, so their transactions are consecutive.
         number = newest.transaction
         if number > 1 and other.transaction != number - 1:
             return [f"its first two pages are of the transactions {number} and {other.transaction}"]
-        # The insides of large values were not looked at; beyond the end of the file they end the process.
+        # lmdb.verify does not read large values. Reading one beyond the end of the file kills the process
+        # with SIGBUS.
         beyond = range(pages.count, newest.last_page + 1)
         if beyond and not pages.freed(newest).issuperset(beyond):
             return [f"it ends after {pages.count} pages, and has {newest.last_page + 1}"]
+        # Every commit frees at least one page and records that under its own number.
         freed = pages.newest_freed(newest)
         if freed is not None and freed != number:
             return [f"it says that its newest transaction is {number}, but that was {freed}"]
-        return _of_metas(pages, newest, other, thorough)
+        return _meta_problems(pages, newest, other, thorough)
 
 
-def _of_metas(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> list[str]:
-    """What the first two pages say that cannot be.  The state that the older one leads to is whole too, since
-    a commit writes over no page of the state before it.
+def _meta_problems(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> list[str]:
+    """Return the faults of the two meta pages.
+
+    The state of the older one must be intact, too: a commit overwrites no page of the state before it.
     """
     found = []
     for number, meta in enumerate(filter(None, pages.first_two)):
@@ -82,19 +89,22 @@ def _of_metas(pages: Pages, newest: Meta, other: Meta, thorough: bool) -> list[s
             elif name == "tables" and len(walk.trees) != walk.counts.entries:
                 found.append(f"what page {number} leads to are no tables")
     if other.last_page > newest.last_page or other.map_size > newest.map_size:
-        found.append("it was larger once")  # neither ever becomes less
+        found.append("it was larger once")  # neither number ever decreases
     if thorough and not found and newest.transaction > 1:
         if pages.highest(other) not in (None, other.last_page):
             found.append(f"its older page says that page {other.last_page} was its last")
-        # Every commit changes a table, and so writes the root of the tables to another page.
+        # Every commit changes a table, so it writes the root of the tables to a new page and frees the old
+        # one.
         freed_pages = pages.freed_by_commits(newest).get(newest.transaction, set())
         if other.main_root not in (NO_PAGE, *freed_pages):
             found.append("its older page does not lead to the state before the last commit")
     return found
 
 
-def require_sound(path: Path) -> None:
-    """Raises DamagedFile, which names the file, unless the environment in this directory may be opened."""
+def require_intact(path: Path) -> None:
+    """Raise DamagedFile, with the name of the file, unless LMDB may open the environment in this
+    directory.
+    """
     file = path / DATA
     try:
         found = problems(path)
