@@ -3,13 +3,14 @@
 See docs/PROTOCOL.md, "Broadcast".
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import assert_never
 
 import trio
 
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
+from omq.drivers.entrance import Answer, Entrant
 from omq.drivers.pieces import Pieces
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
@@ -26,7 +27,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
-from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.blocks import FRAME_HEADER, FRAMES_LIMIT, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
 
 TAKE_OCTETS = 256 << 10
@@ -45,9 +46,11 @@ class BroadcastDriver(Driver):
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
-        self._pacing = trio.Lock()
-        self._moved = trio.lowlevel.ParkingLot()
         self._stalled_at: int | None = None
+        # While publishers wait: where the fastest subscriber was last, and until when it may stand there.
+        self._watched = 0
+        self._stalls_at = 0.0
+        self._is_watched = False
 
     def open(self, subscriber: Subscriber, replay: Replay) -> "BroadcastChannel":
         """Raises Refused when the topic cannot be replayed from there."""
@@ -102,8 +105,11 @@ class BroadcastDriver(Driver):
         self.moved()
 
     def moved(self) -> None:
-        """A channel went on: the publisher that waits for the fastest looks again."""
-        self._moved.unpark_all()
+        """A channel went on: there may be room for the publisher that waits for the fastest."""
+        if self.entrance.is_wanted:
+            if self._fastest() != self._watched:
+                self._note_fastest()
+            self.entrance.look()
 
     def _keep(self, block: Block) -> None:
         if not self._channels:
@@ -119,8 +125,8 @@ class BroadcastDriver(Driver):
         for channel in self._channels:
             channel.subscriber.wake()
 
-    def _most(self) -> int:
-        return self.resources.memory.tails.share()
+    def most(self) -> int:
+        return min(self.resources.memory.tails.share(), FRAMES_LIMIT)
 
     def written(self) -> None:
         """Messages are on their way. When the memory of all tails is half full, blocks that nobody wants any
@@ -133,33 +139,52 @@ class BroadcastDriver(Driver):
     def _forget_written(self) -> None:
         self.tail.forget_below(min((channel.unwritten for channel in self._channels), default=self.next_id))
 
-    async def _pace(self) -> None:
-        """Hold a publisher back while even the fastest subscriber is far behind.
+    # -- pace ----------------------------------------------------------------------------------------------
+    #
+    # A publisher of a transient topic has no room while even the fastest subscriber is far behind. So a
+    # subscriber that keeps up with the others loses nothing, and one that is slower than they are, or reads
+    # nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+    #
+    # Publishers are admitted one at a time, each when what the one before it handed over is counted too.
 
-        So a subscriber that keeps up with the others loses nothing, and one that is slower than they are,
-        or reads nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+        if self.entrance.admitted or self._is_ahead():
+            return Answer.TOPIC_FULL
+        return Answer.TAKEN
 
-        Publishers wait in a line, and only the first of them watches the subscribers. So a subscriber that
-        moves wakes one publisher, which lets the next one look when it goes on, and not all of them.
-        """
-        if self._pacing.locked() or self._fastest_lag() > self.resources.memory.tails.share():
-            async with self._pacing:
-                await self._wait_for_fastest()
+    def free(self, octets: int) -> None:
+        self.entrance.look()
 
-    async def _wait_for_fastest(self) -> None:
-        while self._fastest_lag() > self.resources.memory.tails.share():
-            fastest = self._fastest()
-            if fastest == self._stalled_at:
-                return
-            with trio.move_on_after(STALL_SECONDS):
-                while self._fastest() == fastest:
-                    await self._moved.park()
-            if self._fastest() == fastest:
-                self._stalled_at = fastest
+    def _is_ahead(self) -> bool:
+        """Whether the fastest subscriber is far behind, and not taken for stalled."""
+        return (
+            self._fastest_lag() > self.resources.memory.tails.share() and self._fastest() != self._stalled_at
+        )
 
-    def _waiting_publishers(self) -> int:
-        pacing = self._pacing.statistics()
-        return pacing.locked + pacing.tasks_waiting
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
+        was_wanted = self.entrance.is_wanted
+        entrant = super().line_up(octets, admitted)
+        if self.entrance.is_wanted and not was_wanted:
+            self._note_fastest()
+            if not self._is_watched:
+                self._is_watched = True
+                self.resources.alarms.at(self._stalls_at, self._look_at_fastest)
+        return entrant
+
+    def _note_fastest(self) -> None:
+        """The fastest subscriber is where it is now, and has some time to move from there."""
+        self._watched = self._fastest()
+        self._stalls_at = trio.current_time() + STALL_SECONDS
+
+    def _look_at_fastest(self) -> None:
+        """Let publishers go on that wait for a fastest subscriber which stands still."""
+        if self.entrance.is_wanted and trio.current_time() >= self._stalls_at:
+            self._stalled_at = self._watched
+            self.entrance.look()
+            self._note_fastest()
+        self._is_watched = self.entrance.is_wanted
+        if self._is_watched:
+            self.resources.alarms.at(self._stalls_at, self._look_at_fastest)
 
     def _fastest(self) -> int:
         return max((channel.position for channel in self._channels), default=self.next_id)

@@ -5,8 +5,20 @@ are written or sent. When it is spent, takers wait, which stops the reading of t
 """
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
+
+
+class Turn:
+    """Octets that are wanted of a budget, in the line for them."""
+
+    __slots__ = ("granted", "is_granted", "octets")
+
+    def __init__(self, octets: int, granted: Callable[[], None]) -> None:
+        self.octets = octets
+        self.granted = granted
+        self.is_granted = False
 
 
 class Budget:
@@ -15,7 +27,7 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._waiting: deque[tuple[int, trio.Event]] = deque()
+        self._waiting: deque[Turn] = deque()
 
     def _fits(self, octets: int) -> bool:
         # One taker may exceed the limit when nobody holds anything: else it could never go on.
@@ -42,22 +54,32 @@ class Budget:
         """Hold `octets` whether they are free or not."""
         self.used += octets
 
+    def line_up(self, octets: int, granted: Callable[[], None]) -> Turn:
+        """Wait for `octets` behind all others who do, when `try_take` did not get them: `granted` is called
+        when they are held.
+        """
+        turn = Turn(octets, granted)
+        self._waiting.append(turn)
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """Want this no more: give back what was granted, or leave the line."""
+        if turn.is_granted:
+            self.give(turn.octets)
+        else:
+            self._waiting.remove(turn)
+            self._grant()
+
     async def take(self, octets: int) -> None:
         """Wait until `octets` are free, then hold them."""
-        if not self._waiting and self._fits(octets):
-            self.used += octets
+        if self.try_take(octets):
             return
         granted = trio.Event()
-        entry = (octets, granted)
-        self._waiting.append(entry)
+        turn = self.line_up(octets, granted.set)
         try:
             await granted.wait()
         except trio.Cancelled:
-            if granted.is_set():
-                self.give(octets)
-            else:
-                self._waiting.remove(entry)
-                self._grant()
+            self.leave(turn)
             raise
 
     def give(self, octets: int) -> None:
@@ -66,7 +88,8 @@ class Budget:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            octets, granted = self._waiting.popleft()
-            self.used += octets
-            granted.set()
+        while self._waiting and self._fits(self._waiting[0].octets):
+            turn = self._waiting.popleft()
+            self.used += turn.octets
+            turn.is_granted = True
+            turn.granted()

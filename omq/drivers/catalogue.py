@@ -10,6 +10,7 @@ from typing import TypeVar, assert_never
 import trio
 
 from omq.config import Config
+from omq.drivers.alarms import Alarms
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.memory import Memory
@@ -56,7 +57,10 @@ class Catalogue:
             readers=trio.CapacityLimiter(READERS),
             listers=trio.CapacityLimiter(1),
             ids=self.ids,
+            alarms=Alarms(),
         )
+        nursery.start_soon(self.ids.run)
+        nursery.start_soon(self._resources.alarms.run)
         self._drivers: dict[bytes, Driver] = {}
         self._records: dict[int, TopicRecord] = {}
         self._released: dict[int, Callable[[], None]] = {}

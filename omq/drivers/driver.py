@@ -12,17 +12,21 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.ages import Ages
+from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.entrance import Answer, Entrance, Entrant
 from omq.drivers.memory import Memory
+from omq.drivers.offer import Offered
+from omq.drivers.places import StorePlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
-from omq.drivers.reasons import DELETED, Refused
+from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
-from omq.drivers.writer import Writer, pieces_within
+from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq.threads import in_thread
@@ -54,6 +58,7 @@ class Resources:
     listers: trio.CapacityLimiter
     """For lists of what is stored: work for the interpreter, which every thread takes from all others."""
     ids: Reservations
+    alarms: Alarms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ class Driver(ABC):
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
+        self.entrance = Entrance(self._take_room, self.free, memory.entrances)
         problem = partial(LogThrottle.of_problem, log, topic=opening.topic.topic)
         name = quoted(opening.topic.topic)
         self._unreserved = problem(f"{name}: no ids could be reserved")
@@ -121,7 +127,13 @@ class Driver(ABC):
     # -- in: post ------------------------------------------------------------------------------------------
 
     async def post(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Confirmation:
-        """Take over messages; waits for room. The confirmation comes when they are as safe as the topic asks.
+        """Offer messages, and wait for room where there is none. See `offer`."""
+        offered = self.offer(batch, heads, origins)
+        return offered if isinstance(offered, Confirmation) else await offered.taken()
+
+    def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
+        """Take over messages, or say that there is no room for them now; never wait. The confirmation is
+        settled when they are as safe as the topic asks.
 
         A transient topic's confirmation is given at once: handed to the driver is all it promises.
 
@@ -130,8 +142,8 @@ class Driver(ABC):
 
         `origins`: none at all, or one for each message, None where it has none. A message whose sequence is
         not above the last one of its producer is repeated: it counts as confirmed, and is dropped. When
-        messages with origins cannot be stored, everything with origins that was posted before their
-        confirmation reported the failure fails too. The poster must post nothing more for these producers
+        messages with origins cannot be stored, everything with origins that was offered before their
+        confirmation reported the failure fails too. The publisher must offer nothing more for these producers
         until it has sent the failed messages again.
 
         Raises Refused, and ValueError for any other number of heads or origins.
@@ -140,33 +152,40 @@ class Driver(ABC):
             if extras and len(extras) != batch.count:
                 raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
         self._used = True
-        octets = batch.octets + sum(map(len, heads))
-        if self.writer is None:
-            for begin, piece in pieces_within(batch, min(self._most(), FRAMES_LIMIT)):
-                end = begin + piece.count
-                await self._hand_over(piece, heads[begin:end], origins[begin:end])
-            return CONFIRMED
-        failures = self.failures
-        await self.resources.memory.posted.take(octets)
-        confirmation = Confirmation()
-        producers = producers_of(origins)
-        self.writer.submit(Post(self, batch, octets, confirmation, heads, origins, producers, failures))
-        return confirmation
+        octets = batch.octets
+        if heads:
+            octets += sum(map(len, heads))
+        if self.writer is not None:
+            producers = producers_of(origins)
+            post = Post(self, batch, octets, Confirmation(), heads, origins, producers, self.failures)
+            if self.resources.memory.posted.try_take(octets):
+                self.writer.submit(post)
+                return post.confirmation
+            return StorePlace(self.writer, self.resources.memory.posted, post)
+        if batch.octets >= self.most() and batch.count > 1:
+            return TopicPlace(self, batch, heads, origins).again()
+        if self.deleted:
+            raise Refused.of(DELETED)
+        if not self.has_ids(batch.count) or not self.entrance.try_enter(octets):
+            return TopicPlace(self, batch, heads, origins).again()
+        self.hand_over(batch, heads, origins, octets)
+        return CONFIRMED
 
-    async def _hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
-        """Take over messages of a transient topic. Raises Refused."""
-        octets = batch.octets + sum(map(len, heads))
-        await self._room(octets)
+    def has_ids(self, count: int) -> bool:
+        """Whether the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
+        return self.next_id + count <= self.reserved
+
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+        """Take over messages of a transient topic, for which there is room and there are ids. Raises Refused.
+
+        `octets` are what they were counted with when they came in.
+        """
         kept = 0
         try:
-            await self.reserve(batch.count)
-            # From here on nothing waits, so nobody else takes the ids.
             last: dict[bytes, int] = {}
             if origins:
                 last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
                 batch, heads = without_repeated(batch, heads, origins, last)
-            if self.deleted:
-                raise Refused.of(DELETED)
             if batch.count:
                 block = batch.encode(self.topic.id, self.next_id, self.now(), heads)
                 self.next_id = block.next
@@ -174,25 +193,23 @@ class Driver(ABC):
                 self._keep(block)
                 kept = block.held
                 self.resources.memory.sequences.keep(self.topic.id, last)
-        except StoreError as problem:
-            self._unreserved.add(problem)
-            raise Refused.of(for_clients(problem)) from problem
-        except Refused:
-            raise
         except Exception as problem:
             # What no store raises fails this post, and not the connection that it came on.
-            self._defects.add(traceback.format_exc())
-            raise Refused.of(DEFECT) from problem
+            raise Refused.of(self.told(problem)) from problem
         finally:
-            self._free(octets - kept)
-        await self._pace()
+            self.free(octets - kept)
 
-    async def reserve(self, count: int) -> None:
-        """See that the next `count` ids may be handed out, unless the topic is deleted meanwhile: see
-        `Catalogue.reserve` in the store.
-        """
-        while not self.deleted and self.next_id + count > self.reserved:
-            await self.resources.ids.reserve({self: count})
+    def told(self, problem: Exception) -> Failure:
+        """What a publisher is told of a problem with its post. The log has all of it."""
+        if isinstance(problem, StoreError):
+            self._unreserved.add(problem)
+            return for_clients(problem)
+        self._defects.add("".join(traceback.format_exception(problem)))
+        return DEFECT
+
+    @property
+    def ids(self) -> Reservations:
+        return self.resources.ids
 
     def now(self) -> int:
         """Microseconds since the epoch, never going back within a topic."""
@@ -220,18 +237,21 @@ class Driver(ABC):
     def _keep(self, block: Block) -> None:
         """Take the newest block in and wake those who wait for it."""
 
-    def _most(self) -> int:
+    def most(self) -> int:
         """About how many octets a transient topic takes at once."""
         return FRAMES_LIMIT
 
-    async def _room(self, octets: int) -> None:  # noqa: B027 (the default is to need none)
-        """Wait until a transient topic can take `octets` more."""
+    @abstractmethod
+    def _take_room(self, octets: int, in_turn: bool) -> Answer:
+        """Count `octets` more of a transient topic if there is room for them: see `Entrance`."""
 
-    def _free(self, octets: int) -> None:  # noqa: B027
-        """Octets that `_room` made room for are held no more."""
+    @abstractmethod
+    def free(self, octets: int) -> None:
+        """Octets that `_take_room` counted are held no more."""
 
-    async def _pace(self) -> None:  # noqa: B027
-        """Let subscribers that keep up stay ahead of what memory can hold."""
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
+        """Wait for room in a transient topic: see `Entrance`."""
+        return self.entrance.line_up(octets, admitted)
 
     # -- out: channels -------------------------------------------------------------------------------------
 
@@ -365,7 +385,7 @@ class Driver(ABC):
             next_id=last + 1,
             subscribers=self.subscriber_count(),
             unsettled=self._unsettled(),
-            waiting_publishers=self._waiting_publishers(),
+            waiting_publishers=self.entrance.waiting,
             failures=self.failures,
             messages_in=self.traffic.messages_in,
             octets_in=self.traffic.octets_in,
@@ -376,10 +396,6 @@ class Driver(ABC):
     def _unsettled(self) -> int:
         """How many messages were dealt and are not done."""
         return 0
-
-    @abstractmethod
-    def _waiting_publishers(self) -> int:
-        """How many publishers wait for this topic."""
 
     def _kept(self) -> tuple[int, int, int, int]:
         """Messages, octets, first and last id of what is kept; first is last + 1 when nothing is."""
@@ -398,3 +414,4 @@ class Driver(ABC):
             channel.close()
             subscriber.ended(End.DELETED)
         self.tail.clear()
+        self.entrance.close()

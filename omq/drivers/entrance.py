@@ -10,8 +10,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import assert_never
 
-import trio
-
 
 class Answer(Enum):
     """What a topic says to a publisher that wants room for its octets."""
@@ -22,18 +20,14 @@ class Answer(Enum):
     ALL_FULL = "a worker is idle, but even the memory that such topics may use beyond their share is spent"
 
 
-class Closed(Exception):
-    """The topic was deleted."""
-
-
 class Entrant:
     """One publisher that waits."""
 
-    __slots__ = ("event", "is_admitted", "octets")
+    __slots__ = ("admitted", "is_admitted", "octets")
 
-    def __init__(self, octets: int) -> None:
+    def __init__(self, octets: int, admitted: Callable[[], None]) -> None:
         self.octets = octets
-        self.event = trio.Event()
+        self.admitted = admitted
         self.is_admitted = False
 
 
@@ -91,13 +85,12 @@ class Entrance:
         self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
     ) -> None:
         """`take` counts so many octets if there is room; its second argument tells whether it is this topic's
-        turn to get shared memory. `give` takes back octets of a publisher that was cancelled.
+        turn to get shared memory. `give` takes back octets of a publisher that gave up.
         """
         self._take = take
         self._give = give
         self._entrances = entrances
         self._entrants: OrderedDict[Entrant, None] = OrderedDict()
-        self._closed = False
         self.admitted = 0
         """How many publishers were admitted and have not gone on yet."""
 
@@ -106,27 +99,34 @@ class Entrance:
         """How many publishers wait."""
         return len(self._entrants)
 
-    async def enter(self, octets: int) -> None:
-        """Wait until there is room for so many octets. Raises Closed when the topic is deleted."""
-        if self._closed:
-            raise Closed
-        entrant = Entrant(octets)
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a publisher waits to be admitted."""
+        return bool(self._entrants)
+
+    def try_enter(self, octets: int) -> bool:
+        """Count so many octets if there is room for them now, and no publisher waits for it."""
+        return not self._entrants and self._take(octets, False) is Answer.TAKEN
+
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
+        """Wait for room behind all who do. `admitted` is called when the octets are counted, unless they are
+        at once, and when the topic is deleted.
+        """
+        entrant = Entrant(octets, _nothing)
         self._entrants[entrant] = None
         if len(self._entrants) == 1:
             self.admit_first(in_turn=False)
-        if not entrant.is_admitted:
-            try:
-                await entrant.event.wait()
-            except trio.Cancelled:
-                self._leave(entrant)
-                raise
-        if not entrant.is_admitted:
-            raise Closed
+        entrant.admitted = admitted
+        return entrant
+
+    def go_on(self, entrant: Entrant) -> None:
+        """A publisher that was admitted hands over its messages now."""
+        assert entrant.is_admitted
         self.admitted -= 1
 
-    def _leave(self, entrant: Entrant) -> None:
-        """A publisher was cancelled, perhaps in the same moment in which it was admitted: those that waited
-        behind it may fit.
+    def leave(self, entrant: Entrant) -> None:
+        """A publisher gives up, perhaps in the same moment in which it was admitted: those that waited behind
+        it may fit.
         """
         if entrant.is_admitted:
             self.admitted -= 1
@@ -140,7 +140,7 @@ class Entrance:
 
     def look(self) -> None:
         """Admit the first publishers, as far as there is room."""
-        while self.admit_first(in_turn=False):
+        while self._entrants and self.admit_first(in_turn=False):
             pass
 
     def admit_first(self, *, in_turn: bool) -> bool:
@@ -155,7 +155,7 @@ class Entrance:
                 del self._entrants[entrant]
                 entrant.is_admitted = True
                 self.admitted += 1
-                entrant.event.set()
+                entrant.admitted()
                 if not self._entrants:
                     self._entrances.leave(self)
                 return True
@@ -175,9 +175,12 @@ class Entrance:
         self.look()
 
     def close(self) -> None:
-        """The topic is deleted: nobody is admitted any more."""
-        self._closed = True
+        """The topic is deleted: nobody is admitted any more, and those who wait hear of it."""
         self._entrances.leave(self)
         entrants, self._entrants = self._entrants, OrderedDict()
         for entrant in entrants:
-            entrant.event.set()
+            entrant.admitted()
+
+
+def _nothing() -> None:
+    """Is to be called before the place in the line is known."""

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import trio
 
+from omq.drivers.signal import Signal
 from omq.model import Topic
 
 IDS_RESERVED = 1 << 20
@@ -25,13 +27,61 @@ class Numbered(Protocol):
 N = TypeVar("N", bound=Numbered)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Ids that a publisher waits for."""
+
+    one: Numbered
+    count: int
+    done: Callable[[Exception | None], None]
+
+
 class Reservations:
-    """Reserves ids for all topics: for many of them in one commit, as each waits for the disk."""
+    """Reserves ids for all topics: for many of them in one commit, as each waits for the disk.
+
+    `run` is the task that does so for those who do not wait themselves.
+    """
 
     def __init__(self, commit: Callable[[Mapping[int, int]], Awaitable[None]]) -> None:
         """`commit` reserves, for topic ids, all ids below others, durably."""
         self._commit = commit
         self._lock = trio.Lock()
+        self._wanted: list[_Wanted] = []
+        self._is_wanted = Signal()
+
+    def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
+        """See that this one may hand out so many ids. `done` is called then, or with what prevented it.
+
+        Others may have used the ids by then. A topic that is deleted meanwhile gets none.
+        """
+        self._wanted.append(_Wanted(one, count, done))
+        self._is_wanted.set()
+
+    async def run(self) -> None:
+        """Reserve what is wanted, until cancelled: all that comes during one commit in the next one."""
+        while True:
+            await self._is_wanted.wait()
+            while self._wanted:
+                wanted, self._wanted = self._wanted, []
+                counts: dict[Numbered, int] = {}
+                for each in wanted:
+                    counts[each.one] = counts.get(each.one, 0) + each.count
+                problems = await self._try(counts)
+                for each in wanted:
+                    each.done(problems.get(each.one))
+
+    async def _try(self, counts: Mapping[Numbered, int]) -> dict[Numbered, Exception]:
+        """Reserve in one commit; when that fails, topic by topic. What prevented it is for the publishers."""
+        try:
+            await self.reserve(counts)
+        except Exception as problem:  # noqa: BLE001 - each publisher tells, and this task goes on
+            if len(counts) == 1:
+                return dict.fromkeys(counts, problem)
+            problems: dict[Numbered, Exception] = {}
+            for one, count in counts.items():
+                problems |= await self._try({one: count})
+            return problems
+        return {}
 
     async def reserve(self, counts: Mapping[N, int]) -> None:
         """See that each of these may hand out as many ids as are named with it.

@@ -14,10 +14,10 @@ from typing import assert_never
 import trio
 
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
-from omq.drivers.entrance import Answer, Closed, Entrance
+from omq.drivers.entrance import Answer
 from omq.drivers.holdings import Holdings
 from omq.drivers.pieces import Pieces
-from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import End, Gone, Subscriber
 from omq.drivers.signal import Signal
@@ -63,7 +63,6 @@ class RoundRobinDriver(Driver):
         self._signal = Signal()
         self._holdings = Holdings()
         self._held = 0
-        self._entrance = Entrance(self._take_room, self._free, self.resources.memory.entrances)
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
         self._gone = LogThrottle.of_problem(
@@ -85,7 +84,7 @@ class RoundRobinDriver(Driver):
                 assert_never(replay)
         self._channels.append(channel)
         self._signal.set()
-        self._entrance.look()
+        self.entrance.look()
         return channel
 
     def check_replay(self, first: int) -> None:
@@ -139,22 +138,15 @@ class RoundRobinDriver(Driver):
     def done(self, message: int, count: int) -> None:
         """`count` messages of the block that holds `message` need not be kept any more."""
         if not self.is_persistent and not self.deleted:
-            self._free(self._holdings.done(message, count))
+            self.free(self._holdings.done(message, count))
 
     # -- in ------------------------------------------------------------------------------------------------
-
-    async def _room(self, octets: int) -> None:
-        """Raises Refused when the topic is deleted meanwhile."""
-        try:
-            await self._entrance.enter(octets)
-        except Closed:
-            raise Refused.of(DELETED) from None
 
     def _take_room(self, octets: int, in_turn: bool) -> Answer:
         memory = self.resources.memory
         waiting = memory.waiting
         # What workers have at work does not keep the next messages from workers that have nothing to do.
-        is_undealt = self._is_undealt() or self._entrance.admitted > 0
+        is_undealt = self._is_undealt() or self.entrance.admitted > 0
         is_wanted = not is_undealt and self.has_taker()
         too_much = not is_wanted and self._held + octets > memory.waiting_octets
         if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
@@ -173,14 +165,14 @@ class RoundRobinDriver(Driver):
     def _invite(self) -> None:
         """When everything is dealt, whoever waits for room may hand over a batch."""
         if not self._is_undealt():
-            self._entrance.look()
+            self.entrance.look()
 
-    def _free(self, octets: int) -> None:
+    def free(self, octets: int) -> None:
         if octets:
             self._held -= octets
             self.resources.memory.waiting.give(octets)
             if octets > 0:
-                self._entrance.freed()
+                self.entrance.freed()
 
     def _keep(self, block: Block) -> None:
         self._undealt += block.count
@@ -325,9 +317,6 @@ class RoundRobinDriver(Driver):
     def _unsettled(self) -> int:
         return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
 
-    def _waiting_publishers(self) -> int:
-        return self._entrance.waiting
-
     def _note_move(self) -> None:
         """The position may have changed: housekeeping is to save it."""
         if self.writer is not None:
@@ -354,5 +343,4 @@ class RoundRobinDriver(Driver):
         self._returned.clear()
         self._count()
         self.resources.memory.unconfirmed.forget(self._signal)
-        self._entrance.close()
-        self._free(self._holdings.clear())
+        self.free(self._holdings.clear())

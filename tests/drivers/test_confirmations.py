@@ -113,7 +113,7 @@ def test_an_omq_client_is_told_of_the_messages_that_failed_and_of_no_others() ->
 def test_a_sink_counts_the_messages_that_were_stored_and_no_others() -> None:
     posts = Posts()
     confirmation = Confirmation()
-    posts.begin()
+    posts.begin(9)
     confirmation.settle_each(((3, None), (2, GONE), (4, None)))
     problem = posts.settle(9, confirmation)
     assert posts.stored == 7

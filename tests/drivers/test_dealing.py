@@ -43,7 +43,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver]]:
             memory = Memory(64 * MIB)
             catalogue = Catalogue(Config(store=str(tmp_path)), store, memory, nursery)
             driver = await catalogue.declare(b"t", Delivery.ROUND_ROBIN, Transient())
-            await driver.reserve(1)
+            await catalogue.ids.reserve({driver: 1})
             yield memory, driver
             nursery.cancel_scope.cancel()
 

@@ -48,7 +48,7 @@ async def catalogue(tmp_path: Path, clock: MockClock) -> AsyncIterator[Catalogue
 async def topic(catalogue: Catalogue) -> Driver:
     """A transient broadcast topic."""
     driver = await catalogue.declare(b"t", Delivery.BROADCAST, Transient())
-    await driver.reserve(1)
+    await catalogue.ids.reserve({driver: 1})
     return driver
 
 

@@ -127,7 +127,7 @@ async def test_publishers_that_wait_for_the_fastest_subscriber_are_counted(
         async def publish() -> None:
             await driver.post(Bodies([b"x" * 50_000]))
 
-        for _ in range(3):
+        for _ in range(4):
             nursery.start_soon(publish)
         await quiet()
         assert driver.statistics().waiting_publishers == 2

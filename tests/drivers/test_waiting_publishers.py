@@ -45,7 +45,7 @@ async def drivers(
             catalogue = Catalogue(Config(store=str(path)), store, memory, nursery)
             declared = [await catalogue.declare(name, delivery, Transient()) for name in names]
             for driver in declared:
-                await driver.reserve(1)  # from here on nothing waits for a thread
+                await catalogue.ids.reserve({driver: 1})  # from here on nothing waits for a thread
             yield memory, declared
             nursery.cancel_scope.cancel()
 

@@ -12,6 +12,7 @@ from omq.access.leases import Leases, Principal, Sink
 from omq.access.limits import Owner, Quota, check_quota
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import Feed
 from omq.drivers.reasons import Reason, Refused
@@ -99,8 +100,12 @@ class Commands:
                 await self._publish_those_within(topic, batch.bodies(), limit)
                 return
             driver = self._catalogue.lookup(topic) or await self._driver(topic)
-            with self._excused():
-                confirmation = await driver.post(batch)
+            offered = driver.offer(batch)
+            if isinstance(offered, Confirmation):
+                confirmation = offered
+            else:
+                with self._excused():
+                    confirmation = await offered.taken()
         except Refused as refused:
             what = str(refused) if batch.count == 1 else f"{batch.count} messages: {refused}"
             self._replies.refuse_publish(sentence("Publish", topic, what), batch.count)

@@ -1,0 +1,183 @@
+"""The places of posts that wait for room: for room on the way into a store, or in a transient topic."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from omq.drivers.budget import Budget, Turn
+from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.entrance import Entrance, Entrant
+from omq.drivers.offer import NoRoom, Offered
+from omq.drivers.posts import Post
+from omq.drivers.reasons import DELETED, Failure, Refused
+from omq.drivers.reservations import Numbered, Reservations
+from omq.drivers.sequences import Origins
+from omq.drivers.writer import Writer, pieces_within
+from omq_storage.batches import Batch
+
+
+class StorePlace(NoRoom):
+    """A post to a persistent topic: it waits for memory on the way into the store."""
+
+    __slots__ = ("_budget", "_post", "_turn", "_writer")
+
+    def __init__(self, writer: Writer, budget: Budget, post: Post) -> None:
+        super().__init__()
+        self._writer = writer
+        self._budget = budget
+        self._post = post
+        self._turn: Turn | None = budget.line_up(post.octets, self.woken)
+
+    def again(self) -> Offered:
+        """See `NoRoom`; it refuses nothing."""
+        assert self._turn is not None, "the place is used up"
+        if not self._turn.is_granted:
+            return self
+        self._turn = None
+        self._writer.submit(self._post)
+        return self._post.confirmation
+
+    def leave(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._budget.leave(turn)
+
+
+class InMemory(Numbered, Protocol):
+    """What a place needs of the driver of a transient topic."""
+
+    entrance: Entrance
+
+    @property
+    def ids(self) -> Reservations: ...
+
+    def most(self) -> int:
+        """The octets of a piece."""
+
+    def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
+        """Wait at the entrance."""
+
+    def has_ids(self, count: int) -> bool:
+        """Whether the next ids may be handed out."""
+
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+        """Take over messages for which there is room, and ids. Raises Refused."""
+
+    def free(self, octets: int) -> None:
+        """Room that was admitted is not needed."""
+
+    def told(self, problem: Exception) -> Failure:
+        """What publishers are told of a problem, which the log is told too."""
+
+
+class TopicPlace(NoRoom):
+    """A post to a transient topic, which takes it in pieces: each waits for ids, then for room.
+
+    Room is granted last, as what is granted to one publisher is kept from others: a reservation of ids takes
+    as long as the disk does.
+    """
+
+    __slots__ = (
+        "_count",
+        "_entrant",
+        "_heads",
+        "_held",
+        "_origins",
+        "_pieces",
+        "_problem",
+        "_taken",
+        "_topic",
+        "_wants_ids",
+    )
+
+    def __init__(self, topic: InMemory, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
+        """Call `again` at once."""
+        super().__init__()
+        self._topic = topic
+        self._pieces = deque(pieces_within(batch, topic.most()))
+        self._heads = heads
+        self._origins = origins
+        self._count = batch.count
+        self._taken = 0
+        self._entrant: Entrant | None = None
+        self._held: int | None = None
+        self._wants_ids = False
+        self._problem: Exception | None = None
+
+    def again(self) -> Offered:
+        """See `NoRoom`. When pieces are taken over and a later one is refused, the confirmation says so."""
+        try:
+            while self._pieces:
+                if not self._next():
+                    return self
+        except Refused as refused:
+            self.leave()
+            if not self._taken:
+                raise
+            confirmation = Confirmation()
+            confirmation.settle_each(
+                ((self._taken, None), (self._count - self._taken, refused.failure)),
+            )
+            return confirmation
+        return CONFIRMED
+
+    def _next(self) -> bool:
+        """Hand over the next piece, if that can be done now. Raises Refused."""
+        topic = self._topic
+        if topic.deleted:
+            raise Refused.of(DELETED)
+        begin, piece = self._pieces[0]
+        end = begin + piece.count
+        heads = self._heads[begin:end]
+        if not self._has_ids(piece.count):
+            return False
+        if self._held is None:
+            self._held = self._room(piece.octets + sum(map(len, heads)))
+        if self._held is None:
+            return False
+        held, self._held = self._held, None
+        self._pieces.popleft()
+        topic.hand_over(piece, heads, self._origins[begin:end], held)
+        self._taken = end
+        return True
+
+    def _room(self, octets: int) -> int | None:
+        """The octets that are admitted; None while it waits."""
+        topic = self._topic
+        if self._entrant is None:
+            if topic.entrance.try_enter(octets):
+                return octets
+            self._entrant = topic.line_up(octets, self.woken)
+        entrant = self._entrant
+        if not entrant.is_admitted:
+            return None
+        self._entrant = None
+        topic.entrance.go_on(entrant)
+        return octets
+
+    def _has_ids(self, count: int) -> bool:
+        topic = self._topic
+        problem, self._problem = self._problem, None
+        if topic.has_ids(count):
+            return True
+        if problem is not None:
+            raise Refused.of(topic.told(problem)) from problem
+        if not self._wants_ids:
+            self._wants_ids = True
+            topic.ids.want(topic, count, self._reserved)
+        return False
+
+    def _reserved(self, problem: Exception | None) -> None:
+        """There are ids, unless others took them; or a problem."""
+        self._wants_ids = False
+        self._problem = problem
+        self.woken()
+
+    def leave(self) -> None:
+        self._pieces.clear()
+        entrant, self._entrant = self._entrant, None
+        if entrant is not None:
+            self._topic.entrance.leave(entrant)
+        held, self._held = self._held, None
+        if held is not None:
+            self._topic.free(held)
