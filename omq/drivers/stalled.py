@@ -52,6 +52,10 @@ class Stalled:
             log, logging.WARNING, "connections were closed in the middle of a message"
         )
 
+    def holders(self) -> list[int]:
+        """How many clients are in the middle of each message that is held."""
+        return [len(message.holders) for message in self._messages.values()]
+
     @contextmanager
     def holding(
         self, topic: int, message: int, octets: int, cut_off: Callable[[str], None]

@@ -66,15 +66,15 @@ TOPIC = "topic"
 PRODUCER = "producer"
 
 _SECURITY = (CA, CERT, KEY, ID_FILE, ID_VARIABLE)
-_READ = (
+READ_OPTIONS = (
     SERVERS, *_SECURITY, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_PER_TRIGGER, FAIL_ON_DATA_LOSS,
     INCLUDE_HEADERS, RETRIES, RETRY_INTERVAL,
 )  # fmt: skip
-_WRITE = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
+WRITE_OPTIONS = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
 _SPARKS = ("checkpointLocation", "queryName")
 """Options of a stream that belong to Spark itself."""
 
-_ELSEWHERE = {
+ELSEWHERE = {
     "kafka.bootstrap.servers": SERVERS,
     "kafka.security.protocol": f"omqs://HOST:PORT in {SERVERS}",
     "kafka.ssl.truststore.location": f"{CA}, a file in PEM",
@@ -110,7 +110,7 @@ def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOpti
 
     Raises BadOptions.
     """
-    given = _Given(options, _READ)
+    given = _Given(options, READ_OPTIONS)
     place = _place(given)
     choice = _choice(given)
     start = _bound(given, STARTS, Edge.LATEST if stream else Edge.EARLIEST)
@@ -141,7 +141,7 @@ def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOpti
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a writer. Raises BadOptions."""
-    given = _Given(options, _WRITE)
+    given = _Given(options, WRITE_OPTIONS)
     if given.get(PATH) is not None:
         raise BadOptions(f"A sink writes to a server: give {SERVERS}, and no path.")
     if given.get(SERVERS) is None:
@@ -163,7 +163,7 @@ class _Given:
         names = {name.lower() for name in (*known, *_SPARKS)}
         for name in options:
             if name.lower() not in names and name.lower() != PATH:
-                here = _ELSEWHERE.get(name.lower())
+                here = ELSEWHERE.get(name.lower())
                 hint = f"; there are {', '.join(known)}" if here is None else f": here it is {here}"
                 raise BadOptions(f"There is no option {name!r}{hint}.")
 

@@ -16,8 +16,8 @@ class Rig:
         self.turns = Turns(lambda group: self.ranks.get(group, 0.0))
         self.begun: list[str] = []
         self._nursery = nursery
-        self._scopes: dict[str, trio.CancelScope] = {}
-        self._ends: dict[str, trio.Event] = {}
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self.ends: dict[str, trio.Event] = {}
 
     async def wait(self, *names: str) -> None:
         """Let tasks wait, in this order. A task's group is the first letter of its name."""
@@ -28,20 +28,20 @@ class Rig:
     async def end(self, *names: str) -> None:
         """End turns."""
         for name in names:
-            self._ends[name].set()
+            self.ends[name].set()
             await wait_all_tasks_blocked()
 
     def cancel(self, *names: str) -> None:
         """Let tasks give up, all at once."""
         for name in names:
-            self._scopes[name].cancel()
+            self.scopes[name].cancel()
 
     async def _run(self, name: str) -> None:
-        self._ends[name] = trio.Event()
-        with trio.CancelScope() as self._scopes[name]:
+        self.ends[name] = trio.Event()
+        with trio.CancelScope() as self.scopes[name]:
             async with self.turns.turn(name[:1].encode()):
                 self.begun.append(name)
-                await self._ends[name].wait()
+                await self.ends[name].wait()
 
 
 async def test_groups_take_turns_and_tasks_of_a_group_come_in_order() -> None:
@@ -104,12 +104,12 @@ async def test_any_order_of_coming_ending_and_giving_up_leaves_the_lock_free() -
             names = [f"{chance.choice('abcd')}{number}" for number in range(30)]
             for name in names:
                 await rig.wait(name)
-                for other in chance.sample(rig.begun, 1) + chance.sample(list(rig._scopes), 1):
+                for other in chance.sample(rig.begun, 1) + chance.sample(list(rig.scopes), 1):
                     match chance.randrange(3):
                         case 0:
                             rig.cancel(other)
                         case 1:
-                            rig._ends[other].set()
+                            rig.ends[other].set()
                         case _:
                             rig.ranks[other[:1].encode()] = chance.randrange(3)
                 await wait_all_tasks_blocked()
@@ -117,4 +117,4 @@ async def test_any_order_of_coming_ending_and_giving_up_leaves_the_lock_free() -
             while rig.turns.in_use:
                 await rig.end(rig.begun[-1])
             for name in names:  # each of them had a turn or gave up
-                assert name in rig.begun or rig._scopes[name].cancelled_caught
+                assert name in rig.begun or rig.scopes[name].cancelled_caught

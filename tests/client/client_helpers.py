@@ -26,8 +26,8 @@ class Running:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self._scope = trio.CancelScope()
-        self._stopped = trio.Event()
+        self.scope = trio.CancelScope()
+        self.stopped = trio.Event()
 
     @classmethod
     async def start(cls, nursery: trio.Nursery, opening: AbstractAsyncContextManager[Server]) -> Self:
@@ -35,9 +35,9 @@ class Running:
             async with opening as server:
                 running = cls(server)
                 task_status.started(running)
-                with running._scope:
+                with running.scope:
                     await trio.sleep_forever()
-            running._stopped.set()
+            running.stopped.set()
 
         running: Self = await nursery.start(run)
         return running
@@ -46,5 +46,5 @@ class Running:
         return connect_to(self.server, **settings)
 
     async def stop(self) -> None:
-        self._scope.cancel()
-        await self._stopped.wait()
+        self.scope.cancel()
+        await self.stopped.wait()

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import trio
+import trio.testing
 from client_helpers import OpenServer, Running, connect_to
 
 from omq.client import (
@@ -27,6 +28,7 @@ from omq.client.errors import Gap
 from omq.client.fast import Opened
 from omq.client.feed import Feed
 from omq.server import Server
+from omq_storage.levels import Level
 
 
 async def bodies_of(client: Client, topic: str, count: int) -> list[bytes]:
@@ -183,13 +185,25 @@ async def test_a_server_that_goes_away_confirms_nothing(open_omq: OpenServer, nu
             await sink.close()
 
 
-async def test_a_slow_server_holds_the_publisher_up(client: Client, server: Server) -> None:
-    async with client.sink("t") as sink:
-        big = b"x" * (1 << 20)
-        for _ in range(20):
-            await sink.publish(big)
-            assert sink._outlet._octets <= 2 << 20
-    assert sink.stored == 20
+async def test_a_server_that_does_not_read_holds_the_publisher_up(open_omq: OpenServer) -> None:
+    total = 100
+    sent = 0
+    async with open_omq(memory_bytes=8 << 20) as server, connect_to(server) as client:
+        await client.declare("t", Delivery.BROADCAST, Persistent(Sync.STRONG))
+        async with client.sink("t") as sink, trio.open_nursery() as nursery:
+
+            async def publish() -> None:
+                nonlocal sent
+                for _ in range(total):
+                    await sink.publish(b"x" * (1 << 20))
+                    sent += 1
+
+            # The server stores nothing, so it reads no further than its memory for posts reaches.
+            async with server.catalogue.writers[Level.STRONG].paused():
+                nursery.start_soon(publish)
+                await trio.testing.wait_all_tasks_blocked(0.1)
+                assert 0 < sent < total / 2
+    assert (sent, sink.stored) == (total, total)
 
 
 async def test_a_lease_that_is_refused(open_omq: OpenServer) -> None:

@@ -422,13 +422,18 @@ def test_reading_ahead_passes_errors_on_and_ends() -> None:
         with pytest.raises(ValueError, match="no more"):
             next(iterator)
 
+    closed = []
+
     def zeros() -> Generator[int, None, None]:
-        while True:
-            yield 0
+        try:
+            while True:
+                yield 0
+        finally:
+            closed.append(True)
 
     with Ahead(zeros()) as endless:
         assert next(iter(endless)) == 0
-    assert not endless._thread.is_alive()
+    assert closed, "the thread has ended, and it closed the generator"
 
 
 # -- the command line ---------------------------------------------------------------------------------------

@@ -82,6 +82,11 @@ class Conversation:
                 received += data
         return received
 
+    @property
+    def unfinished(self) -> int:
+        """Octets of a frame that is not complete."""
+        return self._decoder.unfinished
+
     async def frame(self) -> Frame:
         """The next frame that is no ping."""
         while not self._frames:
@@ -158,7 +163,7 @@ class Conversation:
         """Every frame until the server ends the connection, which it must do between two frames."""
         while await self.receive():
             pass
-        assert self._decoder.unfinished == 0
+        assert self.unfinished == 0
         frames, self._frames = list(self._frames), deque()
         return frames
 
@@ -202,9 +207,7 @@ class Host:
         except BaseException:  # nobody else closes it
             opened.close()
             raise
-        conversation = Conversation(trio.SocketStream(opened))
-        self._conversations.append(conversation)
-        return conversation
+        return self.opened(trio.SocketStream(opened))
 
     async def connect(self, receive_octets: int | None = None) -> Conversation:
         """A connection after its handshake and Connect."""
@@ -213,12 +216,22 @@ class Host:
         assert await conversation.octets(8) == VERSION_ONE
         return conversation
 
+    def opened(self, stream: trio.SocketStream) -> Conversation:
+        """A conversation on a stream that was made for it."""
+        conversation = Conversation(stream)
+        self._conversations.append(conversation)
+        return conversation
+
     async def topics(self) -> dict[bytes, TopicInfo]:
         """What the server says of its topics to a connection of its own."""
         conversation = await self.connect()
         topics = await conversation.topics()
         conversation.close()
         return topics
+
+    def leave_open(self, conversation: Conversation) -> None:
+        """Do not close a connection that was made here: the test does."""
+        self._conversations.remove(conversation)
 
     def hang_up(self, *but: Conversation) -> None:
         """Close every connection that was made here, but for some."""
@@ -238,18 +251,18 @@ class InProcess(Host):
     @property
     def connections(self) -> int:
         """How many connections have passed the handshake and are not over."""
-        return len(self.server._terminals)
+        return len(self.server.terminals())
 
     @property
     def handshakes(self) -> int:
         """How many connections have not passed the handshake."""
-        return len(self.server._handshakes)
+        return self.server.statistics().handshakes
 
     @property
     def memory_used(self) -> int:
         """How many octets of the bounded memory are taken by what was read, is being stored or waits."""
-        memory = self.server.memory
-        return memory.posted.used + memory.reading.used + memory.waiting.used
+        memory = self.server.memory.statistics()
+        return memory.posted + memory.reading + memory.waiting
 
 
 @asynccontextmanager

@@ -52,9 +52,14 @@ async def said(connection: Conversation) -> list[bytes]:
 async def show(host: Host, shown: bytes, receive_octets: int | None = None) -> Conversation:
     """A DMP connection that was greeted and has shown a lease."""
     connection = await host.open(receive_octets)
+    await show_on(connection, shown)
+    return connection
+
+
+async def show_on(connection: Conversation, shown: bytes) -> None:
+    """Show a lease on a connection that was just opened."""
     await connection.send(HEADER + short(shown))
     assert await connection.octets(len(GREETING)) == GREETING
-    return connection
 
 
 async def sink(host: Host, client: Conversation, topic: bytes = b"t") -> Conversation:
@@ -73,6 +78,11 @@ class Consumer:
         """All that came after the ready response."""
         self._reader = EnvelopeReader()
         self._envelopes: list[Envelope] = []
+
+    @property
+    def unfinished(self) -> int:
+        """Octets of an envelope that is not complete."""
+        return self._reader.unfinished
 
     async def receive(self) -> bool:
         """Read once; False at the end."""
@@ -96,7 +106,7 @@ class Consumer:
         """The bodies up to the end of the feed, which must be between two envelopes."""
         while await self.receive():
             pass
-        assert self._reader.unfinished == 0
+        assert self.unfinished == 0
         taken, self._envelopes = self._envelopes, []
         return [envelope.body for envelope in taken]
 

@@ -430,7 +430,7 @@ async def test_subscriptions_of_a_client(store: Path, clock: MockClock) -> None:
         assert isinstance(await one.ask(b"(Delete c)"), Deleted)
         assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
         clock.jump(61)
-        await eventually(lambda: not len(host.server._leases))
+        await eventually(lambda: not host.server.statistics().leases)
         feed = await show(host, await lease(one, b"(Get b From_current)"))
         assert (await response(feed)).startswith(b"200 ")
         assert (await one.refusal(b"(Subscribe d From_current)")).endswith(refused)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from omq_storage.batches import Bodies
@@ -18,11 +19,12 @@ async def test_whoever_meets_one_goes_on_with_what_comes(store: Path, delivery: 
         topic = opened.catalogue.create(b"t", delivery, "Strong", True, reserved=100).id
         environment = opened.level(Level.STRONG)
         environment.append([Bodies([b"%d" % id]).encode(topic, id, 1, []) for id in (1, 2, 3)], {})
-        with environment._database.writing() as transaction:
-            value = transaction.get(INDEX, block_key(topic, 3))
+    with lmdb.open(str(store / "strong"), max_dbs=1) as opened_file:
+        index = opened_file.open_db(INDEX)
+        with opened_file.begin(index, write=True) as transaction:
+            value = transaction.pop(block_key(topic, 3))
             assert value is not None
-            transaction.delete(INDEX, block_key(topic, 3))
-            transaction.put(INDEX, block_key(topic, 4099), value)
+            transaction.put(block_key(topic, 4099), value)
     async with serving(store) as host:
         client = await host.connect()
         replay = b"From_beginning" if delivery == "Broadcast" else b"From_current"

@@ -95,7 +95,7 @@ async def test_a_feed_that_nobody_serves_is_closed_when_its_lease_expires(
         await lease(client, b"(Get t From_current)")
         assert (await client.topics())[b"t"].subscribers == 1
         clock.jump(11)
-        await eventually(lambda: not len(host.server._leases))
+        await eventually(lambda: not host.server.statistics().leases)
         assert (await client.topics())[b"t"].subscribers == 0
 
 
@@ -318,7 +318,7 @@ async def test_a_server_that_stops_answers_those_who_wait(store: Path) -> None:
         await connection.send(HEADER)
         assert await connection.octets(len(GREETING)) == GREETING
         await eventually(lambda: host.connections == 1)
-        host._conversations.clear()
+        host.leave_open(connection)
     assert await said(connection) == [b"530 NOT-ALLOWED The server is stopping"]
     connection.close()
 

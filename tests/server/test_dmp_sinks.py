@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, NULL_MESSAGE
 from omq.protocol.omq.types import Declared, Error
+from omq.terminals.connection.statistics import Kind
 
 from .conversation import (
     PERSISTENCES,
@@ -440,8 +441,9 @@ async def test_a_principal_that_reads_nothing_takes_no_memory(store: Path) -> No
             while True:
                 await connection.stream.send_all(octets)
                 await trio.lowlevel.checkpoint()
-        (principal,) = [one for one in host.server._terminals if hasattr(one, "_replies")]
-        assert len(principal._replies) <= 1000
+        found = [terminal.statistics() for terminal in host.server.terminals()]
+        (principal,) = [each for each in found if each.kind is Kind.OMQ]
+        assert 0 < principal.waiting_answers <= 1000
         client.close()
         await eventually(lambda: host.connections == 1)
 
@@ -454,7 +456,7 @@ async def test_a_server_that_stops_stores_and_says_what_it_has(store: Path, pers
         connection = await sink(host, client)
         await connection.send(envelopes(numbered(1, 1000)))
         await eventually(lambda: host.server.catalogue.lookup(b"t").next_id == 1001)  # type: ignore[union-attr]
-        host._conversations.remove(connection)
+        host.leave_open(connection)
     (answer,) = await said(connection)
     assert answer == b"530 NOT-ALLOWED 1000 messages stored; the server is stopping"
     connection.close()

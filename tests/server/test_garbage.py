@@ -45,7 +45,7 @@ def left() -> list[object]:
 
 def stuck_answers(host: InProcess) -> int:
     """How many octets of answers wait, over all connections."""
-    return sum(each._replies.octets for each in host.server._terminals if isinstance(each, OmqTerminal))
+    return sum(terminal.statistics().held.answers for terminal in host.server.terminals())
 
 
 @pytest.mark.usefixtures("uncollected")

@@ -171,7 +171,7 @@ async def test_leases_count_until_they_are_used_or_end(store: Path, clock: MockC
         await lease(one, b"(Put t)")
         assert await one.refusal(b"(Put t)") == refusal
         clock.jump(61)
-        await eventually(lambda: not len(host.server._leases))
+        await eventually(lambda: not host.server.statistics().leases)
         await lease(one, b"(Put t)")
         await lease(one, b"(Put t)")
         assert await one.refusal(b"(Put t)") == refusal

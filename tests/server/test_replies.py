@@ -9,7 +9,7 @@ from omq.model import Topic
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Declared, Error, Message, Subscribed, TopicList, Unsubscribed
 from omq.terminals.omq.replies import ANSWER_OCTETS
-from omq.terminals.omq.terminal import MOST_REPLY_OCTETS, OmqTerminal
+from omq.terminals.omq.terminal import MOST_REPLY_OCTETS
 
 from .conversation import CONNECT, VERSION_ONE, numbered, publish, serving
 
@@ -173,11 +173,10 @@ async def test_answers_that_nobody_reads_take_little_memory(store: Path, command
         for _ in range(100):
             await client.send(publish(b"t", [b"a block"]))
             await client.confirm()
-        before = set(host.server._terminals)
+        before = set(host.server.terminals())
         flood = await host.connect(receive_octets=4096)
         await flood.settle()
-        (terminal,) = set(host.server._terminals) - before
-        assert isinstance(terminal, OmqTerminal)
+        (terminal,) = set(host.server.terminals()) - before
         longest = len(encode(await client.ask(command)))
         most = 0
 
@@ -189,12 +188,14 @@ async def test_answers_that_nobody_reads_take_little_memory(store: Path, command
             # Once nothing moves any more, the client has to read.
             still = 0
             while still < 20:
-                was = terminal._transport.sent, len(terminal._replies)
+                was = terminal.statistics()
                 await client.settle()
-                still = still + 1 if was == (terminal._transport.sent, len(terminal._replies)) else 0
-                most = max(most, terminal._replies.octets)
+                now = terminal.statistics()
+                moved = (was.octets_out, was.waiting_answers) != (now.octets_out, now.waiting_answers)
+                still = 0 if moved else still + 1
+                most = max(most, now.held.answers)
             assert most <= MOST_REPLY_OCTETS + longest + ANSWER_OCTETS
             assert most or longest * count < 4 << 20  # which the kernel may hold
             for _ in range(count):
                 await flood.frame()
-        assert terminal._replies.octets == 0
+        assert terminal.statistics().held.answers == 0

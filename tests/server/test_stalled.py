@@ -12,12 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.drivers.seam import SLOW_SECONDS
+from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
-from omq.terminals.dmp.feed import FeedService
-from omq.terminals.dmp.terminal import DmpTerminal
-from omq.terminals.omq.terminal import OmqTerminal
+from omq.server import Terminal
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
 from .dmp_conversation import Consumer, envelopes, feed, sink, stored
@@ -67,26 +65,18 @@ async def send_all(host: InProcess, client: Conversation, bodies: list[bytes]) -
     assert await stored(connection) == len(bodies)
 
 
+def is_stalled(terminal: Terminal) -> bool:
+    return terminal.statistics().stalled_seconds is not None
+
+
 def stalled(host: InProcess) -> int:
     """How many connections are being sent something for longer than a second."""
-    found = 0
-    for terminal in host.server._terminals:
-        match terminal:
-            case OmqTerminal():
-                found += terminal._forwarder.is_stalled
-            case DmpTerminal(_service=FeedService(_forwarder=forwarder)):
-                found += forwarder.is_stalled
-    return found
+    return sum(map(is_stalled, host.server.terminals()))
 
 
 def sending(host: InProcess) -> int:
     """How many connections are being sent something."""
-    forwarders = [
-        terminal._forwarder if isinstance(terminal, OmqTerminal) else terminal._service._forwarder
-        for terminal in host.server._terminals
-        if isinstance(terminal, OmqTerminal) or isinstance(terminal._service, FeedService)
-    ]
-    return sum(forwarder._turn % 2 for forwarder in forwarders)
+    return sum(terminal.statistics().is_sending for terminal in host.server.terminals())
 
 
 async def passing(clock: MockClock, is_over: Callable[[], bool]) -> None:
@@ -104,14 +94,14 @@ async def stall(clock: MockClock, host: InProcess, count: int) -> None:
 
 def held(host: InProcess) -> list[int]:
     """How many are in the middle of each message that the server holds for them."""
-    return [len(message.holders) for message in host.server.memory.stalled._messages.values()]
+    return host.server.memory.stalled.holders()
 
 
 class Reader:
     """A client that reads nothing until it is told to, by one protocol or the other."""
 
     def __init__(self, of: Conversation | Consumer) -> None:
-        self._of = of
+        self.of = of
 
     @classmethod
     async def open(cls, host: InProcess, client: Conversation, way: str, replay: bytes) -> "Reader":
@@ -123,26 +113,24 @@ class Reader:
 
     async def bodies(self, count: int) -> list[bytes]:
         """The next so many: from now on it reads fast."""
-        connection = self._of.connection if isinstance(self._of, Consumer) else self._of
+        connection = self.of.connection if isinstance(self.of, Consumer) else self.of
         connection.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIB)
-        return await self._of.bodies(count)
+        return await self.of.bodies(count)
 
     async def next(self) -> object:
         """What comes next, to a subscription."""
-        assert isinstance(self._of, Conversation)
-        return await self._of.frame()
+        assert isinstance(self.of, Conversation)
+        return await self.of.frame()
 
     async def is_cut_off(self) -> bool:
         """Read to the end; whether that is in the middle of something."""
-        connection = self._of.connection if isinstance(self._of, Consumer) else self._of
         with trio.fail_after(PATIENCE):
             try:
-                while await self._of.receive():
+                while await self.of.receive():
                     pass
             except trio.BrokenResourceError:
                 return True
-        reader = self._of._reader if isinstance(self._of, Consumer) else connection._decoder
-        return reader.unfinished > 0
+        return self.of.unfinished > 0
 
 
 WAYS = pytest.mark.parametrize("way", ["subscription", "feed"])
@@ -291,16 +279,21 @@ async def test_who_reads_slowly_is_not_cut_off_for_those_who_read_nothing(
         await slow.ask(b"(Subscribe t From_current)")
         await send_all(host, client, [body_of(1)])
         await stall(clock, host, 1)
-        ((message,),) = [host.server.memory.stalled._messages.values()]
-        (holder,) = message.holders
+        assert held(host) == [1]
+        (taking,) = [
+            terminal
+            for terminal in host.server.terminals()
+            if terminal.statistics().stalled_seconds is not None
+        ]
         for number in range(2, 5):
             silent = await Reader.open(host, client, "subscription", b"From_current")
             await send_all(host, client, [body_of(number)])
             # Before the silent one stalls, which takes a second, the slow one has always taken something.
             while host.connections > 2:
                 clock.jump(SLOW_SECONDS / 2)
-                before = holder.moved_at
-                while holder.moved_at == before:
+                before = taking.statistics().octets_out
+                # A holder counts as moving with each LITTLE_OCTETS.
+                while taking.statistics().octets_out < before + 2 * LITTLE_OCTETS:
                     await slow.receive()
                 await trio.sleep(0.01)
             assert await silent.is_cut_off()
@@ -317,9 +310,9 @@ async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
         client = await declared(host, b"Round_robin " + persistence)
         reader = await Reader.open(host, client, way, b"From_current")
         if credit:
-            assert isinstance(reader._of, Conversation)
-            await reader._of.say(b"(Request t %d)" % credit)
-            await reader._of.settle()
+            assert isinstance(reader.of, Conversation)
+            await reader.of.say(b"(Request t %d)" % credit)
+            await reader.of.settle()
         await send_all(host, client, [body_of(1), *(b"%d" % number * 1000 for number in range(2, 30))])
         await stall(clock, host, 1)
         other = await host.connect()
@@ -331,9 +324,9 @@ async def test_a_worker_that_stalls_has_nothing_but_the_message_it_is_in(
         assert await reader.bodies(1) == [b"more"]
         assert (await other.message()).body == b"more"
         if credit:
-            assert isinstance(reader._of, Conversation)
-            await reader._of.say(b"(Received t 1)")
-            await reader._of.settle()
+            assert isinstance(reader.of, Conversation)
+            await reader.of.say(b"(Received t 1)")
+            await reader.of.settle()
 
 
 @pytest.mark.usefixtures("traced")
@@ -352,8 +345,8 @@ async def test_workers_that_stall_hold_nothing_of_what_is_stored(store: Path, cl
         await eventually(lambda: allocated() - before < 2 * SIZE)
         # One that goes in the middle leaves its message to another.
         lost = readers.pop(3)
-        assert isinstance(lost._of, Conversation)
-        lost._of.reset()
+        assert isinstance(lost.of, Conversation)
+        lost.of.reset()
         got: list[bytes] = []
 
         async def read(reader: Reader) -> None:

@@ -20,11 +20,12 @@ from omq.protocol.credentials import client_context
 from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message
+from omq.protocol.tls import TlsEngine
 from omq.terminals.connection.certificates import Certificates
 from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.statistics import Kind
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import FIRST_OCTETS
-from omq.terminals.omq.terminal import OmqTerminal
 
 from .conversation import (
     CONNECT,
@@ -37,7 +38,7 @@ from .conversation import (
     publish,
     serving,
 )
-from .dmp_conversation import Consumer, envelopes, feed, sink, stored
+from .dmp_conversation import Consumer, envelopes, feed, lease, response, show_on, sink, stored
 
 MIB = 1 << 20
 
@@ -52,12 +53,42 @@ class TlsHost(InProcess):
         with trio.fail_after(PATIENCE):
             security = Security(client_context(self.authority.file, None, None), "127.0.0.1")
             stream = await open_stream("127.0.0.1", self.tls_port, security)
-        conversation = Conversation(stream)  # type: ignore[arg-type]  # it has all that is used of a socket's
-        self._conversations.append(conversation)
-        return conversation
+        return self.opened(stream)  # type: ignore[arg-type]  # it has all that is used of a socket's
+
+    async def connect_by_hand(self) -> "ByHand":
+        """A connection whose records the test sends itself."""
+        with trio.fail_after(PATIENCE):
+            by_hand = await ByHand.open(self.tls_port, self.authority)
+        by_hand.conversation = self.opened(by_hand.stream)  # type: ignore[arg-type]
+        await by_hand.conversation.send(VERSION_ONE + CONNECT)
+        assert await by_hand.conversation.octets(8) == VERSION_ONE
+        return by_hand
 
     async def open_plain(self) -> Conversation:
         return await InProcess.open(self)
+
+
+class ByHand:
+    """A connection whose socket and TLS engine can be used one by one."""
+
+    conversation: Conversation
+
+    def __init__(self, socket: trio.SocketStream, engine: TlsEngine) -> None:
+        self.socket = socket
+        self.engine = engine
+        self.stream = TlsStream(socket, engine)
+
+    @classmethod
+    async def open(cls, port: int, authority: Authority) -> "ByHand":
+        socket = await trio.open_tcp_stream("127.0.0.1", port)
+        by_hand = cls(socket, TlsEngine(secured(authority), server_name="127.0.0.1"))
+        await by_hand.stream.shake_hands()
+        return by_hand
+
+    def encrypted(self, octets: bytes) -> bytes:
+        """These octets in one record."""
+        self.engine.write(octets)
+        return self.engine.outgoing()
 
 
 @pytest.fixture(scope="module")
@@ -176,19 +207,17 @@ async def test_octets_are_counted_without_those_of_tls(store: Path, authority: A
 async def test_half_a_record_holds_nothing_up(store: Path, authority: Authority) -> None:
     """What came whole before it is acted on, though there is more to read."""
     async with serving_tls(store, authority) as host:
-        client = await host.connect()
+        by_hand = await host.connect_by_hand()
+        client = by_hand.conversation
         await client.ask(b"(Subscribe t From_current)")
-        stream = client.stream
-        assert isinstance(stream, TlsStream)
         lines = publish(b"t", [b"x" * 1000] * 40)
-        for start in range(0, len(lines), 16_384):
-            stream._engine.write(lines[start : start + 16_384])
-        whole = stream._engine.outgoing()
-        stream._engine.write(publish(b"t", [b"last" * 3000]))
-        rest = stream._engine.outgoing()
-        await stream._stream.send_all(whole + rest[:5000])
+        whole = b"".join(
+            by_hand.encrypted(lines[start : start + 16_384]) for start in range(0, len(lines), 16_384)
+        )
+        rest = by_hand.encrypted(publish(b"t", [b"last" * 3000]))
+        await by_hand.socket.send_all(whole + rest[:5000])
         assert await client.bodies(40) == [b"x" * 1000] * 40
-        await stream._stream.send_all(rest[5000:])
+        await by_hand.socket.send_all(rest[5000:])
         assert (await client.message()).body == b"last" * 3000
 
 
@@ -206,21 +235,20 @@ async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
             transport = await TlsTransport.accept(stream, engine, await stream.receive_some())
             intake = Intake(transport, Memory(64 * MIB), lambda: None)
             got.append(await intake.receive())
-            await client._stream.send_all(octets[end + 100 : end + 200])
+            await client.socket.send_all(octets[end + 100 : end + 200])
             await trio.lowlevel.wait_readable(stream.socket)
-            nursery.start_soon(client._stream.send_all, octets[end + 200 :])
+            nursery.start_soon(client.socket.send_all, octets[end + 200 :])
             got.append(await intake.receive())
             await stream.aclose()
 
         nursery.start_soon(read)
         port = listener.socket.getsockname()[1]
-        client = await open_stream("127.0.0.1", port, Security(secured(authority), "127.0.0.1"))
-        assert isinstance(client, TlsStream)
-        end = client._engine.write(first)
-        client._engine.write(second)
-        octets = client._engine.outgoing()
-        await client._stream.send_all(octets[: end + 100])
-    client.socket.close()
+        client = await ByHand.open(port, authority)
+        begin = client.encrypted(first)
+        end = len(begin)
+        octets = begin + client.encrypted(second)
+        await client.socket.send_all(octets[: end + 100])
+    client.socket.socket.close()
     assert got == [first, second]
 
 
@@ -276,8 +304,8 @@ async def test_who_stalls_in_a_large_message_goes_on_in_its_middle(
         consumer = await feed(host, client, b"(Get t From_beginning)")
 
         def are_stalled() -> bool:
-            found = [each for each in host.server._terminals if isinstance(each, OmqTerminal)]
-            return any(each._forwarder.is_stalled for each in found)
+            found = [terminal.statistics() for terminal in host.server.terminals()]
+            return any(each.kind is Kind.OMQ and each.stalled_seconds is not None for each in found)
 
         for _ in range(3):
             while not are_stalled():
@@ -309,13 +337,15 @@ async def test_a_half_close_is_answered_and_closed(store: Path, authority: Autho
 async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: Authority) -> None:
     """Somebody on the way can end a TCP connection, but not say close_notify."""
     async with serving_tls(store, authority) as host:
-        connection = await sink(host, await host.connect())
+        by_hand = await ByHand.open(host.tls_port, authority)
+        connection = host.opened(by_hand.stream)  # type: ignore[arg-type]
+        await show_on(connection, await lease(await host.connect(), b"(Put t)"))
+        assert (await response(connection)).startswith(b"200 OK")
         await connection.send(envelopes(numbered(1, 10)))
-        stream = connection.stream
-        assert isinstance(stream, TlsStream)
-        await stream._stream.send_eof()
+        transport = by_hand.socket
+        await transport.send_eof()
         with trio.fail_after(PATIENCE):
-            assert await stream._stream.receive_some(1000) == b""
+            assert await transport.receive_some(1000) == b""
 
 
 async def test_the_server_says_why_it_ends(store: Path, authority: Authority, clock: MockClock) -> None:

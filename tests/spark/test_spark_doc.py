@@ -18,7 +18,7 @@ from made_stores import Topic, make_store
 from pyspark.sql import SparkSession
 from serving_stores import secured, serving
 
-from omq.spark.options import _ELSEWHERE, _READ, _WRITE
+from omq.spark.options import ELSEWHERE, READ_OPTIONS, WRITE_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "SPARK.md").read_text()
@@ -94,14 +94,14 @@ def test_there_are_examples() -> None:
     assert [language for language, *_ in examples()].count("sh") >= 3
 
 
-@pytest.mark.parametrize("option", sorted({*_READ, *_WRITE}))
+@pytest.mark.parametrize("option", sorted({*READ_OPTIONS, *WRITE_OPTIONS}))
 def test_every_option_is_there(option: str) -> None:
     assert f"`{option}`" in DOCUMENT
 
 
 def test_what_kafka_calls_otherwise_is_known() -> None:
     for option in re.findall(r"`(kafka\.[\w.]+)`", DOCUMENT):
-        assert option in _ELSEWHERE
+        assert option in ELSEWHERE
 
 
 def test_the_example_of_the_readme(spark: SparkSession, tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_secrets_show_nowhere(
         frame.explain("extended")
         shown = str(frame._jdf.queryExecution().toString()) + str(frame.rdd.toDebugString())
         source = OmqDataSource(options | {"subscribe": "prices"})
-        shown += repr(pickle.dumps(source.reader(source.schema()))) + repr(source._given)
+        shown += repr(pickle.dumps(source.reader(source.schema()))) + repr(pickle.dumps(source))
         write(frame.select("value"), "out.shown", place.known("feeder"))
         stream = spark.readStream.format("omq").options(**options).option("subscribe", "prices")
         query = (
