@@ -16,9 +16,13 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
+    Credit,
     Cut,
+    End,
     Gone,
+    Granted,
     Messages,
+    Outcome,
     Piece,
     Rest,
     Subscriber,
@@ -26,6 +30,7 @@ from omq.drivers.seam import (
     Torn,
 )
 from omq.drivers.statistics import ChannelStatistics
+from omq.drivers.unsettled import Unsettled, number_of
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import FRAME_HEADER, FRAMES_LIMIT, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
@@ -46,6 +51,7 @@ class BroadcastDriver(Driver):
     def __init__(self, opening: Opening) -> None:
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
+        self._cancelled: set[BroadcastChannel] = set()
         self._stalled_at: int | None = None
         # While publishers wait: where the fastest subscriber was last, and until when it may stand there.
         self._watched = 0
@@ -93,11 +99,22 @@ class BroadcastDriver(Driver):
     def has_taker(self) -> bool:
         """Somebody who follows what comes: at its end, or no further behind than memory reaches."""
         return any(
-            not channel.is_held and (channel.position >= self.next_id or self.tail.covers(channel.position))
+            channel.can_have_more()
+            and (channel.position >= self.next_id or self.tail.covers(channel.position))
             for channel in self._channels
         )
 
     def closed(self, channel: "BroadcastChannel") -> None:
+        self._cancelled.discard(channel)
+        self._leave(channel)
+
+    def cancelled(self, channel: "BroadcastChannel") -> None:
+        """A channel gives no more: nothing is kept for it."""
+        if channel in self._channels:
+            self._cancelled.add(channel)
+            self._leave(channel)
+
+    def _leave(self, channel: "BroadcastChannel") -> None:
         self._channels.pop(channel, None)
         if not self._channels:
             self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
@@ -186,6 +203,13 @@ class BroadcastDriver(Driver):
         if self._is_watched:
             self.resources.alarms.at(self._stalls_at, self._look_at_fastest)
 
+    def end(self) -> None:
+        cancelled = list(self._cancelled)
+        super().end()
+        for channel in cancelled:
+            channel.close()
+            channel.subscriber.ended(End.DELETED)
+
     def _fastest(self) -> int:
         return max((channel.position for channel in self._channels), default=self.next_id)
 
@@ -196,18 +220,30 @@ class BroadcastDriver(Driver):
 
 
 class BroadcastChannel:
-    """A cursor: `position` is the id of the next message its subscriber gets, or gets the rest of."""
+    """A cursor: `position` is the id of the next message its subscriber gets, or gets the rest of.
+
+    Credit is a bound for the cursor, `_bound`: the id of the first message that the subscriber may not have
+    yet. It stays where it is while the cursor moves, and moves when messages are settled.
+    """
+
+    competes = False
 
     __slots__ = (
         "_begun",
+        "_bound",
+        "_count",
+        "_drained",
         "_end",
         "_replayed",
         "_slow",
         "_taken_at",
+        "_unsettled",
+        "_window",
         "driver",
         "is_held",
         "position",
         "rest",
+        "settles",
         "subscriber",
         "traffic",
         "unwritten",
@@ -223,16 +259,28 @@ class BroadcastChannel:
         self.traffic = driver.traffic
         self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
         self._begun: Pieces | None = None
+        self.settles = False
         self._end: int | None = None
+        self._window: int | None = None
+        self._count: int | None = None
+        self._unsettled: Unsettled | None = None
+        """With a window: what was taken and is not settled."""
+        self._bound: int | None = None
+        """The least of what its end and its credit allow."""
+        self._drained: Callable[[int], None] | None = None
         self._replayed = 0  # octets held of the memory for what is read from stores
         self._slow = False
         self._taken_at = 0.0
 
     def ready(self) -> bool:
         end = self.driver.next_id
-        if self._end is not None:
-            end = min(end, self._end)
+        if self._bound is not None:
+            end = min(end, self._bound)
         return self.position < end
+
+    def can_have_more(self) -> bool:
+        """Whether it has somebody who takes, and credit."""
+        return not self.is_held and (self._bound is None or self.position < self._bound)
 
     async def take(self) -> Taken | None:
         """From the tail where it reaches back far enough, else from the store, else the news of a gap."""
@@ -252,6 +300,9 @@ class BroadcastChannel:
             return found
         if isinstance(found, Gone):
             return self._skip(found.last + 1, found.reason)
+        if not self.ready():  # credit was taken back during the read
+            self._give_back()
+            return None
         blocks = [stored.block for stored in found]
         if not self._replayed:
             return self._forward_little(blocks[0])
@@ -279,11 +330,15 @@ class BroadcastChannel:
                 break
             self._replayed = largest
         self._give_back()
+        begun = Pieces(self.driver, self.position)
+        if self._unsettled is not None:
+            self._unsettled.add(range(begun.message, begun.message + 1))
         try:
-            return await self._go_on(Pieces(self.driver, self.position))
+            return await self._go_on(begun)
         except Torn:
             self._give_back()
             self._begun = None
+            self._take_back(begun.message, begun.message + 1)
             return await self.driver.replay(self.position, 1)  # which tells what is gone, and why
 
     async def _go_on(self, begun: Pieces) -> Piece:
@@ -299,9 +354,14 @@ class BroadcastChannel:
 
     def _forward(self, blocks: list[Block], end: int | None = None) -> Messages:
         """What these blocks have from the cursor on, up to `end`."""
-        end = end or (self.driver.next_id if self._end is None else self._end)
+        if end is None:
+            end = self.driver.next_id
+        if self._bound is not None:
+            end = min(end, self._bound)
         shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
+        if self._unsettled is not None:
+            self._unsettled.add(range(self.position, cuts[-1].ids.stop))
         self.position = cuts[-1].ids.stop
         self._taken_at = trio.current_time()
         self.driver.moved()
@@ -316,13 +376,16 @@ class BroadcastChannel:
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
         self.position = self.unwritten = position
+        self._bind()
         self.driver.moved()
+        self._look_drained()
         return gone
 
     def written(self, count: int, begun: int | None = None) -> None:
         """The cursor moved when the blocks were taken; now it stands where the subscriber is, and their
         memory is free. Who is slow gets little at a time until that goes well.
         """
+        given = self._given()
         self.unwritten += count
         self.traffic.messages_out += count
         self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
@@ -333,7 +396,18 @@ class BroadcastChannel:
             self._begun.begin = begun
         else:
             self._begun = None
+        if self._bound is not None:
+            if self._count is not None:
+                self._count = max(0, self._count - count)
+            self._take_back(self.unwritten + (begun is not None), given)
+            self._bind()
+            self._look_drained()
         self.driver.written()
+
+    def _take_back(self, first: int, end: int) -> None:
+        """These messages are not given after all, or are given again."""
+        if self._unsettled is not None and first < end:
+            self._unsettled.take(range(first, end))
 
     def _give_back(self) -> None:
         self.driver.resources.memory.replayed.give(self._replayed)
@@ -346,23 +420,99 @@ class BroadcastChannel:
 
     def release(self) -> None:
         self.is_held = False
+        self._look_drained()
 
     def finish(self) -> None:
-        self._end = self.driver.next_id
+        self._end_at(self.driver.next_id)
+
+    def cancel(self) -> None:
+        self._end_at(self.unwritten)
+        self.driver.cancelled(self)
+
+    def _end_at(self, end: int) -> None:
+        self._end = end if self._end is None else min(self._end, end)
+        self._bind()
+        self._look_drained()
+
+    # -- credit --------------------------------------------------------------------------------------------
+
+    def grant(self, n: int, kind: Credit) -> None:
+        match kind:
+            case Credit.WINDOW:
+                self._window = max(0, n)
+                self.settles = True
+                if self._unsettled is None:
+                    self._unsettled = Unsettled(self.driver.resources.memory.unconfirmed)
+                    if self.position > self.unwritten or self._begun is not None:
+                        self._unsettled.add(range(self.unwritten, self._given()))
+            case Credit.COUNT:
+                self._count = max(0, n)
+                self._drained = None
+            case _:
+                assert_never(kind)
+        self._bind()
+        self._wake()
+
+    def granted(self) -> Granted:
+        return Granted(self._window, self._count)
+
+    def settle(self, ids: range, outcome: Outcome) -> int:
+        """Whatever the outcome is: other subscribers have the messages too."""
+        settled = 0 if self._unsettled is None else number_of(self._unsettled.take(ids))
+        if settled:
+            self._bind()
+            self._wake()
+        return settled
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        if self._count is None:
+            self.grant(0, Credit.COUNT)
+        self._drained = drained
+        self._look_drained()
+
+    def _look_drained(self) -> None:
+        if self._drained is None or self.is_held or self._given() > self.unwritten or self.ready():
+            return
+        drained, self._drained = self._drained, None
+        unused, self._count = self._count or 0, 0
+        self._bind()
+        drained(unused)
+
+    def _given(self) -> int:
+        """The id behind those of the messages that its subscriber has, or has a part of."""
+        return self.position if self._begun is None else self.position + 1
+
+    def _bind(self) -> None:
+        bounds = [] if self._end is None else [self._end]
+        if self._count is not None:
+            bounds.append(self.unwritten + self._count)
+        if self._window is not None and self._unsettled is not None:
+            bounds.append(self._given() + self._window - len(self._unsettled))
+        self._bound = min(bounds, default=None)
+
+    def _wake(self) -> None:
+        if self.ready():
+            self.subscriber.wake()
+
+    # -- the rest ------------------------------------------------------------------------------------------
 
     def statistics(self) -> ChannelStatistics:
         end = self.driver.next_id if self._end is None else self._end
         return ChannelStatistics(
             position=self.unwritten,
             behind=max(0, end - self.unwritten),
-            credit=None,
-            unsettled=0,
+            credit=self._window,
+            count=self._count,
+            unsettled=0 if self._unsettled is None else len(self._unsettled),
             octets=self._replayed,
             is_held=self.is_held,
         )
 
     def close(self) -> None:
         self.rest = Rest.HELD
+        self._drained = None
+        if self._unsettled is not None:
+            self._unsettled.clear()
         self._give_back()
         self.driver.closed(self)
 

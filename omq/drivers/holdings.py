@@ -3,6 +3,7 @@
 from bisect import bisect_right
 
 from omq_storage.blocks import Block
+from omq_storage.runs import Run
 
 
 class Holdings:
@@ -31,6 +32,21 @@ class Holdings:
         # Whichever block it is: one long job must not keep what came after it.
         freed = self._blocks[index].held
         del self._blocks[index], self._starts[index], self._undone[index]
+        return freed
+
+    def settled(self, run: Run) -> int:
+        """Note the messages of a run, of any blocks, as done; gives the octets that became free."""
+        first, step, bits, _ = run
+        freed = 0
+        while bits:
+            skipped = (bits & -bits).bit_length() - 1
+            first += skipped * step
+            bits >>= skipped
+            # As many ids of the run as lie in the block of the first of them.
+            within = -((first - self.find(first).next) // step)
+            freed += self.done(first, (bits & ((1 << within) - 1)).bit_count())
+            first += within * step
+            bits >>= within
         return freed
 
     def clear(self) -> int:

@@ -1,13 +1,14 @@
 """Round-robin: every message goes to exactly one subscriber, in turn (docs/PROTOCOL.md, "Round-robin").
 
 A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to
-the socket, for one with credit when it is confirmed with Received. What is outstanding when its subscriber
-goes is dealt to another. The topic's position is the next id to deal and the ids below it that are not done.
+the socket, for one with credit when it is settled (omq.drivers.round_robin_channel has the states between).
+What is outstanding when its subscriber goes is dealt to another. The topic's position is the next id to deal
+and the ids below it that are not done, with how often each was delivered.
 """
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -21,6 +22,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import End, Gone, Subscriber
 from omq.drivers.signal import Signal
+from omq.drivers.unsettled import number_of, ranges
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
@@ -55,16 +57,23 @@ class RoundRobinDriver(Driver):
         self._note_move()
         self._cursor = min(position.cursor, self.next_id)
         self._returned = Returned()
-        self._counted = 0  # octets of the share for ids that they hold
+        # Set aside: undeliverable to every subscriber that has room.
+        self._aside = Returned()
+        self._counted = 0  # octets of the share for the ids that both hold
         self._return(below for run in position.undone if (below := run.below(self._cursor)) is not None)
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
         self._finishing: set[RoundRobinChannel] = set()
+        self._draining: set[RoundRobinChannel] = set()
+        self._choosy: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
         self._signal = Signal()
         self._holdings = Holdings()
         self._held = 0
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
+        self.rejections = 0
+        """How many messages subscribers have rejected so far."""
+        self._rejected = LogThrottle(log, logging.WARNING, "rejections", topic=self.topic.topic)
         self._gone = LogThrottle.of_problem(
             log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic
         )
@@ -109,7 +118,8 @@ class RoundRobinDriver(Driver):
         """A channel ended: what it had not done is dealt to others."""
         if channel in self._channels:
             self._channels.remove(channel)
-        self._finishing.discard(channel)
+        for others in (self._finishing, self._draining, self._choosy):
+            others.discard(channel)
         self.returned(outstanding)
 
     def returned(self, messages: Iterable[Run]) -> None:
@@ -125,7 +135,7 @@ class RoundRobinDriver(Driver):
 
     def _count(self) -> None:
         """Count in the share what the ids hold that are to be dealt anew."""
-        more = self._returned.octets - self._counted
+        more = self._returned.octets + self._aside.octets - self._counted
         self._counted += more
         self.resources.memory.unconfirmed.change(more)
 
@@ -135,10 +145,46 @@ class RoundRobinDriver(Driver):
         self._signal.set()
         self._invite()
 
-    def done(self, message: int, count: int) -> None:
-        """`count` messages of the block that holds `message` need not be kept any more."""
+    def may_have(self, channel: RoundRobinChannel) -> bool:
+        """Whether a subscriber with room is to get something that is there now."""
+        return self._is_undealt() or channel.undealt < len(self._aside)
+
+    def done(self, ids: range) -> None:
+        """These messages of one block need not be kept any more."""
+        for channel in self._choosy:
+            channel.forget(ids)
         if not self.is_persistent and not self.deleted:
-            self.free(self._holdings.done(message, count))
+            self.free(self._holdings.done(ids.start, len(ids)))
+
+    def settled(self, messages: Sequence[Run]) -> None:
+        """These messages need not be kept any more."""
+        for run in messages:
+            for channel in self._choosy:
+                for ids in ranges(run):
+                    channel.forget(ids)
+            if not self.is_persistent and not self.deleted:
+                self.free(self._holdings.settled(run))
+
+    def rejected(self, messages: Sequence[Run]) -> None:
+        """A subscriber could not process these messages: they are done, and the log says so.
+
+        All messages that are given up pass here, and the topic still holds them.
+        """
+        count = number_of(messages)
+        self.rejections += count
+        lowest = min(run.lowest for run in messages)
+        what = f"message {lowest} was" if count == 1 else f"{count} messages from {lowest} on were"
+        self._rejected.add(f"{quoted(self.topic.topic)}: {what} rejected by a subscriber")
+        self.settled(messages)
+
+    def undeliverable(self, channel: RoundRobinChannel) -> None:
+        """Some messages are undeliverable to this subscriber."""
+        self._choosy.add(channel)
+
+    def draining(self, channel: RoundRobinChannel) -> None:
+        """Tell this subscriber when it has got what there is."""
+        self._draining.add(channel)
+        self._signal.set()
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -192,6 +238,7 @@ class RoundRobinDriver(Driver):
         """Deal while there are messages and subscribers that can take them, until cancelled."""
         while True:
             await self._signal.wait()
+            self._look_aside()
             while self._is_undealt() and self.has_taker():
                 try:
                     if self._returned:
@@ -201,12 +248,42 @@ class RoundRobinDriver(Driver):
                 except StoreError:
                     await trio.sleep(RETRY_SECONDS)
                 await trio.lowlevel.checkpoint()
+            draining, self._draining = self._draining, set()
+            self._draining |= {channel for channel in draining if channel.look_drained()}
             self.resources.memory.unconfirmed.call_when_free(self._signal)
 
     def _able(self) -> list[RoundRobinChannel]:
         return [channel for channel in self._channels if channel.room(1)]
 
+    def _takers(self, message: int) -> list[RoundRobinChannel]:
+        """The subscribers that have room and can have this message."""
+        return [
+            channel for channel in self._channels if channel.room(1) and not channel.is_undeliverable(message)
+        ]
+
+    def _look_aside(self) -> None:
+        """Deal again what was set aside when there is somebody who can have some of it."""
+        aside = len(self._aside)
+        if aside and any(channel.undealt < aside and channel.room(1) for channel in self._channels):
+            for channel in self._choosy:
+                channel.undealt = 0
+            runs = list(self._aside.runs())
+            self._aside.clear()
+            self._return(runs)
+
+    def _set_aside(self) -> None:
+        """Nobody who has room can have the message that is to be dealt next: go on with the others."""
+        deliveries = self._returned.deliveries
+        message = self._returned.pop()
+        for channel in self._choosy:
+            channel.undealt += channel.is_undeliverable(message)
+        self._aside.add([Run(message, 1, 1, deliveries)])
+        self._count()
+
     async def _deal_returned(self, message: int) -> None:
+        if self._choosy and not self._takers(message):
+            self._set_aside()
+            return
         block: Block | None = None
         damage: str | None = None
         try:
@@ -214,17 +291,21 @@ class RoundRobinDriver(Driver):
         except DamagedBlock as damaged:
             damage = f"the store is damaged there ({damaged.why})"
             self._report(Gone(message, message, damage))
-        able = self._able()
-        if not able or not self._returned or self._returned.lowest != message:
+        takers = self._takers(message)
+        if not takers or not self._returned or self._returned.lowest != message:
             return  # things changed during the read: look again
+        deliveries = self._returned.deliveries
         self._returned.pop()
         self._count()
         self._note_move()
-        if damage is None and (block is None or block.first > message):
+        if block is not None and block.first <= message:
+            self._deal_to(takers[0], block, range(message, message + 1), deliveries)
+            self._turn_after(takers[0])
+            return
+        if damage is None:
             self._report(Gone(message, message, "it is no longer kept"))
-        elif block is not None:
-            self._deal_to(able[0], block, range(message, message + 1))
-            self._turn_after(able[0])
+        for channel in self._choosy:
+            channel.forget(range(message, message + 1))
 
     async def _deal_next(self) -> None:
         # What is below this id now is either stored or lost: the store is written before the id moves on.
@@ -272,15 +353,15 @@ class RoundRobinDriver(Driver):
         self._note_move()
         self._invite()
 
-    def _deal_to(self, channel: RoundRobinChannel, block: Block, ids: range) -> None:
+    def _deal_to(self, channel: RoundRobinChannel, block: Block, ids: range, deliveries: int = 0) -> None:
         """Large ones that come from the store are left there until they are sent: however many subscribers
         there are, they are not all in memory.
         """
         if not self.is_persistent or block.held <= READ_OCTETS or self.tail.covers(block.first):
-            channel.deal(block, ids)
+            channel.deal(block, ids, deliveries)
             return
         for message in ids:
-            channel.deal_large(block, message)
+            channel.deal_large(block, message, deliveries)
 
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         self._channels.rotate(-1 - self._channels.index(channel))
@@ -309,7 +390,7 @@ class RoundRobinDriver(Driver):
 
     def position(self) -> Position:
         """What is done and what is not: written to the store now and then."""
-        undone = [*self._returned.runs()]
+        undone = [*self._returned.runs(), *self._aside.runs()]
         for channel in (*self._channels, *self._finishing):
             undone += channel.outstanding()
         return Position(self._cursor, tuple(sorted(undone)))
@@ -328,7 +409,7 @@ class RoundRobinDriver(Driver):
             messages, octets, first = self._holdings.summary()
             oldest = self.next_id if first is None else first
             return messages, octets, oldest if last else 0, last
-        undone = self._undealt + len(self._returned) + self._unsettled()
+        undone = self._undealt + len(self._returned) + len(self._aside) + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # what is left of done work is about to be deleted
             return 0, 0, self.next_id if last else 0, last
@@ -341,6 +422,7 @@ class RoundRobinDriver(Driver):
             channel.close()
             channel.subscriber.ended(End.DELETED)
         self._returned.clear()
+        self._aside.clear()
         self._count()
         self.resources.memory.unconfirmed.forget(self._signal)
         self.free(self._holdings.clear())

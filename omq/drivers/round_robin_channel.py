@@ -1,20 +1,45 @@
-"""One subscriber of a round-robin topic: what was dealt to it, and what of that is not done."""
+"""One subscriber of a round-robin topic: what was dealt to it, and what of that is not done.
+
+A message is in one of these states. Each but the first and the last is one collection of the channel:
+
+                  deal            take            written          settle
+    the topic's ------> queued  ------> taken   ---------> sent ------------> done
+        ^                | ^              |  |             | ^  accepted,
+        |   hold, cancel,| |    written   |  | stalled     | |  rejected
+        |   lower count  | +--------------+  | in its      | |
+        +----------------+   of fewer        | middle      | |
+        |                                    +--> begun ---+-+
+        |                                           |      |
+        +-------------------------------------------+------+
+                  settle (released, modified), close
+
+Without credit, a message is done when it is written. With credit, `_unsettled` has every message from being
+dealt until it is settled, whichever state it is in, so that a window bounds all of them. A client may settle
+a message before it is known to be sent. The outcome counts at once, though the message may still be written.
+Only one that is begun keeps its outcome until its last octet is written, as its topic holds it until then.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
 
 import trio
 
 from omq.drivers.pieces import Pieces
-from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     SLOW_SECONDS,
+    Accepted,
+    Credit,
     Cut,
     Gone,
+    Granted,
     Messages,
+    Modified,
+    Outcome,
     Piece,
+    Rejected,
+    Released,
     Rest,
     Subscriber,
     Taken,
@@ -22,8 +47,9 @@ from omq.drivers.seam import (
 )
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
+from omq.drivers.unsettled import Deliveries, Unsettled, delivered, number_of, ranges
 from omq_storage.blocks import Block
-from omq_storage.runs import Ids, Run
+from omq_storage.runs import Run
 
 OUTBOX_OCTETS = 256 << 10
 """How much waits to be written to one subscriber: it has room while less does."""
@@ -34,6 +60,9 @@ TAKE_OCTETS = 256 << 10
 MOST_CUTS = 512
 """How many cuts one take gives at the most: single messages, where few have room at a time."""
 
+MOST_UNDELIVERABLE = 1_000
+"""A channel on which so many waiting messages are undeliverable gets nothing more until others take some."""
+
 
 class Dealer(Protocol):
     """What a channel tells its driver."""
@@ -42,9 +71,19 @@ class Dealer(Protocol):
 
     def can_take(self) -> None: ...
 
-    def done(self, message: int, count: int) -> None: ...
+    def may_have(self, channel: "RoundRobinChannel") -> bool: ...
+
+    def done(self, ids: range) -> None: ...
+
+    def settled(self, messages: Sequence[Run]) -> None: ...
+
+    def rejected(self, messages: Sequence[Run]) -> None: ...
 
     def returned(self, messages: Sequence[Run]) -> None: ...
+
+    def undeliverable(self, channel: "RoundRobinChannel") -> None: ...
+
+    def draining(self, channel: "RoundRobinChannel") -> None: ...
 
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
@@ -57,6 +96,7 @@ class Large:
 
     message: int
     octets: int
+    deliveries: int
 
     @property
     def ids(self) -> range:
@@ -69,15 +109,26 @@ class Begun:
 
     message: int
     octets: int
+    deliveries: int
     pieces: Pieces | None
     slow: bool
     taken_at: float = 0.0
-    received: bool = False
-    """Whether its subscriber is done with it, before the last of it is known to be on the socket."""
+    outcome: Outcome | None = None
+    """How its subscriber settled it, before the last of it is known to be on the socket."""
+
+    @property
+    def ids(self) -> range:
+        return range(self.message, self.message + 1)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.message, 1, 1, self.deliveries)
 
 
 class RoundRobinChannel:
-    """Plain at first; with credit from the first `request` on."""
+    """Plain at first; with credit from the first `grant` on."""
+
+    competes = True
 
     def __init__(
         self,
@@ -92,90 +143,113 @@ class RoundRobinChannel:
         self.subscriber = subscriber
         self.rest = Rest.COUNTED if pieces is None else Rest.GIVEN_AGAIN
         self.traffic = dealer.traffic
+        self.settles = False
+        self.undealt = 0
+        """The driver's: how many messages it has set aside because they are undeliverable here."""
         self._dealer = dealer
-        self._share = share
         self._pieces = pieces
-        self._credit: int | None = None
-        self._outbox: deque[Cut | Large] = deque()
+        self._window: int | None = None
+        self._count: int | None = None
+        self._queued: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
         self._begun: Begun | None = None
+        self._unsettled = Unsettled(share)
+        self._undeliverable = Unsettled(share)
+        self._unsent = 0  # messages that are queued, taken or begun
+        self._octets = 0  # what these take, by the mean of each block
         self._held = False
-        self._queued = 0  # octets in the outbox, taken and begun, by the mean of each block
-        self._unconfirmed = Ids()
-        self._counted = 0  # octets of the share that they hold
+        self._cancelled = False
+        self._drained: Callable[[int], None] | None = None
         self._news: deque[Gone] = deque()
 
     # -- the driver's side ---------------------------------------------------------------------------------
 
     def room(self, frame_octets: int) -> int:
         """How many messages of about this size it can take now."""
-        if self._held:
+        left = OUTBOX_OCTETS - self._octets
+        if left <= 0 or self._held or self._cancelled:
             return 0
-        if self._credit is not None:
-            if not self._share.may_grow(self._counted):
-                return 0
-            return max(0, min(self._credit - len(self._unconfirmed), self._room_in_outbox(frame_octets)))
-        return self._room_in_outbox(frame_octets)
+        room = max(1, left // frame_octets)
+        return self._within_credit(room) if self.settles else room
 
-    def _room_in_outbox(self, frame_octets: int) -> int:
-        left = OUTBOX_OCTETS - self._queued
-        return 0 if left <= 0 else max(1, left // frame_octets)
+    def _within_credit(self, room: int) -> int:
+        """How many of so many messages its credit allows to deal."""
+        if not self._unsettled.may_grow() or len(self._undeliverable) >= MOST_UNDELIVERABLE:
+            return 0
+        if self._window is not None:
+            room = min(room, self._window - len(self._unsettled))
+        if self._count is not None:
+            room = min(room, self._count - self._unsent)
+        return max(0, room)
 
-    def deal(self, block: Block, ids: range) -> None:
-        """Messages of a block, with a common step."""
-        self._outbox.append(Cut(block, ids))
-        self._queued += len(ids) * mean_octets(block)
-        if self._credit is not None:
-            self._unconfirmed.add(ids)
-            self._count()
+    def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
+        """Messages of a block, with a common step, that were delivered so often before."""
+        self._queued.append(Cut(block, ids, deliveries))
+        self._unsent += len(ids)
+        self._octets += len(ids) * mean_octets(block)
+        if self.settles:
+            self._unsettled.add(ids, deliveries)
         self.subscriber.wake()
 
-    def deal_large(self, block: Block, message: int) -> None:
+    def deal_large(self, block: Block, message: int, deliveries: int = 0) -> None:
         """A message of a block that is not to be held in memory until it is sent."""
-        self._outbox.append(Large(message, mean_octets(block)))
-        self._queued += mean_octets(block)
-        if self._credit is not None:
-            self._unconfirmed.add(range(message, message + 1))
-            self._count()
+        large = Large(message, mean_octets(block), deliveries)
+        self._queued.append(large)
+        self._unsent += 1
+        self._octets += large.octets
+        if self.settles:
+            self._unsettled.add(large.ids, deliveries)
         self.subscriber.wake()
 
     def tell(self, gone: Gone) -> None:
         self._news.append(gone)
         self.subscriber.wake()
 
-    def outstanding(self) -> Sequence[Run]:
-        """The ids that were dealt to it and are not done."""
-        return (self._unsent() if self._credit is None else self._unconfirmed).runs()
+    def outstanding(self) -> list[Run]:
+        """What was dealt to it and is not done, as it is dealt again when the subscriber is lost: with one
+        delivery more where it was sent, or perhaps was.
+        """
+        queued = Deliveries()
+        for waiting in self._queued:
+            queued.add(waiting.ids, waiting.deliveries)
+        runs = queued.runs()
+        if self.settles:
+            sent = self._unsettled.copy()
+            runs = [kept for run in runs for ids in ranges(run) for kept in sent.take(ids)]
+        else:
+            sent = Deliveries()
+            for given in self._given():
+                sent.add(given.ids, given.deliveries)
+        runs += delivered(sent.runs())
+        if self._begun is not None and self._begun.outcome is not None:
+            runs += _again(self._begun.run, self._begun.outcome)
+        return runs
 
     def outstanding_count(self) -> int:
         """How many messages were dealt to it and are not done."""
-        if self._credit is not None:
-            return len(self._unconfirmed)
-        return self._unsent_count()
+        if not self.settles:
+            return self._unsent
+        begun = self._begun
+        kept = begun is not None and begun.outcome is not None and bool(_again(begun.run, begun.outcome))
+        return len(self._unsettled) + kept
 
-    def _unsent_count(self) -> int:
-        unsent = sum(len(cut.ids) for cut in (*self._taken, *self._outbox))
-        return unsent + (self._begun is not None)
+    def _given(self) -> Sequence[Cut | Begun]:
+        """What its subscriber has, and has not said to be written."""
+        return self._taken if self._begun is None else [self._begun]
 
-    def _unsent(self) -> Ids:
-        unsent = Ids()
-        if self._begun is not None:
-            unsent.add(range(self._begun.message, self._begun.message + 1))
-        for cut in (*self._taken, *self._outbox):
-            unsent.add(cut.ids)
-        return unsent
+    def is_undeliverable(self, message: int) -> bool:
+        """Whether its subscriber said that this message cannot be delivered here."""
+        return message in self._undeliverable
 
-    def _count(self) -> None:
-        """Count in the share what is held of it now."""
-        if self._unconfirmed.octets != self._counted:
-            more = self._unconfirmed.octets - self._counted
-            self._counted += more
-            self._share.change(more)
+    def forget(self, ids: range) -> None:
+        """These messages are done, wherever: whether they are undeliverable here does not matter any more."""
+        if self._undeliverable and self._undeliverable.take(ids):
+            self._dealer.can_take()
 
-    # -- the terminal's side -------------------------------------------------------------------------------
+    # -- the terminal's side: messages ---------------------------------------------------------------------
 
     def ready(self) -> bool:
-        return bool(self._outbox) or bool(self._news)
+        return bool(self._queued) or bool(self._news)
 
     async def take(self) -> Taken | None:
         if self._begun is not None:
@@ -183,28 +257,33 @@ class RoundRobinChannel:
         if self._news:
             return self._news.popleft()
         octets = 0
-        while self._outbox and octets < TAKE_OCTETS and len(self._taken) < MOST_CUTS:
-            cut = self._outbox[0]
+        while self._queued and octets < TAKE_OCTETS and len(self._taken) < MOST_CUTS:
+            cut = self._queued[0]
             if isinstance(cut, Large):
                 if self._taken:
                     break
                 return await self._take_large(cut)
-            self._outbox.popleft()
+            self._queued.popleft()
             self._taken.append(cut)
             octets += len(cut.ids) * mean_octets(cut.block)
         return Messages(tuple(self._taken)) if self._taken else None
 
     async def _take_large(self, large: Large) -> Piece | Gone:
         assert self._pieces is not None
-        self._outbox.popleft()
-        begun = Begun(large.message, large.octets, self._pieces(large.message), slow=False)
+        self._queued.popleft()
+        pieces = self._pieces(large.message)
+        begun = Begun(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
         try:
             return await self._piece(begun)
         except Torn as torn:
-            self._unconfirmed.remove(begun.message)
-            self._count()
-            self._end(begun)
+            self._unsettled.take(begun.ids)
+            self._begun = None
+            self._unsent -= 1
+            self._octets -= begun.octets
+            if not self.settles:
+                self._dealer.done(begun.ids)
+            self._look_drained()
             return Gone(begun.message, begun.message, str(torn))
 
     async def _piece(self, begun: Begun) -> Piece:
@@ -212,37 +291,37 @@ class RoundRobinChannel:
         assert begun.pieces is not None
         piece = await begun.pieces.take(slow=begun.slow)
         begun.taken_at = trio.current_time()
-        return piece
+        return replace(piece, deliveries=begun.deliveries) if begun.deliveries else piece
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """`count` messages of the last take are on the socket: they are done, unless they need a Received."""
+        """`count` messages of the last take are on the socket: without credit, they are done."""
         if self._begun is not None:
             self._written_of(self._begun, count, begun)
             return
-        self.traffic.messages_out += count
         taken, self._taken = self._taken, []
-        back: list[Cut] = []
+        back: list[Cut | Large] = []
+        left = count
         for cut in taken:
-            whole = min(count, len(cut.ids))
-            count -= whole
+            whole = min(left, len(cut.ids))
+            left -= whole
             if whole:
-                self._queued -= whole * mean_octets(cut.block)
-                if self._credit is None:
-                    self._dealer.done(cut.ids[0], whole)
+                self._octets -= whole * mean_octets(cut.block)
+                if not self.settles:
+                    self._dealer.done(cut.ids[:whole])
             if whole < len(cut.ids):
-                back.append(Cut(cut.block, cut.ids[whole:]))
+                back.append(replace(cut, ids=cut.ids[whole:]) if whole else cut)
+        self._sent(count - left)
         if begun is not None and back:  # else it was closed meanwhile
-            first, *back = back
+            first = back[0]
+            assert isinstance(first, Cut)
             message = first.ids[0]
             pieces = None if self._pieces is None else self._pieces(message)
             if pieces is not None:
                 pieces.begin = begun
-            self._begun = Begun(message, mean_octets(first.block), pieces, slow=True)
-            if len(first.ids) > 1:
-                back.insert(0, Cut(first.block, first.ids[1:]))
-        self._outbox.extendleft(reversed(back))
-        self._leave_if_held()
-        self._dealer.can_take()
+            self._begun = Begun(message, mean_octets(first.block), first.deliveries, pieces, slow=True)
+            back[:1] = [replace(first, ids=first.ids[1:])] if len(first.ids) > 1 else []
+        self._queued.extendleft(reversed(back))
+        self._went_on()
 
     def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
         """As `written`, for the message that is sent by itself."""
@@ -250,97 +329,209 @@ class RoundRobinChannel:
             begun.pieces.give_back()
             begun.slow = trio.current_time() - begun.taken_at >= SLOW_SECONDS
             begun.pieces.begin = octets or 0
-        if count:
-            self.traffic.messages_out += 1
-            self._end(begun)
-            self._dealer.can_take()
-        elif octets is None:
-            self._begun = None
-            self._outbox.appendleft(Large(begun.message, begun.octets))
-            self._leave_if_held()
-
-    def _end(self, begun: Begun) -> None:
-        """It is sent."""
+        if not count and octets is not None:
+            return
         self._begun = None
-        self._queued -= begun.octets
-        if self._credit is None or begun.received:
-            self._dealer.done(begun.message, 1)
-
-    def request(self, credit: int) -> None:
-        """From now on at most `credit` messages at a time, each to be confirmed with `received`."""
-        if self._credit is None:
-            self._unconfirmed = self._unsent()
-            self._count()
-        self._credit = credit
-        self._dealer.can_take()
-
-    def received(self, message: int) -> None:
-        """The subscriber is done with a message. Raises Refused for one that is not outstanding here."""
-        if self._credit is None:
-            raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
-        if not self._unconfirmed.remove(message):
-            raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
-        self._count()
-        if self._begun is not None and self._begun.message == message:
-            self._begun.received = True
+        if not count and begun.outcome is None:
+            self._queued.appendleft(Large(begun.message, begun.octets, begun.deliveries))
         else:
-            self._dealer.done(message, 1)
+            self._octets -= begun.octets
+            self._sent(1)
+            if begun.outcome is not None:
+                self._conclude([begun.run], begun.outcome)
+            elif not self.settles:
+                self._dealer.done(begun.ids)
+        self._went_on()
+
+    def _sent(self, count: int) -> None:
+        """So many messages are delivered."""
+        self.traffic.messages_out += count
+        self._unsent -= count
+        if self._count is not None:
+            self._count = max(0, self._count - count)
+
+    def _went_on(self) -> None:
+        """After a write: what was not written may not wait here, and there may be room for more."""
+        self._give_up()
         self._dealer.can_take()
+        self._look_drained()
+
+    def _give_up(self) -> None:
+        """Return what is queued and may not wait here: all of it while nobody takes, else what the count does
+        not allow any more.
+        """
+        if self._held or self._cancelled:
+            keep = 0
+        elif self._count is not None and self._unsent > self._count:
+            keep = max(0, self._count - sum(len(each.ids) for each in self._given()))
+        else:
+            return
+        kept: deque[Cut | Large] = deque()
+        leaving: list[tuple[range, int]] = []
+        for each in self._queued:
+            stays = min(keep, len(each.ids))
+            keep -= stays
+            if stays == len(each.ids):
+                kept.append(each)
+                continue
+            if isinstance(each, Large):
+                octets = each.octets
+            else:
+                octets = mean_octets(each.block)
+                if stays:
+                    kept.append(replace(each, ids=each.ids[:stays]))
+            ids = each.ids[stays:]
+            self._unsent -= len(ids)
+            self._octets -= len(ids) * octets
+            leaving.append((ids, each.deliveries))
+        self._queued = kept
+        if self.settles:  # without those that are settled already
+            returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
+        else:
+            unsent = Deliveries()
+            for ids, deliveries in leaving:
+                unsent.add(ids, deliveries)
+            returned = unsent.runs()
+        if returned:
+            self._dealer.returned(returned)
+
+    # -- the terminal's side: credit -----------------------------------------------------------------------
+
+    def grant(self, n: int, kind: Credit) -> None:
+        if not self.settles:
+            self.settles = True
+            for each in (*self._given(), *self._queued):
+                self._unsettled.add(each.ids, each.deliveries)
+        match kind:
+            case Credit.WINDOW:
+                self._window = max(0, n)
+            case Credit.COUNT:
+                self._count = max(0, n)
+                self._drained = None
+                self._give_up()
+            case _:
+                assert_never(kind)
+        self._dealer.can_take()
+
+    def granted(self) -> Granted:
+        return Granted(self._window, self._count)
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        if self._count is None:
+            self.grant(0, Credit.COUNT)
+        self._drained = drained
+        self._dealer.draining(self)
+        self._look_drained()
+
+    def look_drained(self) -> bool:
+        """Tell the subscriber if there is nothing more to be drained; whether there still is."""
+        self._look_drained()
+        return self._drained is not None
+
+    def _look_drained(self) -> None:
+        if self._drained is None or self._unsent or self._news or self._held:
+            return
+        if self.room(1) and self._dealer.may_have(self):
+            return
+        drained, self._drained = self._drained, None
+        unused, self._count = self._count or 0, 0
+        drained(unused)
+
+    # -- the terminal's side: outcomes ---------------------------------------------------------------------
+
+    def settle(self, ids: range, outcome: Outcome) -> int:
+        begun = self._begun
+        settled = 0
+        if begun is not None and begun.message in ids and self._unsettled.take(begun.ids):
+            begun.outcome = outcome
+            settled = 1
+        runs = self._unsettled.take(ids)
+        if runs:
+            settled += number_of(runs)
+            self._conclude(runs, outcome)
+        if settled:
+            self._dealer.can_take()
+        return settled
+
+    def _conclude(self, messages: list[Run], outcome: Outcome) -> None:
+        """Do what an outcome says, which `_unsettled` does not have any more."""
+        match outcome:
+            case Accepted():
+                self._dealer.settled(messages)
+            case Rejected():
+                self._dealer.rejected(messages)
+            case Released() | Modified():
+                if isinstance(outcome, Modified) and outcome.undeliverable_here:
+                    for run in messages:
+                        for ids in ranges(run):
+                            self._undeliverable.add(ids)
+                    self._dealer.undeliverable(self)
+                self._dealer.returned([again for run in messages for again in _again(run, outcome)])
+            case _:
+                assert_never(outcome)
+
+    # -- the terminal's side: pauses and ends --------------------------------------------------------------
 
     def hold(self) -> None:
         """What it was dealt and is not taken goes to others; so does what is given back while it is held."""
         self._held = True
-        self._leave_if_held()
-
-    def _leave_if_held(self) -> None:
-        if not self._held:
-            return
-        unsent = Ids()
-        returned: list[Run] = []
-        while self._outbox:
-            cut = self._outbox.popleft()
-            octets = cut.octets if isinstance(cut, Large) else mean_octets(cut.block)
-            self._queued -= len(cut.ids) * octets
-            if self._credit is None:
-                unsent.add(cut.ids)
-            else:  # without those it has confirmed unseen
-                returned += self._unconfirmed.take(cut.ids)
-        returned += unsent.runs()
-        self._count()
-        if returned:
-            self._dealer.returned(returned)
+        self._give_up()
 
     def release(self) -> None:
         self._held = False
         self._dealer.can_take()
+        self._look_drained()
 
     def finish(self) -> None:
         self._dealer.finishing(self)
+        self._look_drained()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._give_up()
+        self._dealer.finishing(self)
+        self._look_drained()
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
             position=None,
-            behind=self._unsent_count(),
-            credit=self._credit,
+            behind=self._unsent,
+            credit=self._window,
+            count=self._count,
             unsettled=self.outstanding_count(),
-            octets=self._queued,
+            octets=self._octets,
             is_held=self._held,
         )
 
     def close(self) -> None:
         self.rest = Rest.HELD
+        self._drained = None
         self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None
         if begun is not None and begun.pieces is not None:
             begun.pieces.give_back()
-        if begun is not None and begun.received:
-            self._dealer.done(begun.message, 1)
-        self._outbox.clear()
+        if begun is not None and begun.outcome is not None and not _again(begun.run, begun.outcome):
+            self._conclude([begun.run], begun.outcome)
+        self._queued.clear()
         self._taken.clear()
-        self._unconfirmed.clear()
-        self._count()
+        self._unsettled.clear()
+        self._undeliverable.clear()
+        self._unsent = self._octets = 0
 
 
 def mean_octets(block: Block) -> int:
     """What a message of the block takes on the wire, on average: near enough to share out room by."""
     return block.size // block.count
+
+
+def _again(run: Run, outcome: Outcome) -> list[Run]:
+    """What is to be dealt again of messages with this outcome."""
+    match outcome:
+        case Accepted() | Rejected():
+            return []
+        case Modified(delivery_failed=True):
+            return delivered([run])
+        case Released() | Modified():
+            return [run]
+        case _:
+            assert_never(outcome)

@@ -1,8 +1,12 @@
 """The seam between terminals and drivers: channels, and what they carry (terminal-driver RFC, section 2.3).
 
-A terminal opens a channel on a driver, takes what the driver forwards, and says how much of it was written.
+A terminal opens a channel on a driver, grants it credit ("T: request new messages"), takes what the driver
+forwards ("D: forward new message and ask for confirmation"), says how much of it was written ("T: message
+forwarded to client"), and settles it as its client does. The types belong to no protocol: every terminal maps
+its own commands to them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -29,6 +33,8 @@ class Cut:
 
     block: Block
     ids: range
+    deliveries: int = 0
+    """How often they were delivered before. It is the same number for all of them."""
 
     def frames(self) -> Octets:
         """Their frames, one after another: the block's own octets where they lie together."""
@@ -82,6 +88,8 @@ class Piece:
     begin: int
     """Where in the body they lie."""
     octets: bytes
+    deliveries: int = 0
+    """How often the message was delivered before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,62 @@ class Gone:
 
 
 Taken = Messages | Piece | Gone
+
+
+class Credit(Enum):
+    """What a number of messages that a terminal grants bounds (terminal-driver RFC, section 3.5.1,
+    "channel_request").
+    """
+
+    WINDOW = "how many messages may be unsettled at a time: an omq Request, the prefetch of AMQP 0-9"
+    COUNT = "how many more messages may be delivered: the link credit of AMQP 1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The credit of a channel: None where no credit of this kind bounds it."""
+
+    window: int | None = None
+    count: int | None = None
+    """What is left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The client is done with the message (terminal-driver RFC, section 3.5.1, "channel_confirm")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The client cannot process the message, and nobody else could (terminal-driver RFC, section 3.5.1,
+    "channel_failure"). The message is done.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The client did not process the message: it is delivered again, to this client or to another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modified:
+    """As Released, but the delivery left traces."""
+
+    delivery_failed: bool = False
+    """The message counts one delivery more from now on."""
+    undeliverable_here: bool = False
+    """This channel does not get the message again."""
+
+
+Outcome = Accepted | Rejected | Released | Modified
+"""What became of a message that was delivered (AMQP 1.0, part 3, section 3.4, "Delivery State")."""
+
+ACCEPTED = Accepted()
+REJECTED = Rejected()
+RELEASED = Released()
+
+MOST_DELIVERIES = 255
+"""Where the count of a message's deliveries stops."""
 
 
 class Rest(Enum):
@@ -117,7 +181,10 @@ class Subscriber(Protocol):
         """There is something to take."""
 
     def replaced(self, channel: "Channel") -> None:
-        """The topic was given other types while it was empty: go on with this channel."""
+        """The topic was given other types while it was empty: go on with this channel.
+
+        It has no credit yet. A subscriber that had granted some grants it again, see `hand_over`.
+        """
 
     def ended(self, end: End) -> None:
         """The topic is gone, and the channel with it."""
@@ -126,10 +193,21 @@ class Subscriber(Protocol):
 class Channel(Protocol):
     """The driver's side of a channel."""
 
+    competes: bool
+    """Whether each message of the topic goes to one subscriber only (round-robin): what this one does not
+    take goes to others, and what it accepts is done.
+    """
+
     traffic: Traffic
     """The counters of its topic. `written` counts the messages; the terminal adds the octets that it sent."""
+
     rest: Rest
     """From `close` on HELD: what was taken before is all there will be."""
+
+    settles: bool
+    """Whether messages stay unsettled until `settle`: from the first grant of a window on, and where
+    subscribers compete from the first grant of any credit on. Before that, writing them settles them.
+    """
 
     def ready(self) -> bool:
         """Whether `take` has something to give without waiting for a publisher."""
@@ -149,6 +227,38 @@ class Channel(Protocol):
         with the rest of it, or says with another `written(1)` that it is on its way too.
         """
 
+    def grant(self, n: int, kind: Credit) -> None:
+        """Grant credit of one kind: from now on the channel gives no more than `n` allows. It replaces what
+        was granted of this kind; credit of the other kind still bounds the channel too.
+
+        A lower window takes nothing back. A lower count takes back what is not taken. What is taken and not
+        written yet uses up the count when it is written. A new count ends a `drain`. A negative `n` counts
+        as 0.
+        """
+
+    def granted(self) -> Granted:
+        """Return the credit there is."""
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        """Give what there is now, as far as the count goes, and take the rest of the count back.
+
+        `drained` is called once, when everything that was given is written: with what was left of the count,
+        which is 0 from then on. It is not called when the channel is closed before.
+        """
+
+    def settle(self, ids: range, outcome: Outcome) -> int:
+        """Settle messages, in any order; return how many of these ids were unsettled here. The others are
+        ignored: they were settled before, or never delivered here.
+
+        The messages of a broadcast topic belong to all its subscribers: there an outcome only gives back
+        credit. A message that is not written yet may be settled too.
+        """
+
+    def cancel(self) -> None:
+        """Deliver nothing more. What is unsettled stays with the subscriber until it is settled, or until the
+        channel is closed. What is taken may still be written.
+        """
+
     def hold(self) -> None:
         """Nobody takes yet, or for now: keep the place, and leave to others what can be left to them."""
 
@@ -162,4 +272,15 @@ class Channel(Protocol):
         """How far its subscriber is."""
 
     def close(self) -> None:
-        """End the channel; what was dealt to it and not done goes to others."""
+        """End the channel; what was dealt to it and not done goes to others. What of that was sent, or may
+        have been, counts one delivery more.
+        """
+
+
+def hand_over(old: Channel, new: Channel) -> None:
+    """Grant a channel the credit of the one that it replaces."""
+    credit = old.granted()
+    if credit.window is not None:
+        new.grant(credit.window, Credit.WINDOW)
+    if credit.count is not None:
+        new.grant(credit.count, Credit.COUNT)

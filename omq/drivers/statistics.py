@@ -37,11 +37,14 @@ class ChannelStatistics:
     credit: int | None
     """How many messages it may have unsettled, as its last Request says; None without one."""
     unsettled: int
-    """Messages that were dealt to it and are not done; 0 for broadcast."""
+    """Messages that were dealt to it and are not done. Broadcast: those that it was given within a window and
+    has not settled."""
     octets: int
     """Octets of messages that are held in memory for it alone and not on its socket yet."""
     is_held: bool
     """Whether its client stopped reading, or no connection serves it yet: it is given nothing meanwhile."""
+    count: int | None = None
+    """How many more messages may be delivered to it; None where its terminal does not count them."""
 
 
 @dataclass(frozen=True, slots=True)

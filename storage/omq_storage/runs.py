@@ -26,6 +26,8 @@ class Run(NamedTuple):
     first: int
     step: int
     bits: int
+    deliveries: int = 0
+    """How often the messages with these ids were delivered before."""
 
     @property
     def lowest(self) -> int:
@@ -44,7 +46,7 @@ class Run(NamedTuple):
 
     def ids(self) -> Iterator[int]:
         """Yield the ids in order."""
-        first, step, bits = self
+        first, step, bits, _ = self
         while bits:
             skipped = _lowest_bit(bits)
             first += skipped * step
@@ -55,7 +57,7 @@ class Run(NamedTuple):
     def below(self, limit: int) -> "Run | None":
         """Return the ids below a limit; None if there are none."""
         bits = self.bits & ((1 << max(0, -((self.first - limit) // self.step))) - 1)
-        return Run(self.first, self.step, bits) if bits else None
+        return self._replace(bits=bits) if bits else None
 
 
 class Ids:
@@ -152,6 +154,13 @@ class Ids:
             self._delete(index)
         return [Run(run.first, run.step, bits)]
 
+    def copy(self) -> "Ids":
+        """Return a set of the same ids."""
+        copied = Ids()
+        copied._firsts, copied._steps, copied._bits = self._firsts[:], self._steps[:], self._bits[:]
+        copied._count, copied.octets = self._count, self.octets
+        return copied
+
     def clear(self) -> None:
         """Remove all ids."""
         self._firsts.clear()
@@ -221,6 +230,11 @@ class Returned:
         """The lowest id. The queue must not be empty."""
         return self._heap[0].first
 
+    @property
+    def deliveries(self) -> int:
+        """How often the message with the lowest id was delivered before. The queue must not be empty."""
+        return self._heap[0].deliveries
+
     def add(self, runs: Iterable[Run]) -> None:
         """Add ids that are not in the queue."""
         for run in map(_trimmed, runs):
@@ -230,13 +244,13 @@ class Returned:
 
     def pop(self) -> int:
         """Remove and return the lowest id. The queue must not be empty."""
-        first, step, bits = run = self._heap[0]
+        first, step, bits, deliveries = run = self._heap[0]
         self._count -= 1
         if bits == 1:
             heapq.heappop(self._heap)
             self.octets -= run.octets
         else:
-            rest = _trimmed(Run(first + step, step, bits >> 1))
+            rest = _trimmed(Run(first + step, step, bits >> 1, deliveries))
             heapq.heapreplace(self._heap, rest)
             self.octets -= run.octets - rest.octets
         return first
@@ -263,7 +277,7 @@ def _lowest_bit(bits: int) -> int:
 def _trimmed(run: Run) -> Run:
     """Return the same run with bit 0 set."""
     skipped = _lowest_bit(run.bits)
-    return Run(run.first + skipped * run.step, run.step, run.bits >> skipped) if skipped else run
+    return run._replace(first=run.first + skipped * run.step, bits=run.bits >> skipped) if skipped else run
 
 
 def _extended(run: Run, ids: range) -> Run | None:
@@ -271,7 +285,7 @@ def _extended(run: Run, ids: range) -> Run | None:
 
     Return None if that would leave many bits unused.
     """
-    first, step, bits = run
+    first, step, bits, _ = run
     width = bits.bit_length()
     # The largest step that reaches all ids of both.
     common = gcd(ids.start - first, step if width > 1 else 0, ids.step if len(ids) > 1 else 0)

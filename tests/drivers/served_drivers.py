@@ -20,8 +20,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import save_positions
 from omq.drivers.memory import Memory, MemoryStatistics
 from omq.drivers.reasons import Failure
-from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, End, Gone, Messages, Piece, Taken
+from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Gone, Messages, Outcome, Piece, Taken, hand_over
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Replay, Sync, Transient
 from omq_storage.batches import Bodies
@@ -212,6 +211,7 @@ class Client:
         self.wakes += 1
 
     def replaced(self, channel: Channel) -> None:
+        hand_over(self.channel, channel)
         self.channel = channel
 
     def ended(self, end: End) -> None:
@@ -219,10 +219,14 @@ class Client:
 
     # -- for the test --------------------------------------------------------------------------------------
 
-    @property
-    def worker(self) -> RoundRobinChannel:
-        assert isinstance(self.channel, RoundRobinChannel)
-        return self.channel
+    def request(self, n: int) -> None:
+        """Grant a window, as a Request does."""
+        self.channel.grant(n, Credit.WINDOW)
+
+    def settle(self, *messages: int, outcome: Outcome = ACCEPTED) -> None:
+        """Settle messages, all of which must be unsettled here, one by one."""
+        for message in messages:
+            assert self.channel.settle(range(message, message + 1), outcome) == 1
 
     @property
     def ids(self) -> list[int]:

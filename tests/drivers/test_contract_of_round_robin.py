@@ -21,7 +21,7 @@ from served_drivers import (
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import Piece
+from omq.drivers.seam import ACCEPTED, Piece
 from omq.model import FromBeginning, FromMessage
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
@@ -33,15 +33,8 @@ IN_MEMORY = of_kinds(lambda kind: not kind.is_broadcast and not kind.is_persiste
 
 def with_credit(driver: Driver, credit: int) -> Client:
     client = Client(driver)
-    client.worker.request(credit)
+    client.request(credit)
     return client
-
-
-def refusal(client: Client, message: int) -> tuple[Reason, str]:
-    """How a Received of this message is refused."""
-    with pytest.raises(Refused) as refused:
-        client.worker.received(message)
-    return refused.value.reason, str(refused.value)
 
 
 @ROUND_ROBIN
@@ -122,10 +115,8 @@ async def test_what_a_plain_worker_was_written_is_done(shared_drivers: Drivers, 
     assert (await other.read()).ids == [3, 4, 5]
     assert driver.info().messages == 0
     other.close()
-    assert refusal(other, 3) == (
-        Reason.INVALID,
-        "only a subscriber that sent a Request confirms messages",
-    )
+    assert not other.channel.settles
+    assert other.channel.settle(range(3, 4), ACCEPTED) == 0
 
 
 @ROUND_ROBIN
@@ -138,14 +129,14 @@ async def test_what_a_worker_has_not_confirmed_goes_to_the_others(
     await lost.read()
     await other.read()
     assert (lost.ids, other.ids) == ([1, 3, 5], [2, 4, 6, 7, 8])
-    lost.worker.received(3)
+    lost.settle(3)
     await quiet()
     assert not lost.channel.ready()
     assert driver.info().messages == 7
     lost.close()
     assert (await other.read()).ids == [2, 4, 6, 7, 8, 1, 5]
     for message in (8, 1, 2, 7, 5, 4, 6):
-        other.worker.received(message)
+        other.settle(message)
     assert driver.info().messages == 0
     other.close()
 
@@ -158,19 +149,19 @@ async def test_nobody_has_more_messages_unconfirmed_than_its_credit(
     client = with_credit(driver, 2)
     await post(driver, *[b"x"] * 9)
     assert (await client.read()).ids == [1, 2]
-    client.worker.received(2)
+    client.settle(2)
     assert (await client.read()).ids == [1, 2, 3]
-    client.worker.request(0)  # pauses, and takes nothing back
-    client.worker.received(1)
+    client.request(0)  # pauses, and takes nothing back
+    client.settle(1)
     assert (await client.read()).ids == [1, 2, 3]
-    client.worker.request(4)
+    client.request(4)
     assert (await client.read()).ids == [1, 2, 3, 4, 5, 6]
-    client.worker.request(1)
-    client.worker.received(3)
-    client.worker.received(4)
+    client.request(1)
+    client.settle(3)
+    client.settle(4)
     assert (await client.read()).ids == [1, 2, 3, 4, 5, 6]
     for message in (5, 6):
-        client.worker.received(message)
+        client.settle(message)
     assert (await client.read()).ids == [1, 2, 3, 4, 5, 6, 7]
     client.close()
     last = Client(driver)
@@ -185,15 +176,12 @@ async def test_only_what_a_worker_has_can_be_confirmed_and_once(shared_drivers: 
     await post(driver, *[b"x"] * 4)
     await first.read()
     await second.read()
-    first.worker.received(1)
+    first.settle(1)
     for client, message in ((first, 1), (first, 2), (second, 1), (second, 5), (second, 0), (second, -1)):
-        assert refusal(client, message) == (
-            Reason.INVALID,
-            f"message {message} is not waiting to be confirmed here",
-        )
+        assert client.channel.settle(range(message, message + 1), ACCEPTED) == 0
     assert driver.info().messages == 3
     for client, message in ((first, 3), (second, 4), (second, 2)):
-        client.worker.received(message)
+        client.settle(message)
     assert driver.info().messages == 0
     first.close()
     second.close()
@@ -209,11 +197,11 @@ async def test_the_first_request_makes_what_is_not_written_unconfirmed(
     await client.take()
     client.channel.written(1)
     assert driver.info().messages == 3
-    client.worker.request(10)
+    client.request(10)
     await client.read()
     assert (client.ids, driver.info().messages) == ([2, 3, 4], 3)
-    assert refusal(client, 1)[0] is Reason.INVALID
-    client.worker.received(3)
+    assert client.channel.settle(range(1, 2), ACCEPTED) == 0
+    client.settle(3)
     client.close()
     last = Client(driver)
     assert (await last.read()).ids == [2, 4]
@@ -230,7 +218,7 @@ async def test_a_message_can_be_confirmed_before_its_last_octet_left(
     await post(driver, b"x" * KIB, b"y")
     await client.take()
     client.channel.written(0, 10)
-    client.worker.received(1)
+    client.settle(1)
     if not closes:
         if kind.is_persistent:
             await client.read_pieces(begin=10)
@@ -238,7 +226,7 @@ async def test_a_message_can_be_confirmed_before_its_last_octet_left(
         else:
             client.channel.written(1)
         assert (await client.read()).bodies == [b"y"]
-        client.worker.received(2)
+        client.settle(2)
     client.close()
     last = Client(driver)
     assert (await last.read()).ids == ([2] if closes else [])
@@ -272,7 +260,7 @@ async def test_a_held_channel_leaves_to_others_what_it_has_not_begun(
     else:
         stalled.channel.written(1)
     if credit is not None:
-        stalled.worker.received(1)
+        stalled.settle(1)
     assert driver.info().messages == 0
     stalled.close()
     other.close()
@@ -286,7 +274,7 @@ async def test_a_restart_keeps_what_is_not_done(tmp_path: Path, kind: Kind) -> N
         await post(driver, *[b"%d" % number for number in range(1, 10)])
         await client.read()
         for message in (1, 2, 4, 6):
-            client.worker.received(message)
+            client.settle(message)
         await quiet()
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.topic(kind)
@@ -305,10 +293,10 @@ async def test_after_a_kill_nothing_is_left_out(tmp_path: Path, kind: Kind) -> N
         client = with_credit(driver, 6)
         await post(driver, *[b"%d" % number for number in range(1, 10)])
         await client.read()
-        client.worker.received(1)
-        client.worker.received(3)
+        client.settle(1)
+        client.settle(3)
         await drivers.save_positions()
-        client.worker.received(4)
+        client.settle(4)
     async with opened(tmp_path / "store") as drivers:
         driver = await drivers.topic(kind)
         assert driver.next_id == 10
@@ -327,7 +315,7 @@ async def test_what_is_done_is_deleted_and_what_is_not_is_kept(shared_drivers: D
         await post(driver, *[b"%d" % number * 100])
     await client.read()
     for message in (1, 2, 3, 5):
-        client.worker.received(message)
+        client.settle(message)
     await shared_drivers.save_positions()
     await tidy(driver, driver.writer)
     assert driver.info().messages == 2

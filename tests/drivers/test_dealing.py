@@ -13,7 +13,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, End, Gone, Messages, Piece, Taken
+from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Gone, Messages, Piece, Taken
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode
@@ -52,7 +52,7 @@ async def worker(driver: Driver, credit: int | None = None) -> RoundRobinChannel
     channel = driver.open(Listener(), FromCurrent())
     assert isinstance(channel, RoundRobinChannel)
     if credit is not None:
-        channel.request(credit)
+        channel.grant(credit, Credit.WINDOW)
     await wait_all_tasks_blocked()
     return channel
 
@@ -77,8 +77,8 @@ async def test_what_was_confirmed_before_it_was_sent_does_not_go_to_others_after
     memory, driver = served
     first = await worker(driver, credit=10)
     await post(driver, 5)
-    first.received(2)
-    first.received(4)
+    assert first.settle(range(2, 3), ACCEPTED)
+    assert first.settle(range(4, 5), ACCEPTED)
     second = await worker(driver)
     first.hold()
     await wait_all_tasks_blocked()
@@ -100,13 +100,13 @@ async def test_a_message_is_kept_until_it_is_both_sent_and_confirmed(
     assert await taken(channel) == [1]
     channel.written(0, 10)  # it is begun, and the client stalled
     if confirmed_first:
-        channel.received(1)
+        assert channel.settle(range(1, 2), ACCEPTED)
         assert memory.waiting.used > 0
         channel.written(1)
     else:
         channel.written(1)
         assert memory.waiting.used > 0
-        channel.received(1)
+        assert channel.settle(range(1, 2), ACCEPTED)
     assert memory.waiting.used == 0
     assert driver.info().messages == 0
 
@@ -190,7 +190,7 @@ async def test_who_is_dealt_what_the_store_has_no_more_is_told_and_goes_on(
         environment.trim(driver.topic.id, 2)
         assert await channel.take() == Gone(1, 1, "it is no longer kept")
         assert channel.outstanding_count() == 0
-        channel.request(1)
+        channel.grant(1, Credit.WINDOW)
         piece = await next_of(channel)
         assert isinstance(piece, Piece)
         assert piece.message == 2

@@ -72,7 +72,7 @@ async def test_a_subscriber_is_behind_by_what_is_not_on_its_socket(
 async def test_a_worker_has_unsettled_messages_until_it_is_done(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     worker = Client(driver)
-    worker.worker.request(3)
+    worker.request(3)
     await post(driver, b"1", b"2", b"3", b"4")
     found = worker.channel.statistics()
     assert (found.position, found.behind, found.credit, found.unsettled) == (None, 3, 3, 3)
@@ -81,7 +81,7 @@ async def test_a_worker_has_unsettled_messages_until_it_is_done(shared_drivers: 
     await worker.read()
     found = worker.channel.statistics()
     assert (found.behind, found.unsettled, found.octets) == (0, 3, 0)
-    worker.worker.received(2)
+    worker.settle(2)
     await quiet()
     found = worker.channel.statistics()
     assert (found.behind, found.unsettled) == (1, 3)

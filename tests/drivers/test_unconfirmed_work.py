@@ -13,7 +13,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Messages
+from omq.drivers.seam import ACCEPTED, Credit, Messages
 from omq.drivers.unconfirmed import FREE_OCTETS
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
@@ -43,7 +43,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[Memory, Driver, Driver]]
 async def worker(driver: Driver) -> RoundRobinChannel:
     channel = driver.open(Listener(), FromCurrent())
     assert isinstance(channel, RoundRobinChannel)
-    channel.request(1 << 40)
+    channel.grant(1 << 40, Credit.WINDOW)
     await wait_all_tasks_blocked()
     return channel
 
@@ -75,13 +75,13 @@ async def test_who_holds_much_unconfirmed_work_waits_and_others_do_not(
     assert share.used < share.limit + 4 * FREE_OCTETS
     # With what the first confirms, in any order, it goes on, and so does the other.
     for id in reversed(ids):
-        greedy.received(id)
+        assert greedy.settle(range(id, id + 1), ACCEPTED)
     await wait_all_tasks_blocked()
     more = await dealt(greedy)
     assert more
     others += await dealt(modest)
     for id in others:
-        modest.received(id)
+        assert modest.settle(range(id, id + 1), ACCEPTED)
     await wait_all_tasks_blocked()
     # What a lost worker had goes to the other, all of it.
     greedy.close()
@@ -89,7 +89,7 @@ async def test_who_holds_much_unconfirmed_work_waits_and_others_do_not(
     await wait_all_tasks_blocked()
     while new := await dealt(modest):
         for id in new:
-            modest.received(id)
+            assert modest.settle(range(id, id + 1), ACCEPTED)
         rest += new
         await wait_all_tasks_blocked()
     assert set(more) <= set(rest)
@@ -115,7 +115,7 @@ async def test_a_worker_of_another_topic_goes_on_when_the_share_is_free_again(
     # It holds as much as it may beside a share that is spent, and gets no more until others confirm.
     assert not waiting.ready()
     for id in ids:
-        greedy.received(id)
+        assert greedy.settle(range(id, id + 1), ACCEPTED)
     greedy.finish()
     await wait_all_tasks_blocked()
     assert waiting.ready()

@@ -9,7 +9,6 @@ import trio
 from omq.access.leases import DmpEnd, Principal
 from omq.drivers.feed import Feed
 from omq.drivers.problems import for_clients
-from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Gone
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
@@ -116,7 +115,7 @@ class FeedService:
         if self._feed.has_ended:
             return
         channel = self._feed.channel
-        if isinstance(channel, RoundRobinChannel):
+        if channel.competes:
             # It may be closed rather than half-closed, and others can have what it was dealt.
             self._ending.cancel()
         else:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from omq import model
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, End
+from omq.drivers.seam import ACCEPTED, Channel, Credit, End, hand_over
 from omq.drivers.stalled import Stalled
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
@@ -52,6 +51,8 @@ class Subscription:
         return self._closed
 
     def replaced(self, channel: Channel) -> None:
+        if self.channel is not None and channel.competes:
+            hand_over(self.channel, channel)
         self.channel = channel
         self._all.opened(channel)
         self.wake()
@@ -105,12 +106,8 @@ class Subscriptions:
         self.opened(subscription.channel)
         self._by_name[topic.topic] = subscription
         waiting = self._credits.pop(topic.topic, None)
-        if (
-            waiting is not None
-            and waiting.topic == topic.id
-            and isinstance(subscription.channel, RoundRobinChannel)
-        ):
-            subscription.channel.request(waiting.credit)
+        if waiting is not None and waiting.topic == topic.id and subscription.channel.competes:
+            subscription.channel.grant(waiting.credit, Credit.WINDOW)
         self._replies.add(types.Subscribed(topic), subscription.start)
 
     def unsubscribe(self, topic: bytes) -> None:
@@ -130,7 +127,7 @@ class Subscriptions:
 
     def request(self, topic: model.Topic, credit: int) -> None:
         """Credit for the subscription there is."""
-        self._round_robin_channel(topic.topic).request(credit)
+        self._round_robin_channel(topic.topic).grant(credit, Credit.WINDOW)
 
     def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
         """Credit for a subscription that is to come, which takes over `place`."""
@@ -138,7 +135,11 @@ class Subscriptions:
 
     def received(self, topic: bytes, message: int) -> None:
         """Raises Refused."""
-        self._round_robin_channel(topic).received(message)
+        channel = self._round_robin_channel(topic)
+        if not channel.settles:
+            raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
+        if not channel.settle(range(message, message + 1), ACCEPTED):
+            raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
 
     def _find(self, topic: bytes) -> Subscription:
         subscription = self._by_name.get(topic)
@@ -146,9 +147,9 @@ class Subscriptions:
             raise Refused(Reason.INVALID, "this connection is not subscribed")
         return subscription
 
-    def _round_robin_channel(self, topic: bytes) -> RoundRobinChannel:
+    def _round_robin_channel(self, topic: bytes) -> Channel:
         channel = self._find(topic).channel
-        if not isinstance(channel, RoundRobinChannel):
+        if channel is None or not channel.competes:
             raise Refused(Reason.INVALID, "only messages of a round-robin topic are confirmed")
         return channel
 

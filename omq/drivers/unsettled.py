@@ -1,0 +1,138 @@
+"""Sets of messages that were dealt, with how often each was delivered before, as runs of ids."""
+
+from collections.abc import Iterable, Iterator
+
+from omq.drivers.seam import MOST_DELIVERIES
+from omq.drivers.unconfirmed import Unconfirmed
+from omq_storage.runs import Ids, Run
+
+
+class Deliveries:
+    """Message ids. Nearly all of them were never delivered before: they lie in one set, and the others in one
+    set for each number of deliveries.
+    """
+
+    __slots__ = ("_again", "_first")
+
+    def __init__(self) -> None:
+        self._first = Ids()
+        self._again: dict[int, Ids] = {}
+
+    def __len__(self) -> int:
+        if not self._again:
+            return len(self._first)
+        return len(self._first) + sum(map(len, self._again.values()))
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._first or any(id in ids for ids in self._again.values())
+
+    @property
+    def octets(self) -> int:
+        """What they take in memory."""
+        if not self._again:
+            return self._first.octets
+        return self._first.octets + sum(ids.octets for ids in self._again.values())
+
+    def runs(self) -> list[Run]:
+        """Return all of them. Those that were delivered equally often are in order."""
+        runs = list(self._first.runs())
+        for deliveries, ids in self._again.items():
+            runs += _of(deliveries, ids.runs())
+        return runs
+
+    def add(self, ids: range, deliveries: int = 0) -> None:
+        """Put ids in, with a step of at least one, that are not among them."""
+        if not deliveries:
+            self._first.add(ids)
+            return
+        again = self._again.get(deliveries)
+        if again is None:
+            again = self._again[deliveries] = Ids()
+        again.add(ids)
+
+    def take(self, ids: range) -> list[Run]:
+        """Take those of the ids out that are among them; return these."""
+        if len(ids) == 1 and self._first.remove(ids.start):
+            return [Run(ids.start, 1, 1)]
+        taken = self._first.take(ids)
+        if self._again:
+            for deliveries, again in list(self._again.items()):
+                taken += _of(deliveries, again.take(ids))
+                if not again:
+                    del self._again[deliveries]
+        return taken
+
+    def copy(self) -> "Deliveries":
+        """Return a set of the same messages."""
+        copied = Deliveries()
+        copied._first = self._first.copy()
+        copied._again = {deliveries: ids.copy() for deliveries, ids in self._again.items()}
+        return copied
+
+    def clear(self) -> None:
+        """Take all of them out."""
+        self._first.clear()
+        self._again.clear()
+
+
+class Unsettled(Deliveries):
+    """Messages of one channel, counted in the memory that all channels share."""
+
+    __slots__ = ("_counted", "_share")
+
+    def __init__(self, share: Unconfirmed) -> None:
+        super().__init__()
+        self._share = share
+        self._counted = 0
+
+    def may_grow(self) -> bool:
+        """Whether the shared memory has room for more."""
+        return self._share.may_grow(self._counted)
+
+    def add(self, ids: range, deliveries: int = 0) -> None:
+        """Put ids in, with a step of at least one, that are not among them."""
+        if deliveries:
+            super().add(ids, deliveries)
+        else:
+            self._first.add(ids)
+        self._count()
+
+    def take(self, ids: range) -> list[Run]:
+        """Take those of the ids out that are among them; return these."""
+        taken = super().take(ids)
+        self._count()
+        return taken
+
+    def clear(self) -> None:
+        """Take all of them out."""
+        super().clear()
+        self._count()
+
+    def _count(self) -> None:
+        octets = self.octets if self._again else self._first.octets
+        if octets != self._counted:
+            self._share.change(octets - self._counted)
+            self._counted = octets
+
+
+def number_of(runs: Iterable[Run]) -> int:
+    """Return how many messages these runs have."""
+    return sum(run.bits.bit_count() for run in runs)
+
+
+def delivered(runs: Iterable[Run]) -> list[Run]:
+    """Return the same messages, each of which was delivered once more."""
+    return [run._replace(deliveries=min(run.deliveries + 1, MOST_DELIVERIES)) for run in runs]
+
+
+def ranges(run: Run) -> Iterator[range]:
+    """Return the ids of a run as ranges: as one, where no id is missing within it."""
+    if run.bits & (run.bits + 1):
+        for id in run.ids():
+            yield range(id, id + 1)
+    else:
+        yield range(run.first, run.last + 1, run.step)
+
+
+def _of(deliveries: int, runs: Iterable[Run]) -> list[Run]:
+    return [run._replace(deliveries=deliveries) for run in runs]
