@@ -13,9 +13,7 @@ from typing import Protocol, assert_never
 
 import trio
 
-from omq.access.bounds import Bounds
-from omq.access.clients import Clients
-from omq.access.leases import Leases
+from omq.access.access import Access
 from omq.access.limits import Quota
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
@@ -96,17 +94,14 @@ class Server:
         """Those where it speaks TLS and nothing else."""
         self.catalogue = catalogue
         self.memory = memory
-        self.clients = Clients(config.clients, Bounds.of(config))
-        self.long_answers = LongAnswers(catalogue, memory.listed)
+        self._access = Access(config, catalogue)
+        self.long_answers = LongAnswers(self._access, memory.listed)
         self._connections = Quota(config.max_connections)
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
-        self._leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self._untold = LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal")
-        dmp = Quota(config.max_dmp_connections)
-        self._dmp = Shared(catalogue, self._leases, memory, config, dmp, self._untold)
-        self._subscriptions = Quota(config.max_subscriptions)
+        self._dmp = Shared(self._access, memory, config, self._untold)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
@@ -140,11 +135,11 @@ class Server:
             omq=len(self._terminals) - self._dmp_terminals,
             dmp=self._dmp_terminals,
             newcomers=len(self._newcomers),
-            dmp_leased=self._dmp.quota.used,
+            dmp_leased=self._access.leased_connections.used,
             max_dmp_leased=config.max_dmp_connections,
-            subscriptions=self._subscriptions.used,
+            subscriptions=self._access.subscriptions.used,
             max_subscriptions=config.max_subscriptions,
-            leases=len(self._leases),
+            leases=len(self._access.leases),
             max_leases=config.max_leases,
             topics=self.catalogue.topic_count,
             max_topics=config.max_topics,
@@ -252,13 +247,10 @@ class Server:
                 await self._serve(
                     OmqTerminal(
                         transport,
-                        self.catalogue,
-                        self._leases,
-                        self.clients,
+                        self._access,
                         self.memory,
                         self.config,
                         self.long_answers,
-                        self._subscriptions,
                         known,
                         rest,
                     )
@@ -311,8 +303,7 @@ class Server:
         now = trio.current_time()
         for terminal in list(self._terminals):
             terminal.sweep(now)
-        self._leases.expire()
-        self.clients.look()
+        self._access.look()
         report_suppressed()
 
     def stop(self) -> None:

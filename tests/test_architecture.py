@@ -61,6 +61,7 @@ FLOORS = {
         "omq.access",
         "omq.config",
         "omq.logs",
+        "omq.model",
         "omq.protocol",
         "omq.protocol.amqp",
         "omq.protocol.dmp",
@@ -158,6 +159,24 @@ def test_imports_point_down_only(name: str) -> None:
             assert target in FLOORS[own], f"{name} imports {other}"
         if own in WITHOUT_TRIO:
             assert other.partition(".")[0] != "trio", f"{name} imports {other}"
+
+
+BEHIND_SESSIONS = (
+    "omq.access.clients",
+    "omq.access.limits.Quota",
+    "omq.access.limits.check_quota",
+    "omq.drivers.broadcast",
+    "omq.drivers.catalogue",
+    "omq.drivers.driver.Driver",
+    "omq.drivers.round_robin",
+)
+"""What only sessions may use on behalf of a client, so that no terminal decides what a client may do."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if name.startswith("omq.terminals.")))
+def test_terminals_reach_drivers_through_sessions_only(name: str) -> None:
+    for other in imported(ast.parse(MODULES[name].read_bytes())):
+        assert not f"{other}.".startswith(tuple(f"{each}." for each in BEHIND_SESSIONS)), other
 
 
 def test_no_room_is_imported_by_one_below_it() -> None:

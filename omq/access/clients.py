@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 from omq.access.attempts import Attempts, Origin
 from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
-from omq.access.limits import Quota, RateLimit
-from omq.access.rights import EVERYTHING, NOTHING, Names, Rights
+from omq.access.limits import Quota, Rates
+from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
 from omq.logs import LogThrottle
 
@@ -46,17 +46,7 @@ class Client:
         self.topics = Quota(bounds.topics)
         self.leases = Quota(bounds.leases)
         self.subscriptions = Quota(bounds.subscriptions)
-        rate = max_bytes_per_second
-        self.received = None if rate is None else RateLimit(rate)
-        """For what it sends to the server; None without a limit."""
-        self.sent = None if rate is None else RateLimit(rate)
-        """For everything that it is sent; messages wait for it. None without a limit."""
-        self.answered = None if rate is None else RateLimit(rate)
-        """For the answers among that, which wait for nothing but one another. None without a limit."""
-
-
-NOBODY = Client(NOTHING)
-"""Whose a connection is before it has said so."""
+        self.rates = Rates.of(max_bytes_per_second)
 
 
 class _Known:

@@ -11,7 +11,7 @@ from enum import Enum
 
 import trio
 
-from omq.access.clients import NOBODY, Client
+from omq.access.clients import Client
 from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import Feed
 from omq.drivers.seam import Gone
@@ -45,16 +45,14 @@ Report = Callable[[DmpEnd, bytes, str | Gone], Awaitable[None]]
 class Principal:
     """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
 
-    __slots__ = ("_report", "client", "host", "leases", "name")
+    __slots__ = ("_report", "host", "leases", "name")
 
-    def __init__(self, host: str, report: Report) -> None:
+    def __init__(self, host: str, name: bytes, report: Report) -> None:
         """`report` sends an Error; it may wait until there is room for one more."""
         self.host = host
         """Where the connection comes from."""
-        self.client = NOBODY
-        """Whose connection it is: its leases carry that client's rights and limits."""
-        self.name: bytes | None = None
-        """The name that the client gave in Connect; None before."""
+        self.name = name
+        """The name that the client gave when it connected."""
         self.leases: set[bytes] = set()
         """Those not used yet: they are looked after by `Leases`."""
         self._report: Report | None = report
@@ -77,6 +75,8 @@ class Lease:
 
     leased: Sink | Feed
     principal: Principal
+    client: Client
+    """The client that asked for it: what the lease opens has the rights and limits of that client."""
     expires: float
 
 
@@ -111,13 +111,13 @@ class Leases:
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, Owner.CLIENT, "unused leases")
 
-    def grant(self, leased: Sink | Feed, principal: Principal) -> bytes:
+    def grant(self, leased: Sink | Feed, principal: Principal, client: Client) -> bytes:
         """A new lease. Call `check_room` directly before; a feed that is not used in time is closed here."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
-        self._unused[lease] = Lease(leased, principal, trio.current_time() + self._seconds)
+        self._unused[lease] = Lease(leased, principal, client, trio.current_time() + self._seconds)
         principal.leases.add(lease)
         self._quota.take()
-        principal.client.leases.take()
+        client.leases.take()
         return lease
 
     def use(self, lease: bytes, host: str) -> Lease | Unusable:
@@ -161,7 +161,7 @@ class Leases:
         found = self._unused.pop(lease)
         found.principal.leases.discard(lease)
         self._quota.give()
-        found.principal.client.leases.give()
+        found.client.leases.give()
         return found
 
 

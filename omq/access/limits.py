@@ -1,5 +1,6 @@
 """Limits: quotas, which count things in use, and rate limits, which count octets a second."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 import trio
@@ -58,12 +59,15 @@ class Owner(Enum):
     CLIENT = "this client"
 
 
+def spent(quota: Quota, owner: Owner, what: str) -> Refused:
+    """Return the refusal for a quota that is spent. `what` it counts is a plural."""
+    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most it is configured for")
+
+
 def check_quota(quota: Quota, owner: Owner, what: str) -> None:
-    """Raises Refused when the quota is spent. `what` it counts is a plural."""
+    """Raises Refused when the quota is spent."""
     if quota.is_spent:
-        raise Refused(
-            Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most it is configured for"
-        )
+        raise spent(quota, owner, what)
 
 
 class RateLimit:
@@ -92,3 +96,25 @@ class RateLimit:
     def is_open(self) -> bool:
         """Whether more may pass now."""
         return trio.current_time() >= self.until
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The rate limits of one client, over all its connections; None without a limit."""
+
+    received: RateLimit | None = None
+    """For what the client sends to the server."""
+    sent: RateLimit | None = None
+    """For everything that the client is sent; messages wait for it."""
+    answered: RateLimit | None = None
+    """For the answers among that, which wait for nothing but one another."""
+
+    @classmethod
+    def of(cls, octets_per_second: int | None) -> "Rates":
+        """The same limit in each direction, or none."""
+        if octets_per_second is None:
+            return UNLIMITED
+        return cls(*(RateLimit(octets_per_second) for _ in range(3)))
+
+
+UNLIMITED = Rates()

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,40 @@ class Names:
         return topic in self.exact or topic.startswith(self.beginnings)
 
 
+class Right(Enum):
+    """What may be done with a topic, in the words of a refusal."""
+
+    DECLARE = "declare"
+    PUBLISH = "publish to"
+    SUBSCRIBE = "subscribe to"
+    DELETE = "delete"
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The topics with which each kind of thing may be done."""
+    """The topics to which a client has each right."""
 
     declare: Names
     publish: Names
     subscribe: Names
     delete: Names
 
+    def of(self, right: Right) -> Names:
+        """Return the topics to which the client has this right."""
+        match right:
+            case Right.DECLARE:
+                return self.declare
+            case Right.PUBLISH:
+                return self.publish
+            case Right.SUBSCRIBE:
+                return self.subscribe
+            case Right.DELETE:
+                return self.delete
+            case other:
+                assert_never(other)
+
     def sees(self, topic: bytes) -> bool:
-        """Whether it may know that there is this topic: when it may do anything with it."""
+        """Whether the client may know that the topic exists: when it has any right to it."""
         return (
             topic in self.subscribe or topic in self.publish or topic in self.declare or topic in self.delete
         )
@@ -47,10 +72,5 @@ class Rights:
 
 _ALL = Names.of(["*"])
 
-_NONE = Names.of([])
-
-NOTHING = Rights(_NONE, _NONE, _NONE, _NONE)
-"""What somebody may do who has not connected."""
-
 EVERYTHING = Rights(_ALL, _ALL, _ALL, _ALL)
-"""What anybody may do at a server that knows no clients."""
+"""The rights of all clients of a server without configured ones."""

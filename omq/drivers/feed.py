@@ -2,15 +2,14 @@
 
 See docs/PROTOCOL.md, "Feeds".
 
-Get opens it, so that nothing after the Get is missed. Until its lease is used nobody takes from it: a
-broadcast topic keeps its place, and a round-robin topic deals to others meanwhile.
+It is opened when its lease is granted, so that nothing after the Get is missed. Until the lease is used
+nobody takes from it: a broadcast topic keeps its place, and a round-robin topic deals to others meanwhile.
 """
 
 from collections.abc import Callable
 
-from omq.drivers.driver import Driver
 from omq.drivers.seam import Channel, End
-from omq.model import Replay, Topic
+from omq.model import Topic
 
 
 class Feed:
@@ -25,13 +24,6 @@ class Feed:
         self._channel: Channel | None = None
         self._wake: Callable[[], None] | None = None
         self._ended = False
-
-    @classmethod
-    def open(cls, driver: Driver, replay: Replay, closed: Callable[[], None]) -> "Feed":
-        """Raises omq.drivers.reasons.Refused when the driver cannot replay from there."""
-        feed = cls(driver.topic, closed)
-        feed.replaced(driver.open(feed, replay))
-        return feed
 
     @property
     def has_ended(self) -> bool:

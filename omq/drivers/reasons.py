@@ -15,6 +15,7 @@ class Reason(Enum):
     DIFFERS = "the topic exists with other types"
     FORBIDDEN = "this client has no right to it"
     QUOTA = "a configured number is reached"
+    TOO_LARGE = "a message is larger than the server takes"
     INVALID = "the request makes no sense, or not now"
     NO_REPLAY = "the topic cannot be replayed from there"
     NO_ROOM = "the store has no room"

@@ -21,10 +21,10 @@ from omq.protocol.dmp.responses import GREETING, LEASE_IN_USE, LEASE_NOT_VALID, 
 from omq.protocol.dmp.server import (
     Close,
     FeedReady,
+    LeaseRefused,
     LeaseShown,
     Messages,
     Outcome,
-    Refused,
     Send,
     ServerDialogue,
     SinkReady,
@@ -134,7 +134,7 @@ def test_a_refusal_is_the_last_word(code: ResponseCode) -> None:
     dialogue = ServerDialogue()
     dialogue.feed(HEADER + b"\x01lmessages")
     response = dmp_responses.response(code)
-    assert dialogue.decide(Refused(response)) == [Send(dmp_responses.encode(response)), Close()]
+    assert dialogue.decide(LeaseRefused(response)) == [Send(dmp_responses.encode(response)), Close()]
     assert dialogue.feed(b"more") == []
     with pytest.raises(ValueError, match="no lease to decide on: the dialogue is over"):
         dialogue.decide(SinkReady(b"s"))
@@ -247,7 +247,7 @@ def test_what_is_no_response_ends_the_dialogue_after_what_was() -> None:
 
 @given(
     st.sampled_from(
-        [SinkReady(b"s"), FeedReady(b"f"), Refused(LEASE_NOT_VALID), Refused(Response(999, b"?"))]
+        [SinkReady(b"s"), FeedReady(b"f"), LeaseRefused(LEASE_NOT_VALID), LeaseRefused(Response(999, b"?"))]
     ),
     st.binary(min_size=1, max_size=255),
     st.binary(min_size=1, max_size=20),
@@ -260,7 +260,7 @@ def test_the_two_sides_understand_each_other(outcome: Outcome, lease: bytes, mes
     events = [*events[:-1], *server.decide(outcome)]
     heard = client.feed(b"".join(event.octets for event in events if isinstance(event, Send)))
     assert heard[0] == Greeted(GREETING)
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, LeaseRefused):
         assert heard[1:] == [Declined(outcome.response)]
         assert events[-1] == Close()
     else:

@@ -19,10 +19,10 @@ from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response
 from omq.protocol.dmp.server import (
     Close,
     FeedReady,
+    LeaseRefused,
     LeaseShown,
     Messages,
     Outcome,
-    Refused,
     Send,
     ServerDialogue,
     ServerEvent,
@@ -30,9 +30,9 @@ from omq.protocol.dmp.server import (
 )
 
 ANSWERS: dict[str, Outcome] = {
-    "G_leases.conn1": Refused(LEASE_NOT_VALID),
-    "G_leases.conn4": Refused(LEASE_IN_USE),
-    "G_leases.conn5": Refused(LEASE_IN_USE),
+    "G_leases.conn1": LeaseRefused(LEASE_NOT_VALID),
+    "G_leases.conn4": LeaseRefused(LEASE_IN_USE),
+    "G_leases.conn5": LeaseRefused(LEASE_IN_USE),
 }
 """What the recorded server made of a lease that was no good."""
 

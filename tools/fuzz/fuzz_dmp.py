@@ -29,6 +29,7 @@ from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import (
     Close,
     FeedReady,
+    LeaseRefused,
     LeaseShown,
     Messages,
     Outcome,
@@ -37,7 +38,6 @@ from omq.protocol.dmp.server import (
     ServerEvent,
     SinkReady,
 )
-from omq.protocol.dmp.server import Refused as LeaseRefused
 
 # -- the dialogue -------------------------------------------------------------------------------------------
 

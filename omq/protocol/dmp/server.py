@@ -62,13 +62,13 @@ class FeedReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LeaseRefused:
     """The lease is invalid: send the reason in the response, then close the connection."""
 
     response: Response
 
 
-Outcome = SinkReady | FeedReady | Refused
+Outcome = SinkReady | FeedReady | LeaseRefused
 
 
 class _State(Enum):
@@ -123,7 +123,7 @@ class ServerDialogue:
                 return self._ready(sink_ready(name))
             case FeedReady(name):
                 return self._ready(feed_ready(name))
-            case Refused(response):
+            case LeaseRefused(response):
                 return [Send(dmp_responses.encode(response)), self._close()]
             case _:
                 assert_never(outcome)

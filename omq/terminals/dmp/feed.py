@@ -7,6 +7,7 @@ feed is ready nothing but envelopes goes to the client, so what else there is to
 import trio
 
 from omq.access.leases import DmpEnd, Principal
+from omq.access.limits import RateLimit
 from omq.drivers.feed import Feed
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, Gone
@@ -33,6 +34,7 @@ class FeedService:
         transport: Transport,
         feed: Feed,
         principal: Principal,
+        rate_limit: RateLimit | None,
         stalled: Stalled,
         null_seconds: float,
         untold: LogThrottle,
@@ -41,7 +43,7 @@ class FeedService:
         self._feed = feed
         self._principal = principal
         self._untold = untold
-        self._rate_limit = principal.client.sent
+        self._rate_limit = rate_limit
         self._null_seconds = null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.

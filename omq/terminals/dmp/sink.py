@@ -11,15 +11,14 @@ from typing import assert_never
 
 import trio
 
-from omq.access.leases import DmpEnd, Principal, Sink
-from omq.config import Config
-from omq.drivers.catalogue import Catalogue
+from omq.access.leases import DmpEnd, Principal
+from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.driver import Driver
-from omq.drivers.reasons import DELETED, Failure, Reason, Refused
+from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
 from omq.logs import LogThrottle, quoted
+from omq.model import Topic
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
@@ -128,6 +127,8 @@ def problem_of(failure: Failure) -> Problem:
             return Problem(ResponseCode.NOT_FOUND, failure.text)
         case Reason.FORBIDDEN | Reason.QUOTA:
             return Problem(ResponseCode.NOT_ALLOWED, failure.text)
+        case Reason.TOO_LARGE:
+            return Problem(ResponseCode.SYNTAX_ERROR, failure.text)
         case Reason.INVALID | Reason.NO_REPLAY | Reason.DIFFERS:
             return Problem(ResponseCode.INVALID, failure.text)
         case Reason.NO_ROOM | Reason.STORE_FAILED | Reason.EARLIER | Reason.DEFECT:
@@ -143,20 +144,21 @@ class SinkService:
         self,
         transport: Transport,
         intake: Intake,
-        catalogue: Catalogue,
-        config: Config,
-        sink: Sink,
+        session: Session,
+        max_message_bytes: int,
+        topic: Topic,
         principal: Principal,
         untold: LogThrottle,
     ) -> None:
+        """`max_message_bytes` bounds what is read of an envelope, whose size is known first."""
         self._transport = transport
         self._intake = intake
-        self._catalogue = catalogue
-        self._topic = sink.topic
+        self._session = session
+        self._topic = topic
         self._principal = principal
         self._untold = untold
-        self._rate_limit = principal.client.received
-        self._envelopes = EnvelopeReader(config.max_message_bytes)
+        self._rate_limit = session.rates.received
+        self._envelopes = EnvelopeReader(max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
         self._finished = False
@@ -247,23 +249,21 @@ class SinkService:
         count = len(batch)
         if not count:
             return
-        driver = await self._catalogue.find(self._topic.topic)
-        if driver is None or driver.topic.id != self._topic.id:
-            self.fail(problem_of(DELETED))
-            return
-        if batch.options:
-            await self._look_for_takers(driver, batch.options)
-        for portion in await in_turns(_portions(batch.batch, batch.heads)):
-            if self._problem is not None:
-                return  # a post failed meanwhile: what came behind it must not be stored
-            await self._post_portion(driver, portion)
-
-    async def _post_portion(self, driver: Driver, portion: Portion) -> None:
         try:
-            confirmation = await driver.post(portion.batch, portion.heads, portion.origins)
+            if batch.options:
+                await self._look_for_takers(batch.options)
+            for portion in await in_turns(_portions(batch.batch, batch.heads)):
+                if self._problem is not None:
+                    return  # a post failed meanwhile: what came behind it must not be stored
+                await self._post_portion(portion)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
-            return
+
+    async def _post_portion(self, portion: Portion) -> None:
+        """Raises Refused."""
+        confirmation = await self._session.post_leased(
+            self._topic, portion.batch, portion.heads, portion.origins
+        )
         self._posts.begin(portion.batch.count)
 
         def settle() -> None:
@@ -273,18 +273,20 @@ class SinkService:
 
         confirmation.listen(settle)
 
-    async def _look_for_takers(self, driver: Driver, options: list[int]) -> None:
+    async def _look_for_takers(self, options: list[int]) -> None:
         """Tell the principal of messages that must have a taker and have none. They are posted all the same.
+        Raises Refused when the topic was deleted.
 
         `mandatory` asks that a message is not lost: that there is a subscriber, or a store to keep it.
         `immediate` asks for a subscriber who can take it now (6-DMP: "Basic.Publish flags").
         """
         missed: list[str] = []
+        takers = await self._session.takers(self._topic)
         mandatory = sum(1 for octet in options if octet & MANDATORY)
-        if mandatory and not driver.is_persistent and not any(driver.subscribers()):
+        if mandatory and not takers.is_kept and not takers.is_subscribed:
             missed.append(f"mandatory messages without a subscriber or a store: {mandatory}")
         immediate = sum(1 for octet in options if octet & IMMEDIATE)
-        if immediate and not driver.has_taker():
+        if immediate and not takers.is_ready:
             missed.append(f"immediate messages that no subscriber could take: {immediate}")
         if missed:
             await self._report(", ".join(missed))

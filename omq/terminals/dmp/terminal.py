@@ -19,21 +19,21 @@ from typing import assert_never
 
 import trio
 
-from omq.access.leases import Lease, Leases, Principal, Sink, Unusable
-from omq.access.limits import Quota
+from omq.access.access import Access, Crowded, Leased
+from omq.access.leases import Sink, Unusable
 from omq.config import Config
-from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import Feed
 from omq.drivers.memory import Memory
+from omq.drivers.reasons import Refused
 from omq.logs import LogThrottle
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
     Close,
     FeedReady,
+    LeaseRefused,
     LeaseShown,
     Messages,
-    Refused,
     Send,
     ServerDialogue,
     ServerEvent,
@@ -49,7 +49,7 @@ from omq.terminals.connection.statistics import (
 )
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.feed import FeedService
-from omq.terminals.dmp.sink import SinkService
+from omq.terminals.dmp.sink import SinkService, problem_of
 
 GOODBYE_SECONDS = 2.0
 """How long a connection may take to end when the server stops."""
@@ -67,12 +67,9 @@ NO_SUCH_COMMAND = response(ResponseCode.NOT_IMPLEMENTED, b"Only a lease is under
 class Shared:
     """What all DMP connections of a server share."""
 
-    catalogue: Catalogue
-    leases: Leases
+    access: Access
     memory: Memory
     config: Config
-    quota: Quota
-    """For sinks and feeds."""
     untold: LogThrottle
     """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
 
@@ -91,7 +88,7 @@ class DmpTerminal:
         self._dialogue = ServerDialogue()
         self._intake = Intake(transport, shared.memory, self._give_way)
         self._service: SinkService | FeedService | None = None
-        self._principal: Principal | None = None  # from a lease that is accepted on
+        self._client: bytes | None = None
         self._waiting = trio.CancelScope()
         self._stopping = False
         self._scope = trio.CancelScope()
@@ -122,7 +119,7 @@ class DmpTerminal:
                 assert_never(self._service)
         return ConnectionStatistics(
             kind=kind,
-            client=None if self._principal is None else self._principal.name,
+            client=self._client,
             peer=self._transport.peer(),
             is_encrypted=self._transport.is_encrypted,
             seconds=trio.current_time() - self._transport.since,
@@ -193,78 +190,76 @@ class DmpTerminal:
         if b" " in lease:  # no lease has one: it is a command (6-DMP: "all commands and responses are")
             method = lease.partition(b" ")[0].lower()
             known = method in (b"put", b"get")
-            await self._answer(self._dialogue.decide(Refused(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)))
+            await self._refuse(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)
             return
-        if not self._shared.quota.take():
-            await self._answer(self._dialogue.decide(Refused(TOO_MANY)))
-            return
-        try:
-            await self._use(lease)
-        finally:
-            self._shared.quota.give()
-
-    async def _use(self, lease: bytes) -> None:
-        used = self._shared.leases.use(lease, self._transport.host())
+        used = await self._shared.access.use_lease(lease, self._transport.host())
         match used:
+            case Leased():
+                self._known()
+                self._client = used.session.name
+                try:
+                    await self._serve_leased(used)
+                finally:
+                    used.session.close()
             case Unusable.NOT_VALID:
                 await self._refuse(LEASE_NOT_VALID)
             case Unusable.USED:
                 await self._refuse(LEASE_IN_USE)
             case Unusable.OTHER_HOST:
                 await self._refuse(OTHER_HOST)
-            case Lease(leased, principal):
-                connections = principal.client.connections
-                if not await connections.take_soon():
-                    if isinstance(leased, Feed):
-                        leased.close()
-                    await self._refuse(TOO_MANY_OF_CLIENT)
-                    return
-                self._known()
-                self._principal = principal
-                try:
-                    await self._serve_leased(leased, principal)
-                finally:
-                    connections.give()
+            case Crowded.SERVER:
+                await self._refuse(TOO_MANY)
+            case Crowded.CLIENT:
+                await self._refuse(TOO_MANY_OF_CLIENT)
             case _:
                 assert_never(used)
 
-    async def _serve_leased(self, leased: Sink | Feed, principal: Principal) -> None:
-        match leased:
-            case Sink():
-                await self._serve_sink(leased, principal)
-            case Feed():
+    async def _serve_leased(self, leased: Leased) -> None:
+        match leased.what:
+            case Sink() as sink:
+                await self._serve_sink(sink, leased)
+            case Feed() as feed:
                 try:
-                    await self._serve_feed(leased, principal)
+                    await self._serve_feed(feed, leased)
                 finally:
-                    leased.close()
-            case _:
-                assert_never(leased)
+                    feed.close()
+            case other:
+                assert_never(other)
 
-    async def _serve_sink(self, sink: Sink, principal: Principal) -> None:
-        shared = self._shared
-        driver = await shared.catalogue.find(sink.topic.topic)
-        if driver is None or driver.topic.id != sink.topic.id:
-            await self._refuse(response(ResponseCode.NOT_FOUND))
+    async def _serve_sink(self, sink: Sink, leased: Leased) -> None:
+        try:
+            await leased.session.check_leased(sink.topic)
+        except Refused as refused:
+            await self._refuse(response(problem_of(refused.failure).code))
             return
+        shared = self._shared
         service = SinkService(
-            self._transport, self._intake, shared.catalogue, shared.config, sink, principal, shared.untold
+            self._transport,
+            self._intake,
+            leased.session,
+            shared.config.max_message_bytes,
+            sink.topic,
+            leased.principal,
+            shared.untold,
         )
         self._service = service
         self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
 
-    async def _serve_feed(self, feed: Feed, principal: Principal) -> None:
+    async def _serve_feed(self, feed: Feed, leased: Leased) -> None:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
         shared = self._shared
         seconds = shared.config.feed_null_seconds
-        service = FeedService(self._transport, feed, principal, shared.memory.stalled, seconds, shared.untold)
+        limit = leased.session.rates.sent
+        stalled = shared.memory.stalled
+        service = FeedService(self._transport, feed, leased.principal, limit, stalled, seconds, shared.untold)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 
     async def _refuse(self, said: Response) -> None:
-        await self._answer(self._dialogue.decide(Refused(said)))
+        await self._answer(self._dialogue.decide(LeaseRefused(said)))
 
     async def _answer(self, events: list[ServerEvent]) -> bytes:
         """Send what is to be sent; the octets of envelopes that came with the lease."""

@@ -9,15 +9,16 @@ when it was sent. So a connection holds one piece, however much it asked for and
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import trio
 
 from omq.access.limits import RateLimit
-from omq.drivers.catalogue import Catalogue
-from omq.drivers.driver import READ_OCTETS, Driver
+from omq.access.session import Archive, StoredTopic
+from omq.drivers.driver import READ_OCTETS
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
-from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.reasons import DELETED, Refused
 from omq.drivers.seam import Gone
 from omq.drivers.signal import Signal
 from omq.protocol.omq import types
@@ -33,28 +34,24 @@ PATIENCE_SECONDS = 10.0
 """How long a client may take to read a piece while others wait for the memory that it takes."""
 
 
-def stored_topic(catalogue: Catalogue, name: bytes, first: int, count: int) -> Driver:
-    """The driver of a topic that can be read from its store. Raises Refused."""
-    driver = catalogue.lookup(name)
-    if driver is None:
-        raise Refused(Reason.NOT_FOUND, "there is no such topic")
-    driver.check_replay(first)
-    if count < 0:
-        raise Refused(Reason.INVALID, "count cannot be negative")
-    return driver
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A Fetch, and where its client may read."""
+
+    command: types.Fetch
+    archive: Archive
 
 
 class Fetches:
     """`run` is a task of the connection. `wake` is called whenever the writer should look at them again."""
 
-    def __init__(self, catalogue: Catalogue, memory: Memory, wake: Callable[[], None]) -> None:
-        self._catalogue = catalogue
+    def __init__(self, memory: Memory, wake: Callable[[], None]) -> None:
         self._budget = memory.fetched
         self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
         self._wake = wake
         self.rate_limit: RateLimit | None = None
         """The octets a second of the client: a piece is read when they allow it to be sent."""
-        self._commands: deque[types.Fetch] = deque()
+        self._commands: deque[_Asked] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
         self._sending = False
         self._added = Signal()
@@ -72,9 +69,9 @@ class Fetches:
         """How many octets of the memory for what was read it holds."""
         return self._held
 
-    def add(self, command: types.Fetch) -> None:
-        """Answer it behind those before it."""
-        self._commands.append(command)
+    def add(self, command: types.Fetch, archive: Archive) -> None:
+        """Answer a command after those before it, from this archive."""
+        self._commands.append(_Asked(command, archive))
         self._added.set()
 
     # -- for the writer ------------------------------------------------------------------------------------
@@ -100,7 +97,7 @@ class Fetches:
 
     def complaint(self) -> bytes:
         """What a client is told that hinders others."""
-        topic = self._commands[0].topic
+        topic = self._commands[0].command.topic
         return sentence("Fetch", topic, "it took too long to read while others wait for its memory")
 
     def stop(self) -> None:
@@ -118,10 +115,11 @@ class Fetches:
             while True:
                 while not self._commands:
                     await self._added.wait()
-                command = self._commands[0]
+                asked = self._commands[0]
+                command = asked.command
                 await self._wait_for_rate_limit()
                 try:
-                    await self._answer(command)
+                    await self._answer(command, asked.archive)
                 except Refused as refused:
                     await self._send([_error(command, str(refused))])
                 except StoreError as problem:
@@ -129,19 +127,19 @@ class Fetches:
                 self._commands.popleft()
                 self._wake()
 
-    async def _answer(self, command: types.Fetch) -> None:
+    async def _answer(self, command: types.Fetch, archive: Archive) -> None:
         """Raises Refused and StoreError."""
-        driver = stored_topic(self._catalogue, command.topic, command.first, command.count)
+        stored = archive.find(command.first, command.count)
         position = command.first
-        until = min(command.first + command.count, driver.next_id)
+        until = min(command.first + command.count, stored.next_id)
         while position < until:
             try:
-                position = await self._send_piece(driver, command, position, until)
+                position = await self._send_piece(stored, command, position, until)
             finally:
                 self._hold(0)
-        await self._send([(encode(types.StoredBlock(end(driver.topic.id, position))),)])
+        await self._send([(encode(types.StoredBlock(end(stored.topic.id, position))),)])
 
-    async def _send_piece(self, driver: Driver, command: types.Fetch, position: int, until: int) -> int:
+    async def _send_piece(self, topic: StoredTopic, command: types.Fetch, position: int, until: int) -> int:
         """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
         is held when this returns.
         """
@@ -151,8 +149,8 @@ class Fetches:
         )
         await self._budget.take(piece)
         self._held = piece
-        found = await driver.replay(position, piece)
-        if driver.deleted:
+        found = await topic.replay(position, piece)
+        if topic.deleted:
             raise Refused.of(DELETED)
         if isinstance(found, Gone):
             self._hold(0)

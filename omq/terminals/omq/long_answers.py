@@ -12,9 +12,10 @@ from functools import partial
 
 import trio
 
+from omq.access.access import Access
 from omq.access.rights import Rights
+from omq.access.session import Archive
 from omq.drivers.budget import Budget
-from omq.drivers.catalogue import Catalogue
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Refused
 from omq.drivers.signal import Signal
@@ -22,7 +23,6 @@ from omq.protocol.omq import block_lists, types
 from omq.protocol.omq.frames import FrameType, encode, header
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.topics import topic_info_sexp
-from omq.terminals.omq.fetches import stored_topic
 from omq_storage.errors import StoreError
 
 SLICE_SECONDS = 0.0008
@@ -103,31 +103,29 @@ class _Listing:
 class LongAnswers:
     """Makes those of all connections. `run` is a task of the server."""
 
-    def __init__(self, catalogue: Catalogue, budget: Budget) -> None:
-        self._catalogue = catalogue
+    def __init__(self, access: Access, budget: Budget) -> None:
+        self._access = access
         self._budget = budget
         self._waiting: dict[Rights, _Listing] = {}
         """Those that are not begun yet: they tell how things are later than when they were asked for."""
         self._signal = Signal()
 
-    async def blocks(self, command: types.Blocks) -> LongAnswer:
+    async def blocks(self, command: types.Blocks, archive: Archive) -> LongAnswer:
         """The answer to this command, be it an Error."""
         try:
-            return await self._blocks(command)
+            return await self._blocks(command, archive)
         except Refused as refused:
             text = sentence("Blocks", command.topic, str(refused))
             return LongAnswer([encode(types.Error(text))], _nothing, self._budget)
 
-    async def _blocks(self, command: types.Blocks) -> LongAnswer:
+    async def _blocks(self, command: types.Blocks, archive: Archive) -> LongAnswer:
         """Raises Refused."""
         most = min(MOST_BLOCKS, command.count) * BLOCK_OCTETS
         await self._budget.take(most)
         octets = b""
         try:
-            driver = stored_topic(self._catalogue, command.topic, command.first, command.count)
-            octets = await driver.stored_blocks(
-                command.first, command.count, MOST_BLOCKS, block_lists.records
-            )
+            topic = archive.find(command.first, command.count)
+            octets = await topic.stored_blocks(command.first, command.count, MOST_BLOCKS, block_lists.records)
         except StoreError as problem:
             raise Refused.of(for_clients(problem)) from problem
         finally:
@@ -173,7 +171,7 @@ class LongAnswers:
             listing.made.set()
 
     def _most_octets(self) -> int:
-        topics, octets = self._catalogue.size()
+        topics, octets = self._access.size_of_names()
         return topics * RECORD_OCTETS + octets * ESCAPED
 
     async def _make(self, rights: Rights) -> Sequence[bytes]:
@@ -181,14 +179,13 @@ class LongAnswers:
         records: list[bytes] = []
         octets = 0
         until = time.perf_counter() + SLICE_SECONDS
-        for topic in self._catalogue.drivers():
+        for info in self._access.topics(rights):
             if time.perf_counter() >= until:
                 await trio.lowlevel.checkpoint()
                 until = time.perf_counter() + SLICE_SECONDS
-            driver = self._catalogue.current(topic)
-            if driver is None or not rights.sees(driver.topic.topic):
-                continue  # it was deleted meanwhile, or is hidden
-            record = topic_info_sexp(driver.info())
+            if info is None:
+                continue  # it is hidden, or was deleted meanwhile
+            record = topic_info_sexp(info)
             records.append(record)
             octets += len(record)
             if octets >= PART_OCTETS:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from omq import model
-from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Credit, End, hand_over
 from omq.drivers.stalled import Stalled
@@ -98,16 +97,19 @@ class Subscriptions:
         if topic in self._by_name:
             raise Refused(Reason.INVALID, "this connection is subscribed already")
 
-    def open(self, driver: Driver, replay: model.Replay, place: Callable[[], None]) -> None:
-        """Subscribe. Raises Refused; else `place` is called when the subscription is over."""
-        topic = driver.topic
-        subscription = Subscription(self, topic, place)
-        subscription.channel = driver.open(subscription, replay)
-        self.opened(subscription.channel)
+    def make(self, topic: model.Topic, place: Callable[[], None]) -> Subscription:
+        """Return a subscription without its channel yet. `place` is called when it is over."""
+        return Subscription(self, topic, place)
+
+    def add(self, subscription: Subscription, channel: Channel) -> None:
+        """Subscribed: the subscription has its channel."""
+        topic = subscription.topic
+        subscription.channel = channel
+        self.opened(channel)
         self._by_name[topic.topic] = subscription
         waiting = self._credits.pop(topic.topic, None)
-        if waiting is not None and waiting.topic == topic.id and subscription.channel.competes:
-            subscription.channel.grant(waiting.credit, Credit.WINDOW)
+        if waiting is not None and waiting.topic == topic.id and channel.competes:
+            channel.grant(waiting.credit, Credit.WINDOW)
         self._replies.add(types.Subscribed(topic), subscription.start)
 
     def unsubscribe(self, topic: bytes) -> None:
@@ -125,9 +127,9 @@ class Subscriptions:
         waiting = self._credits.get(topic)
         return None if waiting is None else waiting.place
 
-    def request(self, topic: model.Topic, credit: int) -> None:
+    def request(self, topic: bytes, credit: int) -> None:
         """Credit for the subscription there is."""
-        self._round_robin_channel(topic.topic).grant(credit, Credit.WINDOW)
+        self._round_robin_channel(topic).grant(credit, Credit.WINDOW)
 
     def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
         """Credit for a subscription that is to come, which takes over `place`."""

@@ -12,13 +12,14 @@ from typing import assert_never
 
 import trio
 
-from omq.access.clients import NOBODY, Clients
-from omq.access.leases import DmpEnd, Leases, Principal
-from omq.access.limits import Quota
+from omq.access.access import Access
+from omq.access.leases import DmpEnd, Principal
+from omq.access.limits import UNLIMITED
+from omq.access.session import Session
 from omq.config import Config
-from omq.drivers.catalogue import Catalogue
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.reasons import Refused
 from omq.drivers.seam import Gone
 from omq.drivers.signal import Signal
 from omq.logs import quoted, subject
@@ -68,28 +69,19 @@ class OmqTerminal:
     def __init__(
         self,
         transport: Transport,
-        catalogue: Catalogue,
-        leases: Leases,
-        clients: Clients,
+        access: Access,
         memory: Memory,
         config: Config,
         long_answers: LongAnswers,
-        all_subscriptions: Quota,
         known: Callable[[], None],
         received: bytes,
     ) -> None:
-        """`all_subscriptions` counts those of the server; `known` is called when Connect is accepted, and
-        `received` is what came after the handshake.
-        """
+        """`known` is called when Connect is accepted, and `received` is what came after the handshake."""
         self._transport = transport
-        self._catalogue = catalogue
-        self._leases = leases
-        self._clients = clients
-        self._client = NOBODY
-        self._principal = Principal(transport.host(), self._report)
+        self._access = access
+        self._rates = UNLIMITED
         self._config = config
         self._intake = Intake(transport, memory, self._give_way)
-        self._all_subscriptions = all_subscriptions
         self._known = known
         self._received = received
         self._lines = LineReader(config.max_line_bytes)
@@ -98,9 +90,11 @@ class OmqTerminal:
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
         self._replied = trio.lowlevel.ParkingLot()
-        self._fetches = Fetches(catalogue, memory, self._fetched)
+        self._fetches = Fetches(memory, self._fetched)
         self._ready: dict[Subscription | Fetches, None] = {}
-        self._commands: Commands | None = None  # from Connect on
+        self._session: Session | None = None  # from Connect on
+        self._principal: Principal | None = None
+        self._commands: Commands | None = None
         self._connect_by = math.inf
         self._over = False
         self._ending = False
@@ -120,7 +114,7 @@ class OmqTerminal:
 
     async def serve(self) -> None:
         """Read and write until the other side is done, or something ends the connection."""
-        if self._clients.are_known:
+        if self._access.clients.are_known:
             self._connect_by = trio.current_time() + self._config.handshake_seconds
         try:
             with self._scope:
@@ -137,9 +131,9 @@ class OmqTerminal:
             pass  # it did not wait for the end
         finally:
             self._subscriptions.stop()
-            if self._commands is not None:
-                self._client.connections.give()
-            self._leases.end_with(self._principal)
+            if self._session is not None and self._principal is not None:
+                self._session.end_leases(self._principal)
+                self._session.close()
             self._over = True
             self._replied.unpark_all()
             self._intake.close()
@@ -156,7 +150,7 @@ class OmqTerminal:
         """What the connection is, and what it holds."""
         return ConnectionStatistics(
             kind=Kind.OMQ,
-            client=self._principal.name,
+            client=None if self._session is None else self._session.name,
             peer=self._transport.peer(),
             is_encrypted=self._transport.is_encrypted,
             seconds=trio.current_time() - self._transport.since,
@@ -250,12 +244,12 @@ class OmqTerminal:
 
     def _may_answer(self) -> bool:
         """Whether the client's octets a second allow an answer now."""
-        limit = self._client.answered
+        limit = self._rates.answered
         return limit is None or limit.is_open() or self._ending
 
     def _may_send(self) -> bool:
         """Whether they allow messages now."""
-        limit = self._client.sent
+        limit = self._rates.sent
         return limit is None or limit.is_open()
 
     async def _write(self) -> None:
@@ -301,10 +295,10 @@ class OmqTerminal:
     def _goes_on_at(self) -> float:
         """When the client's octets a second allow what waits for that; never where nothing does."""
         times = []
-        if self._replies and self._client.answered is not None and not self._may_answer():
-            times.append(self._client.answered.until)
-        if self._ready and self._client.sent is not None and not self._may_send():
-            times.append(self._client.sent.until)
+        if self._replies and self._rates.answered is not None and not self._may_answer():
+            times.append(self._rates.answered.until)
+        if self._ready and self._rates.sent is not None and not self._may_send():
+            times.append(self._rates.sent.until)
         return min(times, default=math.inf)
 
     @contextmanager
@@ -315,10 +309,10 @@ class OmqTerminal:
             yield
         finally:
             octets = self._transport.sent - before
-            if answer and self._client.answered is not None:
-                self._client.answered.spend(octets)
-            if self._client.sent is not None:
-                self._client.sent.spend(octets)
+            if answer and self._rates.answered is not None:
+                self._rates.answered.spend(octets)
+            if self._rates.sent is not None:
+                self._rates.sent.spend(octets)
 
     def _begin_long(self, make: Make) -> None:
         """A long answer is next: have it made beside everything else."""
@@ -382,7 +376,7 @@ class OmqTerminal:
 
     async def _receive(self) -> bytes:
         """What comes next; not before the client's octets a second allow it."""
-        limit = self._client.received
+        limit = self._rates.received
         if limit is None:
             return await self._intake.receive()
         with self._liveness.excused():
@@ -406,7 +400,11 @@ class OmqTerminal:
             self._liveness.alive()
             self._intake.finished()
         self._intake.done()
-        if self._commands is None and self._clients.are_known and self._lines.buffered > LONGEST_CONNECT:
+        if (
+            self._commands is None
+            and self._access.clients.are_known
+            and self._lines.buffered > LONGEST_CONNECT
+        ):
             self._replies.add(types.Error(UNKNOWN_CLIENT))  # nobody's id is so long
             return False
         with self._liveness.excused():
@@ -464,34 +462,28 @@ class OmqTerminal:
 
     async def _identify(self, id: bytes) -> bool:
         peer = self._transport.peer()
-        client = await self._clients.identify(id, self._transport.host(), peer)
-        if client is None:
-            self._replies.add(types.Error(UNKNOWN_CLIENT))
-            return False
-        if not await client.connections.take_soon():
-            what = b"Connect: this client has its %d connections, the most it is configured for"
-            self._replies.add(types.Error(what % (client.connections.most or 0)))
+        host = self._transport.host()
+        try:
+            session = await self._access.connect(id, host, peer)
+        except Refused as refused:
+            self._replies.add(types.Error(sentence("Connect", None, str(refused))))
             return False
         self._known()
-        self._client = self._principal.client = client
-        self._fetches.rate_limit = client.sent
+        self._session = session
+        self._principal = Principal(host, session.name, self._report)
+        self._rates = session.rates
+        self._fetches.rate_limit = session.rates.sent
         self._commands = Commands(
-            client,
+            session,
             self._principal,
-            self._catalogue,
-            self._leases,
-            self._config,
             self._replies,
             self._long_answers,
             self._fetches,
             self._subscriptions,
-            self._all_subscriptions,
             self._room_for_replies,
             self._liveness.excused,
         )
-        # Behind a colon there is the secret, also where nobody asks for it.
-        name = self._principal.name = id.partition(b":")[0]
-        log.debug("%s is %s", peer, quoted(name), extra=subject(peer=peer, client=name))
+        log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
         return True
 
     async def _room_for_replies(self) -> None:

@@ -1,0 +1,121 @@
+"""How connections get a session: by the id of a client, or by a lease."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from omq.access.bounds import Bounds
+from omq.access.clients import Client, Clients
+from omq.access.leases import Lease, Leases, Principal, Sink, Unusable
+from omq.access.limits import Owner, Quota, spent
+from omq.access.rights import Rights
+from omq.access.session import Session, Shared, visible_topics
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.feed import Feed
+from omq.drivers.reasons import Reason, Refused
+from omq.model import TopicInfo
+
+
+class Crowded(Enum):
+    """Why a lease cannot be used now. It is used up all the same, unless the server is crowded."""
+
+    SERVER = "the server has as many connections of sinks and feeds as it may have"
+    CLIENT = "the client has as many connections as it may have"
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """What a connection got for its lease. Close the session when the connection ends, and a feed, too."""
+
+    session: Session
+    what: Sink | Feed
+    principal: Principal
+
+
+class Access:
+    """The clients of a server, and all that their sessions share."""
+
+    def __init__(self, config: Config, catalogue: Catalogue) -> None:
+        self.clients = Clients(config.clients, Bounds.of(config))
+        self.leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
+        self.leased_connections = Quota(config.max_dmp_connections)
+        self.subscriptions = Quota(config.max_subscriptions)
+        self._catalogue = catalogue
+        self._shared = Shared(
+            catalogue=catalogue,
+            leases=self.leases,
+            subscriptions=self.subscriptions,
+            max_message_bytes=config.max_message_bytes,
+            max_credit=config.max_credit,
+        )
+
+    async def connect(self, id: bytes, host: str, peer: str) -> Session:
+        """Return a session for the client that this id proves to be. Raises Refused.
+
+        `host` is where the connection comes from, and `peer` is that for the log.
+        """
+        name = id.partition(b":")[0]  # behind a colon there is the secret, also where nobody asks for it
+        client = await self.clients.identify(id, host, peer)
+        if client is None:
+            raise Refused(Reason.FORBIDDEN, "no client has this name and secret")
+        if not await client.connections.take_soon():
+            raise spent(client.connections, Owner.CLIENT, "connections")
+        return Session(self._shared, client, name, lambda: client.connections.give())
+
+    async def use_lease(self, lease: bytes, host: str) -> Leased | Unusable | Crowded:
+        """Return what a lease is for, and a session of the client to which it was given."""
+        if not self.leased_connections.take():
+            return Crowded.SERVER
+        used: Leased | Unusable | Crowded | None = None
+        try:
+            used = await self._use(lease, host)
+        finally:
+            if not isinstance(used, Leased):
+                self.leased_connections.give()
+        return used
+
+    async def _use(self, lease: bytes, host: str) -> Leased | Unusable | Crowded:
+        found = self.leases.use(lease, host)
+        match found:
+            case Unusable():
+                return found
+            case Lease(what, principal, client):
+                taken = False
+                try:
+                    taken = await client.connections.take_soon()
+                finally:
+                    if not taken and isinstance(what, Feed):
+                        what.close()
+                if not taken:
+                    return Crowded.CLIENT
+                return Leased(self._session(client, principal.name), what, principal)
+            case _:
+                assert_never(found)
+
+    def _session(self, client: Client, name: bytes) -> Session:
+        """A session for a connection with a lease."""
+
+        def closed() -> None:
+            client.connections.give()
+            self.leased_connections.give()
+
+        return Session(self._shared, client, name, closed)
+
+    # -- lists of topics -----------------------------------------------------------------------------------
+
+    def topics(self, rights: Rights) -> Iterator[TopicInfo | None]:
+        """See `visible_topics`."""
+        return visible_topics(self._catalogue, rights)
+
+    def size_of_names(self) -> tuple[int, int]:
+        """Return how many topics there are, and how many octets their names have."""
+        return self._catalogue.size()
+
+    # -- housekeeping --------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Forget what is over. Called about every second."""
+        self.clients.look()
+        self.leases.expire()

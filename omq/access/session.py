@@ -1,0 +1,360 @@
+"""The only way from a terminal to the drivers: what one connection may do, on behalf of its client.
+
+Every operation of a `Session` checks the client's right, the quotas of the client and of the server, and the
+size of messages, before it reaches a driver. So no terminal decides what a client may do: a terminal
+translates a refusal (`Refused`, with a `Reason`) to the words of its protocol, and applies the rate limits in
+`rates` where it reads and sends.
+
+The right is checked before anything is looked up. So a refusal does not tell a client without the right
+whether there is such a topic.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from omq.access.clients import Client
+from omq.access.leases import Leases, Principal, Sink
+from omq.access.limits import Owner, Quota, Rates, check_quota
+from omq.access.rights import Right, Rights
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.feed import Feed
+from omq.drivers.offer import Offered
+from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.seam import Channel, Gone, Subscriber
+from omq.drivers.sequences import Origins
+from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq_storage.batches import Batch
+from omq_storage.environment import BlockInfo
+from omq_storage.lookup import StoredBlock
+
+MOST_REMEMBERED = 1024
+"""For how many topics a session remembers that its client may publish to them."""
+
+Release = Callable[[], None]
+"""Gives back what was counted against quotas. To be called once."""
+
+S = TypeVar("S", bound=Subscriber)
+T = TypeVar("T")
+
+log = logging.getLogger("omq.access")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the sessions of a server share."""
+
+    catalogue: Catalogue
+    leases: Leases
+    subscriptions: Quota
+    """The subscriptions, feeds and early credits of all clients."""
+    max_message_bytes: int
+    max_credit: int
+
+
+class TooLarge(Refused):
+    """A batch has a message with more octets than the server takes: nothing of the batch was posted."""
+
+    def __init__(self, limit: int, longest: int) -> None:
+        super().__init__(Reason.TOO_LARGE, too_large(limit, longest))
+        self.limit = limit
+
+
+def too_large(limit: int, octets: int) -> str:
+    """The sentence that refuses a message of this many octets."""
+    return f"a message has at most {limit} octets, this one {octets}"
+
+
+@dataclass(frozen=True, slots=True)
+class Takers:
+    """Who takes the messages of a topic now."""
+
+    is_kept: bool
+    """Whether a store keeps them when nobody takes them."""
+    is_subscribed: bool
+    """Whether anybody is subscribed."""
+    is_ready: bool
+    """Whether a subscriber can take a message at once."""
+
+
+class StoredTopic(Protocol):
+    """The stored messages of one topic: what `Archive.find` gives of its driver."""
+
+    topic: Topic
+    next_id: int
+    deleted: bool
+
+    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
+        """See `Driver.replay`."""
+
+    async def stored_blocks(
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
+    ) -> T:
+        """See `Driver.stored_blocks`."""
+
+
+class Archive:
+    """The stored messages under one name, for a client that may subscribe to it."""
+
+    __slots__ = ("_catalogue", "_name")
+
+    def __init__(self, catalogue: Catalogue, name: bytes) -> None:
+        self._catalogue = catalogue
+        self._name = name
+
+    def find(self, first: int, count: int) -> StoredTopic:
+        """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
+        driver = self._catalogue.lookup(self._name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+        driver.check_replay(first)
+        if count < 0:
+            raise Refused(Reason.INVALID, "count cannot be negative")
+        return driver
+
+
+class Session:
+    """One connection of a client. Call `close` when the connection ends."""
+
+    def __init__(self, shared: Shared, client: Client, name: bytes, closed: Callable[[], None]) -> None:
+        """`name` is what the client calls itself. `closed` is called once, when the session is closed."""
+        self._shared = shared
+        self._catalogue = shared.catalogue
+        self._max_message_bytes = shared.max_message_bytes
+        self._client = client
+        self.name = name
+        self._closed: Callable[[], None] | None = closed
+        self._may_publish: set[bytes] = set()
+        """Topics to which the client may publish: one look at a set instead of its rights for each post."""
+
+    @property
+    def rights(self) -> Rights:
+        """The rights of the client. Sessions with equal rights see the same topics."""
+        return self._client.rights
+
+    @property
+    def rates(self) -> Rates:
+        """The rate limits of the client, which all its connections share."""
+        return self._client.rates
+
+    def close(self) -> None:
+        """End the session: the connection counts no more."""
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
+
+    def _check(self, right: Right, topic: bytes) -> None:
+        """Raises Refused when the client does not have this right to the topic."""
+        if topic not in self._client.rights.of(right):
+            raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
+
+    # -- publishing ----------------------------------------------------------------------------------------
+
+    def offer(
+        self, name: bytes, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()
+    ) -> Offered | None:
+        """Offer messages to the topic of this name, as `Driver.offer` does. Raises TooLarge, and Refused.
+
+        Return None when there is no such topic now: await `find_or_make`, and offer them again. So this hot
+        path never waits, and takes no coroutine.
+        """
+        if name not in self._may_publish:
+            self._check_publish(name)
+        if batch.longest > self._max_message_bytes:
+            raise TooLarge(self._max_message_bytes, batch.longest)
+        driver = self._catalogue.lookup(name)
+        return None if driver is None else driver.offer(batch, heads, origins)
+
+    async def find_or_make(self, name: bytes) -> None:
+        """Make the topic of this name unless there is one, or wait while it is given other types.
+
+        Raises Refused.
+        """
+        if name not in self._may_publish:
+            self._check_publish(name)
+        await self._find_or_make(name)
+
+    async def post_leased(
+        self, topic: Topic, batch: Batch, heads: Sequence[bytes], origins: Origins
+    ) -> Confirmation:
+        """Post messages to this very topic, as a lease does, and to no later one of the same name.
+
+        Raises TooLarge, and Refused.
+        """
+        driver = await self._find_leased(topic)
+        if batch.longest > self._max_message_bytes:
+            raise TooLarge(self._max_message_bytes, batch.longest)
+        return await driver.post(batch, heads, origins)
+
+    async def check_leased(self, topic: Topic) -> None:
+        """Raises Refused when the client may not publish to this very topic, or it was deleted."""
+        await self._find_leased(topic)
+
+    async def takers(self, topic: Topic) -> Takers:
+        """Return who takes the messages of this very topic now. Raises Refused."""
+        driver = await self._find_leased(topic)
+        return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
+
+    async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> None:
+        """Reserve ids for messages that are about to be offered to several transient topics, in one commit.
+
+        Each offer would reserve them itself, but one after another. For persistent topics the writer gathers
+        the reservations. A failure is left to the offers, which try again and report it to the publisher.
+        """
+        wanted: dict[Driver, int] = {}
+        for name, batches in runs.items():
+            driver = self._catalogue.lookup(name)
+            if driver is not None and not driver.is_persistent and name in self.rights.publish:
+                wanted[driver] = sum(batch.count for batch in batches)
+        try:
+            await self._catalogue.ids.reserve(wanted)
+        except Exception as problem:  # noqa: BLE001 - see above
+            log.debug("no ids could be reserved for %d topics: %s", len(wanted), problem)
+
+    def _check_publish(self, name: bytes) -> None:
+        self._check(Right.PUBLISH, name)
+        if len(self._may_publish) >= MOST_REMEMBERED:
+            self._may_publish.clear()
+        self._may_publish.add(name)
+
+    async def _find_leased(self, topic: Topic) -> Driver:
+        name = topic.topic
+        if name not in self._may_publish:
+            self._check_publish(name)
+        driver = self._catalogue.lookup(name) or await self._catalogue.find(name)
+        if driver is None or driver.topic.id != topic.id:
+            raise Refused.of(DELETED)
+        return driver
+
+    # -- topics --------------------------------------------------------------------------------------------
+
+    async def declare(self, name: bytes, delivery: Delivery, persistence: Persistence) -> Topic:
+        """Return the topic of that name and types; make it if there is none. Raises Refused."""
+        self._check(Right.DECLARE, name)
+        driver = await self._catalogue.declare(name, delivery, persistence, partial(self._admit, name))
+        return driver.topic
+
+    async def delete(self, name: bytes) -> Topic:
+        """Delete a topic. Raises Refused."""
+        self._check(Right.DELETE, name)
+        return await self._catalogue.delete(name)
+
+    async def look_up(self, name: bytes) -> TopicInfo:
+        """Return what is known of a topic that the client may subscribe to. Raises Refused."""
+        self._check(Right.SUBSCRIBE, name)
+        driver = await self._catalogue.find(name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+        return driver.info()
+
+    async def _find_or_make(self, name: bytes) -> Driver:
+        return await self._catalogue.lookup_or_declare(name, partial(self._admit, name))
+
+    def _admit(self, name: bytes) -> Release:
+        """Count a topic that is to be made. Raises Refused."""
+        if name not in self.rights.declare:
+            raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
+        self._catalogue.check_room()
+        client = self._client
+        check_quota(client.topics, Owner.CLIENT, "topics")
+        client.topics.take()
+        # This refers to the client and not to its quota alone: a client that is known by its address is kept
+        # as long as anything refers to it, and its topics count for as long as they exist.
+        return lambda: client.topics.give()
+
+    # -- messages out --------------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        name: bytes,
+        replay: Replay,
+        make: Callable[[Topic, Release], S],
+        held: Release | None = None,
+    ) -> tuple[S, Channel]:
+        """Open a channel on a topic; make the topic if there is none. Raises Refused.
+
+        `make` returns the subscriber. It takes the topic, and what to call when the subscription is over.
+        `held` is what `hold_subscription` gave for this subscription before, and is used up.
+        """
+        self._check(Right.SUBSCRIBE, name)
+        return self._open(await self._find_or_make(name), replay, make, held)
+
+    def hold_subscription(self) -> Release:
+        """Count a subscription before it is opened. Raises Refused."""
+        every, own = self._shared.subscriptions, self._client.subscriptions
+        check_quota(every, Owner.SERVER, "subscriptions")
+        check_quota(own, Owner.CLIENT, "subscriptions")
+        every.take()
+        own.take()
+        client = self._client  # which is kept as long as this refers to it, see `_admit`
+
+        def release() -> None:
+            every.give()
+            client.subscriptions.give()
+
+        return release
+
+    def window(self, wanted: int) -> int:
+        """Return how many unsettled messages a channel may have, for a client that wants this many."""
+        return min(wanted, self._shared.max_credit)
+
+    def archive(self, name: bytes) -> Archive:
+        """Return the stored messages under a name, whether there are any or not. Raises Refused."""
+        self._check(Right.SUBSCRIBE, name)
+        return Archive(self._catalogue, name)
+
+    def _open(
+        self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], held: Release | None
+    ) -> tuple[S, Channel]:
+        release = self.hold_subscription() if held is None else held
+        try:
+            subscriber = make(driver.topic, release)
+            return subscriber, driver.open(subscriber, replay)
+        except Refused:
+            if held is None:
+                release()
+            raise
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    async def lease_sink(self, name: bytes, principal: Principal) -> bytes:
+        """Return a lease for a sink of this topic; make the topic if there is none. Raises Refused."""
+        self._check(Right.PUBLISH, name)
+        driver = await self._find_to_lease(name)
+        return self._shared.leases.grant(Sink(driver.topic), principal, self._client)
+
+    async def lease_feed(self, name: bytes, replay: Replay, principal: Principal) -> bytes:
+        """Return a lease for a feed of this topic, which is open from now on; make the topic if there is
+        none. Raises Refused.
+        """
+        self._check(Right.SUBSCRIBE, name)
+        driver = await self._find_to_lease(name)
+        feed, channel = self._open(driver, replay, Feed, None)
+        feed.replaced(channel)
+        return self._shared.leases.grant(feed, principal, self._client)
+
+    def end_leases(self, principal: Principal) -> None:
+        """End the unused leases of this principal, whose connection is over."""
+        self._shared.leases.end_with(principal)
+
+    async def _find_to_lease(self, name: bytes) -> Driver:
+        leases = self._shared.leases
+        leases.check_room(self._client)  # before a topic is made for it
+        driver = await self._find_or_make(name)
+        leases.check_room(self._client)  # other connections may have got the last leases meanwhile
+        return driver
+
+
+def visible_topics(catalogue: Catalogue, rights: Rights) -> Iterator[TopicInfo | None]:
+    """Yield the topics that a client with these rights may know of, in the order of their ids, and None for
+    each other one: so the caller can pause after each step, however few topics the client may see.
+
+    Topics that are deleted or made meanwhile are left out.
+    """
+    for driver in catalogue.drivers():
+        now = catalogue.current(driver)
+        yield None if now is None or not rights.sees(now.topic.topic) else now.info()
