@@ -68,6 +68,7 @@ FLOORS = {
         "omq_storage",
     },
     "omq.terminals.connection": {
+        "omq.access",
         "omq.drivers",
         "omq.config",
         "omq.logs",

@@ -11,7 +11,6 @@ nowhere else to keep what they have sent. While nobody waits, a client may take 
 
 import math
 from collections import deque
-from collections.abc import Callable
 
 import trio
 
@@ -31,11 +30,13 @@ class Holding:
     on what came, nor that for which it does not read, as memory or a rate limit demands.
     """
 
-    __slots__ = ("_awaited_since", "_idle", "_lasted", "_received", "exceeds", "give_way", "octets")
+    __slots__ = ("_awaited_since", "_idle", "_lasted", "_received", "_scope", "exceeds", "gave_way", "octets")
 
-    def __init__(self, give_way: Callable[[], None]) -> None:
-        """`give_way` ends the connection. It is called when the holding was taken back."""
-        self.give_way = give_way
+    def __init__(self, scope: trio.CancelScope) -> None:
+        """`scope` is what the connection reads within: it is cancelled when the holding was taken back."""
+        self._scope = scope
+        self.gave_way = False
+        """Whether the holding was taken back."""
         self.octets = 0
         self.exceeds = False
         """Whether it may hold as much as it needs, beyond the limit."""
@@ -54,6 +55,11 @@ class Holding:
         self.octets = self._received = 0
         self.exceeds = False
         self._idle = self._lasted = 0.0
+
+    def give_way(self) -> None:
+        """The holding was taken back, because its client does not go on: read nothing more from it."""
+        self.gave_way = True
+        self._scope.cancel()
 
     def begin_wait(self) -> None:
         """The server begins to wait for octets of the client."""

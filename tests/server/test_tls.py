@@ -21,8 +21,8 @@ from omq.protocol.handshake import REFUSED
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message
 from omq.protocol.tls import TlsEngine
+from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.certificates import Certificates
-from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.statistics import Kind
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import FIRST_OCTETS
@@ -233,12 +233,12 @@ async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
         async def read() -> None:
             stream = await listener.accept()
             transport = await TlsTransport.accept(stream, engine, await stream.receive_some())
-            intake = Intake(transport, Memory(64 * MIB), lambda: None)
-            got.append(await intake.receive())
+            admission = ReadAdmission(transport, Memory(64 * MIB), trio.CancelScope())
+            got.append(await admission.receive())
             await client.socket.send_all(octets[end + 100 : end + 200])
             await trio.lowlevel.wait_readable(stream.socket)
             nursery.start_soon(client.socket.send_all, octets[end + 200 :])
-            got.append(await intake.receive())
+            got.append(await admission.receive())
             await stream.aclose()
 
         nursery.start_soon(read)

@@ -1,4 +1,8 @@
-"""The form in which a connection sends messages: an opening and a body each. Every protocol has its own."""
+"""The form in which a connection sends messages: how a protocol frames them.
+
+A `Form` belongs to one source of messages. A protocol with several channels on one connection gives each of
+its consumers a form of its own, which knows the channel and numbers the deliveries.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,16 +10,65 @@ from typing import Protocol
 from omq.drivers.seam import Cut, Octets
 
 
+class Begun(Protocol):
+    """One message that leaves in pieces, and how much of it has left."""
+
+    @property
+    def body(self) -> int:
+        """How many octets of its body have left."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether any octet of it has left: then the rest must follow."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it has left."""
+
+    def framed(self, octets: Octets) -> Sequence[Octets]:
+        """Frame a piece of the body, which begins at octet `body`. Whatever must stand before the piece and
+        has not left, such as the rest of a header, comes first.
+        """
+
+    def sent(self, octets: int) -> None:
+        """Note that so many octets of what `framed` returned last have left."""
+
+
 class Form(Protocol):
-    """How messages are written."""
+    """How one source frames its messages."""
 
-    def parts(self, cuts: Sequence[Cut]) -> list[Octets]:
-        """All of these messages, one after another; at most 1,024 parts for 512 cuts."""
-
-    def opening(self, topic: int, message: int, head: bytes, size: int) -> bytes:
-        """What stands before a body of `size` octets."""
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        """Frame all of these messages, one after another: at most 1,024 parts for 512 cuts."""
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-        """How many messages lie whole within the first so many octets of the parts, and how many octets of
-        the next one do.
+        """Return how many messages are whole within the first `octets` of what `whole` returned, and how many
+        octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
         """
+
+    def begin(self, topic: int, message: int, head: bytes, size: int) -> Begun:
+        """Start to send one message in pieces. `size` is the octets of its body."""
+
+
+class Opened:
+    """A message whose body follows its opening without anything between, as in omq and DMP."""
+
+    __slots__ = ("_opening", "_size", "body", "is_begun")
+
+    def __init__(self, opening: bytes, size: int) -> None:
+        """`opening` is never empty."""
+        self._opening = opening  # what has not left of it
+        self._size = size
+        self.body = 0
+        self.is_begun = False
+
+    @property
+    def is_done(self) -> bool:
+        return not self._opening and self.body == self._size
+
+    def framed(self, octets: Octets) -> Sequence[Octets]:
+        return (self._opening, octets) if self._opening else (octets,)
+
+    def sent(self, octets: int) -> None:
+        self.is_begun = self.is_begun or octets > 0
+        opening, self._opening = self._opening, self._opening[octets:]
+        self.body += octets - (len(opening) - len(self._opening))

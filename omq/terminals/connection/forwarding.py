@@ -1,9 +1,17 @@
 """Sends what channels give, on one connection, so that one that stops reading holds next to nothing.
 
-A client that has not taken within a second what was sent to it is stalled. Then what was not sent goes back
-to the channel, and so does what its other channels were dealt. Only the message that is begun remains. Where
-the channel can give the rest of it again, a piece at a time, nothing of it is held; where not, the rest is
-held within a bound (see omq.drivers.stalled).
+A client that has not taken within a second what was sent to it is stalled. Then the connection gives back
+everything but the message that is begun: what was not sent of a take goes back to its channel, and all
+channels of the connection are held, so that what they were dealt goes to others.
+
+The rest of the message that is begun must follow, because a frame cannot be withdrawn. There are two cases:
+
+- **The channel gives it again** (`_Given`), a piece at a time, from the store. Nothing of it is held here. If
+  no message is begun this is the case, too: the channel gives everything again that was not sent.
+- **It is in hand** (`_InHand`): octets that nobody can give again, or so few of them that reading them again
+  would not be worth it. They differ in nothing but who counts them. A little, up to LITTLE_OCTETS, is not
+  counted. A transient round-robin topic counts its messages until they are done. Other messages take a share
+  of the memory for stalled clients (`omq.drivers.stalled`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,85 +21,81 @@ from typing import assert_never
 import trio
 
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Gone, Messages, Octets, Piece, Rest, Torn
+from omq.drivers.seam import (
+    LITTLE_OCTETS,
+    SLOW_SECONDS,
+    Channel,
+    Cut,
+    Gone,
+    Messages,
+    Octets,
+    Piece,
+    Rest,
+    Torn,
+)
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Form
-from omq.terminals.connection.transport import Transport
+from omq.terminals.connection.forms import Begun, Form
+from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
-    """The client is to take something first; no message is begun."""
+class _Given:
+    """The channel gives what is left."""
+
+    begun: Begun | None
+    """The message that is begun, if one is."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    """The channel gives the rest of the message that is begun."""
+class _InHand:
+    """The rest of the message that is begun."""
 
-    opening: bytes
-    """What is missing of its opening."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Little:
-    """The rest of the message that is begun, in octets of its own."""
-
-    octets: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The rest of the message that is begun, as it lies in its block."""
-
-    block: Block
-    opening: bytes
+    begun: Begun
     body: Octets
-    counted: bool
-    """Whether its topic counts it as long as it is not done."""
+    """Its body from `begun.body` on."""
+    share: Block | None
+    """The block that takes a share of the memory for stalled clients, if nobody else counts the octets."""
 
 
-_Left = _Wait | _Again | _Little | _Held
+_Left = _Given | _InHand
 
 
 class Forwarder:
-    """The sending side of one connection."""
+    """Sends on one connection. One task at a time uses it, except for `look`."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        form: Form,
-        stalled: Stalled,
-        channels: Callable[[], Iterable[Channel]],
-        end: Callable[[str], None],
-    ) -> None:
-        """`channels` are those of the connection now; `end` ends it at once, in the middle of a message,
-        and takes the reason.
-        """
+    def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
+        """`scope` is the connection: it is cancelled if the message that is begun cannot be completed."""
         self._transport = transport
-        self._form = form
         self._stalled = stalled
-        self._channels = channels
-        self._end = end
+        self._scope = scope
+        self._waits_since: float | None = None
+        self.channels: Callable[[], Iterable[Channel]] = tuple
+        """Gives the open channels of the connection."""
         self.is_stalled = False
-        """Whether its channels are held: one that is opened now has to be, too."""
+        """Whether the client is stalled."""
         self._stalled_at = 0.0
-        self._turn = 0  # odd while something is being sent
-        self._looked_at = 0
+        self.torn: str | None = None
+        """Why the connection was ended in the middle of a message, if it was."""
 
-    async def send(self, *parts: Octets) -> None:
+    @property
+    def is_sending(self) -> bool:
+        """Whether it waits for the client to take something."""
+        return self._waits_since is not None
+
+    async def send(self, parts: Sequence[Octets]) -> None:
         """Send what is no message. Raises trio.BrokenResourceError."""
-        self._turn += 1
-        try:
-            await self._transport.send_together(parts)
-        finally:
-            self._over()
+        await self._push(parts)
+        if self.is_stalled:
+            self._recover()
 
-    async def forward(self, topic: bytes, channel: Channel, is_wanted: Callable[[], bool]) -> Gone | None:
-        """Send what a channel of this topic has at once, unless it is not wanted any more when it is taken;
-        or give the news that something is gone.
+    async def forward(
+        self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
+    ) -> Gone | None:
+        """Send what the channel of this topic has at once, unless it is not wanted any more when it was
+        taken; or return the news that messages are gone.
 
         Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
@@ -100,148 +104,148 @@ class Forwarder:
             return None
         if isinstance(taken, Gone):
             return taken
-        self._turn += 1
         before = self._transport.sent
         try:
-            left = await self._send(channel, taken)
-            del taken  # nothing is held of it while the client is stalled, but for what is left
+            left = await self._send_taken(channel, form, taken)
+            del taken  # nothing of it is held while the client is stalled, except what is left
             while left is not None:
                 left = await self._go_on(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
-            self._over()
+        if self.is_stalled:
+            self._recover()
         return None
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether something is being sent."""
-        return bool(self._turn % 2)
 
     @property
     def stalled_seconds(self) -> float | None:
         """For how long the client has been stalled; None when it is not."""
         return trio.current_time() - self._stalled_at if self.is_stalled else None
 
-    def stop(self) -> None:
-        """The connection is over: nothing points back at it."""
-        self._channels = tuple
-        self._end = _nothing
+    def opened(self, channel: Channel) -> None:
+        """The connection has another channel."""
+        if self.is_stalled:
+            channel.hold()
 
-    def look(self) -> None:
-        """Called about every second: whether something is being sent for so long."""
-        if self._turn % 2 and self._turn == self._looked_at:
+    # -- stalls --------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Called about every second: whether the client has been taking nothing for SLOW_SECONDS."""
+        if self._waits_since is not None and now - self._waits_since >= SLOW_SECONDS:
             self._stall()
-        self._looked_at = self._turn
 
     def _stall(self) -> None:
         if not self.is_stalled:
             self.is_stalled = True
             self._stalled_at = trio.current_time()
-        for channel in self._channels():
-            channel.hold()
+            for channel in self.channels():
+                channel.hold()
 
-    def _over(self) -> None:
-        self._turn += 1
-        if self.is_stalled:
-            self.is_stalled = False
-            for channel in self._channels():
-                channel.release()
+    def _recover(self) -> None:
+        self.is_stalled = False
+        for channel in self.channels():
+            channel.release()
 
-    async def _send(self, channel: Channel, taken: Messages | Piece) -> _Left | None:
-        """Send what was taken; what is to follow first, where that is not everything."""
+    # -- sending -------------------------------------------------------------------------------------------
+
+    async def _push(self, parts: Sequence[Octets], *, patient: bool = True) -> bool:
+        """Send all of the parts; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
+        rest = behind(parts, self._transport.try_send(parts))
+        if not rest and not self._transport.pending:
+            return True
+        self._waits_since = trio.current_time()
+        try:
+            if not patient:
+                return await self._transport.send_unless_stalled(rest)
+            await self._transport.send(*rest)
+            return True
+        finally:
+            self._waits_since = None
+
+    async def _send_taken(self, channel: Channel, form: Form, taken: Messages | Piece) -> _Left | None:
+        """Send what was taken; return what must follow before anything else, if not all of it was sent."""
         match taken:
             case Messages(cuts):
-                return await self._send_messages(channel, cuts, little=taken.is_little)
+                return await self._send_messages(channel, form, cuts, little=taken.is_little)
             case Piece():
-                return await self._send_piece(channel, taken)
+                begun = form.begin(taken.topic, taken.message, taken.head, taken.size)
+                return await self._send_piece(channel, begun, taken)
             case _:
                 assert_never(taken)
 
-    async def _send_messages(self, channel: Channel, cuts: Sequence[Cut], *, little: bool) -> _Left | None:
-        parts = self._form.parts(cuts)
+    async def _send_messages(
+        self, channel: Channel, form: Form, cuts: Sequence[Cut], *, little: bool
+    ) -> _Left | None:
+        parts = form.whole(cuts)
         before = self._transport.sent
-        stalled = False
         try:
-            if little:
-                await self._transport.send_together(parts)
-            else:
-                stalled = not await self._transport.send_unless_stalled(parts)
-        finally:
-            count, octets = self._form.sent(cuts, parts, self._transport.sent - before)
-            if not stalled or not octets:
-                channel.written(count)
-        if not stalled:
+            is_sent = await self._push(parts, patient=little)
+        except BaseException:
+            count, _ = form.sent(cuts, parts, self._transport.sent - before)
+            channel.written(count)
+            raise
+        if is_sent:
+            channel.written(sum([len(cut.ids) for cut in cuts]))
             return None
         self._stall()
+        count, octets = form.sent(cuts, parts, self._transport.sent - before)
         if not octets:
-            return _Wait()
+            channel.written(count)
+            return _Given(None)
         block, message = _at(cuts, count)
         body = block.frame(message)[FRAME_HEADER:]
-        opening = self._form.opening(block.topic, message, block.head(message), len(body))
-        begin = max(0, octets - len(opening))
-        opening, body = opening[octets:], body[begin:]
-        channel.written(count, begin)
+        begun = form.begin(block.topic, message, block.head(message), len(body))
+        begun.framed(body)
+        begun.sent(octets)
+        channel.written(count, begun.body)
+        body = body[begun.body :]
         if len(body) <= LITTLE_OCTETS:
-            return _Little(opening + body)
+            return _InHand(begun, bytes(body), None)
         match channel.rest:
             case Rest.GIVEN_AGAIN:
-                return _Again(opening)
+                return _Given(begun)
             case Rest.COUNTED:
-                return _Held(block, opening, body, counted=True)
+                return _InHand(begun, body, None)
             case Rest.HELD:
-                return _Held(block, opening, body, counted=False)
+                return _InHand(begun, body, block)
             case other:
                 assert_never(other)
 
-    async def _send_piece(self, channel: Channel, piece: Piece) -> _Left | None:
-        opening = b""
-        if not piece.begin:
-            opening = self._form.opening(piece.topic, piece.message, piece.head, piece.size)
+    async def _send_piece(self, channel: Channel, begun: Begun, piece: Piece) -> _Left | None:
+        parts = begun.framed(piece.octets)
         before = self._transport.sent
-        stalled = False
+        is_sent = False
         try:
-            if len(piece.octets) <= LITTLE_OCTETS:
-                await self._transport.send_together((opening, piece.octets))
-            else:
-                stalled = not await self._transport.send_unless_stalled((opening, piece.octets))
+            is_sent = await self._push(parts, patient=len(piece.octets) <= LITTLE_OCTETS)
         finally:
-            octets = self._transport.sent - before
-            end = piece.begin + max(0, octets - len(opening))
-            if end == piece.size:
+            begun.sent(self._transport.sent - before)
+            if begun.is_done:
                 channel.written(1)
             else:
-                channel.written(0, end if end or octets else None)
-        if stalled:
+                channel.written(0, begun.body if begun.is_begun else None)
+        if not is_sent:
             self._stall()
-        if end == piece.size:
-            return None
-        return _Again(opening[octets:]) if end or octets else _Wait()
+        return None if begun.is_done else _Given(begun if begun.is_begun else None)
 
     async def _go_on(self, topic: bytes, channel: Channel, left: _Left) -> _Left | None:
-        """Send what is to follow; what is left then."""
+        """Send what is left; return what is left then."""
         match left:
-            case _Wait():
-                await self._transport.wait_writable()
-            case _Again(opening):
-                if opening:
-                    await self._transport.send(opening)
-                return await self._send_piece(channel, await self._rest(topic, channel))
-            case _Little(octets):
-                await self._transport.send(octets)
-                channel.written(1)
-            case _Held(block, opening, body, counted):
-                await self._transport.send(opening)
-                if counted:
-                    await self._transport.send(body)
+            case _Given(begun):
+                if begun is None:
+                    await self._transport.wait_taken()
+                    return None
+                return await self._send_piece(channel, begun, await self._next_piece(topic, channel))
+            case _InHand(begun, body, share):
+                if share is None:
+                    await self._push(begun.framed(body))
                 else:
-                    await self._send_held(topic, block, body)
+                    await self._send_held(topic, begun, body, share)
                 channel.written(1)
+                return None
             case _:
                 assert_never(left)
-        return None
 
-    async def _rest(self, topic: bytes, channel: Channel) -> Piece:
-        """The next piece of the message that is begun. When it cannot be had, the connection ends."""
+    async def _next_piece(self, topic: bytes, channel: Channel) -> Piece:
+        """The next piece of the message that is begun. If it cannot be had, the connection ends."""
         try:
             taken = await channel.take()
             if isinstance(taken, Piece):
@@ -255,23 +259,22 @@ class Forwarder:
         await trio.sleep_forever()
         raise AssertionError("the connection has ended")
 
-    async def _send_held(self, topic: bytes, block: Block, body: Octets) -> None:
+    async def _send_held(self, topic: bytes, begun: Begun, body: Octets, block: Block) -> None:
         with self._stalled.holding(
             block.topic, block.first, block.held, lambda why: self._cut_off(topic, why)
         ) as holder:
             for start in range(0, len(body), LITTLE_OCTETS):
-                await self._transport.send(body[start : start + LITTLE_OCTETS])
+                parts = begun.framed(body[start : start + LITTLE_OCTETS])
+                await self._push(parts)
+                begun.sent(sum(map(len, parts)))
                 holder.moved()
 
     def _cut_off(self, topic: bytes, why: str) -> None:
         peer = self._transport.peer()
         line = f"{peer}: {quoted(topic)}: closed in the middle of a message: {why}"
         self._stalled.tell(line, peer=peer, topic=topic)
-        self._end(why)
-
-
-def _nothing(why: str) -> None:
-    """Is to be ended any more."""
+        self.torn = why
+        self._scope.cancel()
 
 
 def _at(cuts: Sequence[Cut], index: int) -> tuple[Block, int]:

@@ -1,8 +1,6 @@
 """Pings and signs of life (omq text, Pings and Acks; docs/PROTOCOL.md, "Pings and silence")."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 
 LOOK_SECONDS = 1.0
@@ -23,6 +21,21 @@ class Tick(Enum):
     """Too many pings stayed unanswered, the last of them for a whole interval."""
 
 
+class Excuse:
+    """Within this block the server does not read the connection, so the client need not be heard of."""
+
+    __slots__ = ("is_active",)
+
+    def __init__(self) -> None:
+        self.is_active = False
+
+    def __enter__(self) -> None:
+        self.is_active = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_active = False
+
+
 class Liveness:
     """When to ping, and when a client that answers nothing is given up.
 
@@ -38,7 +51,7 @@ class Liveness:
         self._last: float | None = None
         self._due = False
         self._unanswered = 0
-        self._waiting = False
+        self.excused = Excuse()
         self._sent: int | None = None
 
     def tick(self, now: float) -> Tick:
@@ -47,7 +60,7 @@ class Liveness:
             self._last = now
         if now - self._last < self._interval:
             return Tick.NOTHING
-        if not self._waiting:
+        if not self.excused.is_active:
             if 0 < self._missed <= self._unanswered:
                 return Tick.DEAD
             self._unanswered += 1
@@ -77,12 +90,3 @@ class Liveness:
     def alive(self) -> None:
         """The client gave a command."""
         self._unanswered = 0
-
-    @contextmanager
-    def excused(self) -> Iterator[None]:
-        """The server does not read the connection meanwhile."""
-        self._waiting = True
-        try:
-            yield
-        finally:
-            self._waiting = False

@@ -1,14 +1,20 @@
 """A connection with TLS, behind the interface of a plain one: terminals do not know the difference."""
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import trio
 
+from omq.drivers.seam import Octets
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 from omq.terminals.connection.transport import Transport
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
 """How much is encrypted and handed to the socket at once: so much more memory a connection takes with TLS."""
+
+SEND_OCTETS = 4 * PIECE_OCTETS
+"""How much is encrypted before other tasks have their turn: some 0.2 ms of work."""
 
 AROUND_OCTETS = 1 << 10
 """Read beyond the plain octets that are wanted, for what is around them in their records."""
@@ -22,10 +28,10 @@ class TlsTransport(Transport):
     def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
         super().__init__(stream)
         self._engine = engine
-        self._pending = memoryview(b"")
-        """Of records that were begun: what the socket has not taken yet."""
-        self._owed = 0
-        """How many plain octets the records in it have that `sent` does not count."""
+        self._records: deque[tuple[int, int]] = deque()
+        """The records in `pending`: how many octets of `pending` are behind each, and its plain octets, which
+        `sent` does not count yet.
+        """
 
     @classmethod
     async def accept(cls, stream: trio.SocketStream, engine: TlsEngine, received: bytes) -> "TlsTransport":
@@ -72,74 +78,78 @@ class TlsTransport(Transport):
         except TlsError as error:
             raise trio.BrokenResourceError(f"TLS: {error}") from error
 
-    async def send(self, data: bytes | memoryview) -> None:
-        await self._send_pending()
-        with memoryview(data) as octets:
-            for start in range(0, len(octets), PIECE_OCTETS):
-                await self._send_piece(octets[start : start + PIECE_OCTETS])
-
-    async def send_together(self, parts: Sequence[bytes | memoryview]) -> None:
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        """As in a plain connection. `sent` counts the octets of a record when all of it has left, because the
+        other side cannot read a part of one; the rest of a record is `pending`.
+        """
+        self._push()
+        taken = 0
         for piece in _pieces(parts):
-            await self.send(piece)
+            with memoryview(piece) as octets:
+                for start in range(0, len(octets), PIECE_OCTETS):
+                    if self.pending or taken >= SEND_OCTETS:
+                        return taken
+                    taken += self._encrypt(octets[start : start + PIECE_OCTETS])
+                    self._push()
+        return taken
 
-    async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """A record that is begun has to leave whole: what the socket has not taken of it, and of those that
-        were made with it, is kept here until it does, and counts as sent.
+    async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
+        """As in a plain connection. The records that were begun must leave whole: what the socket has not
+        taken of them is `pending`, and counts as sent.
         """
         if await super().send_unless_stalled(parts):
             return True
-        self.sent += self._owed
-        self._owed = 0
+        self.sent += sum(plain for _, plain in self._records)
+        self._records.clear()
         return False
 
-    async def wait_writable(self) -> None:
-        await self._send_pending()
-        await super().wait_writable()
+    async def wait_taken(self) -> None:
+        await self.send()
+        await super().wait_taken()
 
-    async def _send_piece(self, piece: memoryview) -> None:
-        """Nobody can read a record that did not leave whole, so octets count when their record has left."""
+    def _encrypt(self, piece: memoryview) -> int:
+        """Make records of a piece, of at most PIECE_OCTETS, and let them be `pending`."""
+        plain = [piece[start : start + RECORD_OCTETS] for start in range(0, len(piece), RECORD_OCTETS)]
         try:
-            ends = [
-                self._engine.write(piece[start : start + RECORD_OCTETS])
-                for start in range(0, len(piece), RECORD_OCTETS)
-            ]
+            ends = [self._engine.write(record) for record in plain]
         except TlsError as error:
             raise trio.BrokenResourceError(f"TLS: {error}") from error
         octets = self._engine.outgoing()
-        until = self.sent + len(piece)
-        self._pending = memoryview(octets)
-        self._owed = len(piece)
-        while self._pending:
-            await self._send_some()
-            behind = sum(end > len(octets) - len(self._pending) for end in ends)
-            self._owed = 0 if not behind else len(piece) - (len(ends) - behind) * RECORD_OCTETS
-            self.sent = until - self._owed
+        self.pending = memoryview(octets)
+        self._records.extend(
+            (len(octets) - end, len(record)) for end, record in zip(ends, plain, strict=True)
+        )
+        return len(piece)
 
-    async def _send_octets(self, octets: bytes) -> None:
-        self._pending = memoryview(octets)
-        await self._send_pending()
-
-    async def _send_pending(self) -> None:
-        while self._pending:
-            await self._send_some()
-
-    async def _send_some(self) -> None:
+    def _push(self) -> None:
+        """Hand the socket what it takes now of `pending`."""
+        if not self.pending:
+            return
         try:
-            count = await self._stream.socket.send(self._pending)
+            count = os.write(self._stream.socket.fileno(), self.pending)
+        except BlockingIOError:
+            return
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
-        self._pending = self._pending[count:]
+        self.pending = self.pending[count:]
+        while self._records and len(self.pending) <= self._records[0][0]:
+            self.sent += self._records.popleft()[1]
+
+    async def _send_octets(self, octets: bytes) -> None:
+        """Send octets of TLS itself."""
+        self.pending = memoryview(octets)
+        await self.send()
 
     async def say_end(self) -> None:
         """With `close_notify`, unless a record was cut off: behind that nothing can be read."""
-        if not self._pending:
+        if not self.pending:
             self._engine.finish()
             await self._send_octets(self._engine.outgoing())
 
 
-def _pieces(parts: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+def _pieces(parts: Sequence[Octets]) -> Iterator[Octets]:
     """The same octets with small parts joined: every piece costs a record of its own."""
-    small: list[bytes | memoryview] = []
+    small: list[Octets] = []
     octets = 0
     for part in parts:
         if len(part) >= RECORD_OCTETS:

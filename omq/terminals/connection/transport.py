@@ -8,13 +8,16 @@ from termios import FIONREAD
 
 import trio
 
-from omq.drivers.seam import SLOW_SECONDS
+from omq.drivers.seam import SLOW_SECONDS, Octets
 
 FIRST_OCTETS = 16 << 10
 """What a read takes at first: every connection can hold this much at the same time."""
 
 MOST_OCTETS = 512 << 10
 """What it takes when there is more and the server's memory allows it."""
+
+MOST_PARTS = 1024
+"""The most parts of one system call (IOV_MAX of Linux)."""
 
 LINGER_SECONDS = 1.0
 """How long the other side has to read the last frame and to close, once the server has finished."""
@@ -35,7 +38,9 @@ class Transport:
         self.received = 0
         """Octets read from the socket so far, without those of TLS."""
         self.sent = 0
-        """Octets handed to the socket so far: exact also when a send breaks or is cancelled half-way."""
+        """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
+        self.pending: Octets = b""
+        """What this object has taken over and the socket has not: nothing without TLS."""
 
     def peer(self) -> str:
         """The other side's address, for the log."""
@@ -96,47 +101,46 @@ class Transport:
         ioctl(self._stream.socket.fileno(), FIONREAD, count)
         return min(count[0], MOST_OCTETS)
 
-    async def send(self, data: bytes | memoryview) -> None:
-        """Send all of it. Raises trio.BrokenResourceError when the connection broke."""
-        socket = self._stream.socket
-        total = len(data)
-        try:
-            count = await socket.send(data)
-            self.sent += count
-            if count < total:
-                with memoryview(data) as rest:
-                    while count < total:
-                        sent = await socket.send(rest[count:])
-                        self.sent += sent
-                        count += sent
-        except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        """Hand the parts over as far as the socket takes them now, without waiting. Return the number of
+        octets that were taken over: the caller continues behind them, and never sends them again.
 
-    async def send_together(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send all of the parts, at most 1,024 of them. Raises trio.BrokenResourceError when it broke."""
-        if len(parts) == 1:
-            await self.send(parts[0])
-            return
-        try:
-            count = await self._stream.socket.sendmsg(parts)
-        except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
-        self.sent += count
-        for part in parts:
-            if count < len(part):
-                await self.send(memoryview(part)[count:] if count else part)
-            count = max(0, count - len(part))
-
-    async def send_unless_stalled(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """As `send_together`, but False when not all of it is on its way after SLOW_SECONDS: `sent` says how
-        far it got, and the rest is still to be sent.
+        Raises trio.BrokenResourceError.
         """
+        try:
+            taken = os.writev(self._stream.socket.fileno(), parts[:MOST_PARTS])
+        except BlockingIOError:
+            return 0
+        except OSError as problem:
+            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+        self.sent += taken
+        return taken
+
+    async def send(self, *parts: Octets) -> None:
+        """Send all of the parts. This lets other tasks run only if the socket does not take everything at
+        once. Raises trio.BrokenResourceError.
+        """
+        rest = behind(parts, self.try_send(parts))
+        while rest or self.pending:
+            await self._writable()
+            rest = behind(rest, self.try_send(rest))
+
+    async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
+        """As `send`, but return False if the other side has not taken everything within SLOW_SECONDS. `sent`
+        then includes all octets that must not be sent again.
+        """
+        rest = behind(parts, self.try_send(parts))
+        if not rest and not self.pending:
+            return True
         with trio.move_on_after(SLOW_SECONDS) as patience:
-            await self.send_together(parts)
+            await self.send(*rest)
         return not patience.cancelled_caught
 
-    async def wait_writable(self) -> None:
-        """Until the other side has taken some of what was sent. Raises trio.BrokenResourceError."""
+    async def wait_taken(self) -> None:
+        """Wait until the other side has taken some of what was sent. Raises trio.BrokenResourceError."""
+        await self._writable()
+
+    async def _writable(self) -> None:
         try:
             await trio.lowlevel.wait_writable(self._stream.socket)
         except OSError as problem:
@@ -164,3 +168,12 @@ class Transport:
     def close(self) -> None:
         """Close at once."""
         self._stream.socket.close()
+
+
+def behind(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:
+    """The rest of these parts after their first `octets`."""
+    for index, part in enumerate(parts):
+        if octets < len(part):
+            return (memoryview(part)[octets:] if octets else part, *parts[index + 1 :])
+        octets -= len(part)
+    return ()

@@ -1,8 +1,13 @@
 """A feed: messages out, on a DMP connection (6-DMP, "Receiving messages" and "Heartbeating").
 
-Two tasks: one writes envelopes and null messages, the other reads, to see when the client is done. Once the
-feed is ready nothing but envelopes goes to the client, so what else there is to say goes to its principal.
+One task sends envelopes and null messages, and another one reads, to see when the client is done. Once the
+feed is ready nothing but envelopes may be sent to the client, so the principal gets the news about the feed.
 """
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from functools import partial
+from typing import assert_never
 
 import trio
 
@@ -10,14 +15,13 @@ from omq.access.leases import DmpEnd, Principal
 from omq.access.limits import RateLimit
 from omq.drivers.feed import Feed
 from omq.drivers.problems import for_clients
-from omq.drivers.seam import Channel, Gone
-from omq.drivers.signal import Signal
+from omq.drivers.seam import Channel, Gone, Octets
 from omq.drivers.stalled import Stalled
 from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
-from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.forms import Envelopes
@@ -26,8 +30,18 @@ from omq_storage.errors import StoreError
 DELETED = "404 NOT-FOUND the topic was deleted"
 
 
+class State(Enum):
+    """Where a feed is. It only moves on."""
+
+    SERVING = "the client reads"
+    FINISHING = "the client has closed its sending side: it gets what there is now"
+    STOPPING = "the server stops, or the topic cannot be read: nothing more is sent"
+
+
 class FeedService:
     """Serves one feed, from its ready response to the end of its connection."""
+
+    is_exempt = False
 
     def __init__(
         self,
@@ -43,64 +57,57 @@ class FeedService:
         self._feed = feed
         self._principal = principal
         self._untold = untold
-        self._rate_limit = rate_limit
         self._null_seconds = null_seconds
+        self._null_at = trio.current_time() + null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
-        form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
-        self._ending = trio.CancelScope()
-        self._forwarder = Forwarder(transport, form, stalled, self._channels, self._cut_off)
-        self._signal = Signal()
-        self._finishing = False
-        self._stopping = False
-        self._torn: str | None = None
-        """Why it was cut off in the middle of a message."""
+        self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
+        self._state = State.SERVING
+        self._scope = trio.CancelScope()
+        self._sender = Sender(transport, stalled, self._scope)
+        self._sender.limit(None, rate_limit)
 
     async def serve(self, received: bytes) -> None:
         """Forward messages until the client is done or the topic is gone. `received` came with the lease.
 
         A client that goes away without a word ends it too: what it did not get goes to others.
         """
-        self._feed.start(self._signal.set)
+        self._feed.start(partial(self._sender.ready, self))
         try:
-            with self._ending:
+            with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._listen, received)
-                    await self._write()
-                    self._ending.cancel()
+                    await self._sender.run(self)
+                    nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError:
             pass  # that is its right, and no news to anybody
-        finally:
-            self._forwarder.stop()
-        if self._torn is not None and not self._feed.has_ended:
-            await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {self._torn}")
-        elif self._torn is not None:
+        if self._feed.has_ended:
             await self._report(DELETED)
+        elif (torn := self._sender.forwarder.torn) is not None:
+            await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {torn}")
 
     @property
     def is_sending(self) -> bool:
         """Whether something is being sent."""
-        return self._forwarder.is_sending
+        return self._sender.forwarder.is_sending
 
     @property
     def stalled_seconds(self) -> float | None:
         """For how long its client has been stalled; None when it is not."""
-        return self._forwarder.stalled_seconds
+        return self._sender.forwarder.stalled_seconds
 
     def statistics(self) -> list[SubscriptionStatistics]:
         """Of the feed, as long as its topic exists."""
-        return [
-            SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self._channels()
-        ]
+        return [SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self.channels()]
 
     def sweep(self, now: float) -> None:
         """A client that reads nothing is passed over, as any slow subscriber is."""
-        self._forwarder.look()
+        self._sender.forwarder.look(now)
 
     def shut_down(self) -> None:
         """The server stops."""
-        self._stopping = True
-        self._signal.set()
+        self._state = State.STOPPING
+        self._sender.signal.set()
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -109,7 +116,7 @@ class FeedService:
         while True:
             if any(received):
                 await self._report("503 INVALID a feed takes no messages")
-                self._ending.cancel()
+                self._scope.cancel()
                 return
             received = await self._transport.receive()
             if not received:
@@ -119,60 +126,63 @@ class FeedService:
         channel = self._feed.channel
         if channel.competes:
             # It may be closed rather than half-closed, and others can have what it was dealt.
-            self._ending.cancel()
-        else:
+            self._scope.cancel()
+        elif self._state is State.SERVING:
             channel.finish()
-            self._finishing = True
-            self._signal.set()
+            self._state = State.FINISHING
+            self._sender.signal.set()
 
-    # -- writing -------------------------------------------------------------------------------------------
+    # -- writing: the sender asks (see omq.terminals.connection.sender) ------------------------------------
 
-    async def _write(self) -> None:
-        due = trio.current_time() + self._null_seconds
-        while not self._stopping:
-            now = trio.current_time()
-            if now >= due:
-                due = now + self._null_seconds
-                await self._forwarder.send(NULL_MESSAGE)
-                if self._rate_limit is not None:
-                    self._rate_limit.spend(len(NULL_MESSAGE))
-            if self._feed.has_ended:
-                await self._report(DELETED)
-                return
-            channel = self._feed.channel
-            is_ready = channel.ready()
-            if is_ready and (self._rate_limit is None or self._rate_limit.is_open()):
-                if not await self._forward(channel):
-                    return
-            elif self._finishing and not is_ready:
-                return
-            else:
-                opens = self._rate_limit.until if self._rate_limit is not None and is_ready else due
-                with trio.move_on_at(min(due, opens)):
-                    await self._signal.wait()
+    def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
+        """A null message that is due; there are no answers."""
+        now = trio.current_time()
+        if now < self._null_at:
+            return ()
+        self._null_at = now + self._null_seconds
+        return (NULL_MESSAGE,)
 
-    async def _forward(self, channel: Channel) -> bool:
-        """Send what the channel has at once; False when the feed cannot go on."""
+    def urgent_sent(self) -> None:
+        pass
+
+    def may_forward(self) -> bool:
+        return self._state is not State.STOPPING
+
+    def has_ended(self) -> bool:
+        if self._feed.has_ended:
+            return True
+        match self._state:
+            case State.SERVING:
+                return False
+            case State.FINISHING:
+                return not self._feed.channel.ready()
+            case State.STOPPING:
+                return True
+            case other:
+                assert_never(other)
+
+    def due(self) -> float:
+        return self._null_at
+
+    def channels(self) -> Iterable[Channel]:
+        return () if self._feed.has_ended else (self._feed.channel,)
+
+    async def take_turn(self) -> bool:
+        """Send what the channel has at once."""
         feed = self._feed
-        before = self._transport.sent
+        if feed.has_ended or not feed.channel.ready():
+            return False
         try:
-            gone = await self._forwarder.forward(feed.topic.topic, channel, lambda: not feed.has_ended)
+            gone = await self._sender.forwarder.forward(
+                feed.topic.topic, feed.channel, self._form, lambda: not feed.has_ended
+            )
         except StoreError as problem:
             await self._report(f"541 INTERNAL-ERROR {for_clients(problem)}")
+            self._state = State.STOPPING
             return False
-        finally:
-            if self._rate_limit is not None:
-                self._rate_limit.spend(self._transport.sent - before)
         if gone is not None and not feed.has_ended:
             await self._report(gone)
-        return True
-
-    def _cut_off(self, why: str) -> None:
-        self._torn = why
-        self._ending.cancel()
-
-    def _channels(self) -> list[Channel]:
-        return [] if self._feed.has_ended else [self._feed.channel]
+        return not feed.has_ended and feed.channel.ready()
 
     async def _report(self, what: str | Gone) -> None:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):

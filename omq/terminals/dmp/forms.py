@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
+from omq.terminals.connection.forms import Opened
 from omq_storage.blocks import FRAME_HEADER
 
 
@@ -14,7 +15,7 @@ class Envelopes:
     def __init__(self, head: bytes) -> None:
         self._head = head
 
-    def parts(self, cuts: Sequence[Cut]) -> list[Octets]:
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         if not any(_is_large(cut) for cut in cuts):
             return [b"".join(map(self._envelopes, cuts))]
         parts: list[Octets] = []
@@ -23,12 +24,15 @@ class Envelopes:
                 # Its octets are those of the block: however many feeds there are, they are in memory once.
                 message = cut.ids[0]
                 body = cut.block.frame(message)[FRAME_HEADER:]
-                parts += (self.opening(cut.block.topic, message, cut.block.head(message), len(body)), body)
+                parts += (self._opening(cut.block.head(message), len(body)), body)
             else:
                 parts.append(self._envelopes(cut))
         return parts
 
-    def opening(self, topic: int, message: int, head: bytes, size: int) -> bytes:
+    def begin(self, topic: int, message: int, head: bytes, size: int) -> Opened:
+        return Opened(self._opening(head, size), size)
+
+    def _opening(self, head: bytes, size: int) -> bytes:
         return dmp_writer.opening(size, head or self._head)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import trio
 from omq.access.leases import DmpEnd, Principal
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.memory import Memory
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
@@ -26,7 +27,8 @@ from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, Enve
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
 from omq.protocol.steps import Steps
-from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.statistics import HeldOctets
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
 from omq_storage.batches import Batch
@@ -143,7 +145,7 @@ class SinkService:
     def __init__(
         self,
         transport: Transport,
-        intake: Intake,
+        memory: Memory,
         session: Session,
         max_message_bytes: int,
         topic: Topic,
@@ -152,7 +154,6 @@ class SinkService:
     ) -> None:
         """`max_message_bytes` bounds what is read of an envelope, whose size is known first."""
         self._transport = transport
-        self._intake = intake
         self._session = session
         self._topic = topic
         self._principal = principal
@@ -163,17 +164,27 @@ class SinkService:
         self._problem: Problem | None = None
         self._finished = False
         self._reading = trio.CancelScope()
+        self._admission = ReadAdmission(transport, memory, self._reading)
+
+    @property
+    def held(self) -> HeldOctets:
+        """The memory that the connection holds."""
+        return HeldOctets(reading=self._admission.reading, unfinished=self._admission.unfinished)
 
     async def serve(self, received: bytes) -> None:
         """Take what the client sends, `received` first; then answer what became of it.
 
         Raises trio.BrokenResourceError when the connection broke: nothing is confirmed then.
         """
-        with self._reading:
-            await self._read(received)
+        try:
+            with self._reading:
+                await self._read(received)
+        finally:
+            self._admission.close()
+        if self._admission.gave_way:
+            self.fail(TOO_SLOW)
         # Others may wait for the memory of an envelope that nobody completes: it is free before the posts.
         self._envelopes.drop()
-        self._intake.close()
         # Everything that was taken over is seen through, also what came before a problem.
         await self._posts.settled()
         problem = self._problem
@@ -203,10 +214,6 @@ class SinkService:
             self._problem = problem
         self._reading.cancel()
 
-    def give_way(self) -> None:
-        """It does not go on, and keeps memory from others."""
-        self.fail(TOO_SLOW)
-
     def shut_down(self) -> None:
         """The server stops. A client that has finished is only waited for."""
         if not self._finished:
@@ -223,7 +230,7 @@ class SinkService:
                 if limit is not None:
                     limit.spend(len(received))
                     await trio.sleep_until(limit.until)
-            received = await self._intake.receive(None if limit is None else limit.piece)
+            received = await self._admission.receive(None if limit is None else limit.piece)
             if not received:
                 break
         self._finished = True
@@ -241,9 +248,9 @@ class SinkService:
         else:
             await self._post(batch)
             if len(batch):
-                self._intake.finished()
-        self._intake.done()
-        await self._intake.hold(self._envelopes.expected)
+                self._admission.finished()
+        self._admission.done()
+        await self._admission.hold(self._envelopes.expected)
 
     async def _post(self, batch: EnvelopeBatch) -> None:
         count = len(batch)

@@ -40,7 +40,6 @@ from omq.protocol.dmp.server import (
     SinkReady,
 )
 from omq.protocol.handshake import DMP_HEADER
-from omq.terminals.connection.intake import Intake
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -86,7 +85,6 @@ class DmpTerminal:
         self._known = known
         self._received = DMP_HEADER + received
         self._dialogue = ServerDialogue()
-        self._intake = Intake(transport, shared.memory, self._give_way)
         self._service: SinkService | FeedService | None = None
         self._client: bytes | None = None
         self._waiting = trio.CancelScope()
@@ -101,15 +99,15 @@ class DmpTerminal:
         except trio.BrokenResourceError:
             pass  # the client is gone: what it sent is kept, and nothing is confirmed
         finally:
-            self._intake.close()
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
         """What the connection is, and what it holds."""
         kind, unconfirmed, is_sending = Kind.DMP, 0, False
         stalled: float | None = None
+        held = HeldOctets()
         match self._service:
-            case SinkService(unconfirmed=unconfirmed):
+            case SinkService(unconfirmed=unconfirmed, held=held):
                 kind = Kind.SINK
             case FeedService(is_sending=is_sending, stalled_seconds=stalled):
                 kind = Kind.FEED
@@ -130,7 +128,7 @@ class DmpTerminal:
             subscriptions=len(self.subscriptions()),
             is_sending=is_sending,
             stalled_seconds=stalled,
-            held=HeldOctets(reading=self._intake.reading, unfinished=self._intake.unfinished),
+            held=held,
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
@@ -141,11 +139,6 @@ class DmpTerminal:
         """Called about every second."""
         if isinstance(self._service, FeedService):
             self._service.sweep(now)
-
-    def _give_way(self) -> None:
-        """A sink is in the middle of a long envelope and does not go on."""
-        if isinstance(self._service, SinkService):
-            self._service.give_way()
 
     def shut_down(self) -> None:
         """End the connection, with an answer where one is possible."""
@@ -235,7 +228,7 @@ class DmpTerminal:
         shared = self._shared
         service = SinkService(
             self._transport,
-            self._intake,
+            shared.memory,
             leased.session,
             shared.config.max_message_bytes,
             sink.topic,

@@ -1,7 +1,6 @@
 """Executes the commands of an omq connection, through the session of its client."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
 
@@ -12,6 +11,8 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
+from omq.terminals.connection.liveness import Excuse
+from omq.terminals.omq.backlog import Backlog
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
@@ -30,19 +31,17 @@ class Commands:
         long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
-        room: Callable[[], Awaitable[None]],
-        excused: Callable[[], AbstractContextManager[None]],
+        backlog: Backlog,
+        excused: Excuse,
     ) -> None:
-        """`room` waits until there is room for one more answer. Within `excused` the liveness check does not
-        count the client's silence, because nothing is read.
-        """
+        """Within `excused` the liveness check does not count the silence of the client."""
         self._session = session
         self._principal = principal
         self._replies = replies
         self._long_answers = long_answers
         self._fetches = fetches
         self._subscriptions = subscriptions
-        self._room = room
+        self._backlog = backlog
         self._excused = excused
 
     # -- publishing ----------------------------------------------------------------------------------------
@@ -50,21 +49,21 @@ class Commands:
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
         if len(runs) > 1:
-            with self._excused():
+            with self._excused:
                 await self._session.reserve_ids(runs)
         for topic, batches in runs.items():
             await self._publish(topic, joined(batches))
         runs.clear()
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
-        await self._room()
+        await self._backlog.wait()
         try:
             while (offered := self._session.offer(topic, batch)) is None:
                 await self._session.find_or_make(topic)
             if isinstance(offered, Confirmation):
                 confirmation = offered
             else:
-                with self._excused():
+                with self._excused:
                     confirmation = await offered.taken()
         except TooLarge as refused:
             await self._publish_those_within(topic, batch.bodies(), refused.limit)

@@ -2,13 +2,12 @@
 
 See docs/PROTOCOL.md, "Fetch and Blocks".
 
-A task reads the store, a piece at a time; the terminal's writer sends the blocks of the piece one by one,
-between answers and subscriptions. A piece is read only when there is memory for it, and the next one only
-when it was sent. So a connection holds one piece, however much it asked for and however slowly it reads.
+A task reads the store, a piece at a time; the connection's sender sends the blocks of the piece one by one,
+in turn with the subscriptions. A piece is read only when there is memory for it, and the next one only when
+it was sent. So a connection holds one piece, however much it asked for and however slowly it reads.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -24,6 +23,7 @@ from omq.drivers.signal import Signal
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
 from omq.protocol.omq.sentences import gone, sentence
+from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import Octets, end
 from omq_storage.errors import StoreError
 
@@ -43,17 +43,21 @@ class _Asked:
 
 
 class Fetches:
-    """`run` is a task of the connection. `wake` is called whenever the writer should look at them again."""
+    """The Fetch commands of a connection, and their turns to send (`Source`). `run` is a task of it."""
 
-    def __init__(self, memory: Memory, wake: Callable[[], None]) -> None:
+    is_exempt = True
+
+    def __init__(self, memory: Memory, sender: Sender, room: trio.lowlevel.ParkingLot) -> None:
+        """`room` is where those wait who want to add a command."""
         self._budget = memory.fetched
         self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
-        self._wake = wake
+        self._sender = sender
+        self._room = room
         self.rate_limit: RateLimit | None = None
         """The octets a second of the client: a piece is read when they allow it to be sent."""
         self._commands: deque[_Asked] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
-        self._sending = False
+        self._is_sending = False
         self._added = Signal()
         self._sent = Signal()
         self._held = 0
@@ -74,22 +78,18 @@ class Fetches:
         self._commands.append(_Asked(command, archive))
         self._added.set()
 
-    # -- for the writer ------------------------------------------------------------------------------------
+    # -- for the sender ------------------------------------------------------------------------------------
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is a frame to send."""
+    async def take_turn(self) -> bool:
+        """Send one block. Raises trio.BrokenResourceError."""
+        if self._frames:
+            self._is_sending = True
+            try:
+                await self._sender.forwarder.send(self._frames.popleft())
+            finally:
+                self._is_sending = False
+            self._sent.set()
         return bool(self._frames)
-
-    def take(self) -> tuple[Octets, ...]:
-        """The next frame, in parts. Call `sent` when it is written."""
-        self._sending = True
-        return self._frames.popleft()
-
-    def sent(self) -> None:
-        """What was taken is written."""
-        self._sending = False
-        self._sent.set()
 
     def hinders(self, now: float) -> bool:
         """Whether the client takes long to read a piece, and others wait for the memory of theirs."""
@@ -105,7 +105,6 @@ class Fetches:
         self._commands.clear()
         self._frames.clear()
         self._scope.cancel()
-        self._wake = _nobody
 
     # -- the task ------------------------------------------------------------------------------------------
 
@@ -125,7 +124,8 @@ class Fetches:
                 except StoreError as problem:
                     await self._send([_error(command, for_clients(problem).text)])
                 self._commands.popleft()
-                self._wake()
+                self._room.unpark_all()
+                self._sender.signal.set()
 
     async def _answer(self, command: types.Fetch, archive: Archive) -> None:
         """Raises Refused and StoreError."""
@@ -185,16 +185,12 @@ class Fetches:
         """Hand frames to the writer, and wait until it has sent them."""
         self._frames += frames
         self._since = trio.current_time()
-        self._wake()
+        self._sender.ready(self)
         try:
-            while self._frames or self._sending:
+            while self._frames or self._is_sending:
                 await self._sent.wait()
         finally:
             self._since = None
-
-
-def _nobody() -> None:
-    """Is to be woken any more."""
 
 
 def _error(command: types.Fetch, what: str) -> tuple[Octets, ...]:

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 from omq.drivers.seam import Cut, Octets
 from omq.protocol.omq.frames import MESSAGE_HEADER, MESSAGE_OVERHEAD, FrameType
+from omq.terminals.connection.forms import Opened
 
 
 class Frames:
     """Message frames: the blocks' own octets."""
 
-    def parts(self, cuts: Sequence[Cut]) -> list[Octets]:
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         return [cut.frames() for cut in cuts]
 
-    def opening(self, topic: int, message: int, head: bytes, size: int) -> bytes:
-        return MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic)
+    def begin(self, topic: int, message: int, head: bytes, size: int) -> Opened:
+        return Opened(MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = 0

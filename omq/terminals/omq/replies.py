@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+import trio
+
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure
+from omq.drivers.signal import Signal
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.types import Confirmed, Error, Frame
@@ -66,12 +69,12 @@ class _Confirm:
 
 
 class Replies:
-    """A queue of answers. `wake` is called whenever `collect` or `take_long` may have more to give."""
+    """A queue of answers. `signal` is set whenever `collect`, `begin_long` or `take_long` may have more."""
 
-    def __init__(self, wake: Callable[[], None], begin: Callable[[Make], None]) -> None:
-        """`begin` has a long answer made: `made` is called with it afterwards."""
-        self._wake = wake
-        self._begin = begin
+    def __init__(self, signal: Signal, room: trio.lowlevel.ParkingLot) -> None:
+        """`room` is where those wait who want to add an answer."""
+        self._wake = signal.set
+        self._room = room
         self._queue: deque[_Answer | _Long | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
         self.unconfirmed = 0
@@ -110,19 +113,32 @@ class Replies:
         else:
             answer.close()  # nothing is answered any more
 
+    def begin_long(self) -> Make | None:
+        """What makes the next answer, if it is a long one and was not begun: call `made` with the result."""
+        first = self._queue[0] if self._queue else None
+        if not isinstance(first, _Long) or first.begun:
+            return None
+        first.begun = True
+        return first.make
+
     @property
     def is_making(self) -> bool:
         """Whether a long answer is next that is not made yet: no message goes before it."""
-        first = self._queue[0] if self._queue else None
+        if not self._queue:
+            return False
+        first = self._queue[0]
         return isinstance(first, _Long) and first.begun and first.made is None
 
     def take_long(self) -> LongAnswer | None:
         """The next answer, where it is a long one that is made. Whoever takes it closes it."""
-        first = self._queue[0] if self._queue else None
+        if not self._queue:
+            return None
+        first = self._queue[0]
         if not isinstance(first, _Long) or first.made is None:
             return None
         self._queue.popleft()
         self.octets -= ANSWER_OCTETS
+        self._room.unpark_all()
         return first.made
 
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
@@ -146,8 +162,7 @@ class Replies:
         self._wake()
 
     def clear(self) -> None:
-        """Answer nothing more. Nothing here points back at the connection afterwards."""
-        self._begin = _nobody
+        """Answer nothing more."""
         for answer in self._queue:
             if isinstance(answer, _Long) and answer.made is not None:
                 answer.made.close()
@@ -156,6 +171,8 @@ class Replies:
 
     def collect(self) -> bytes:
         """The answers that can be given now."""
+        if not self._queue:
+            return b""
         ready: list[bytes] = []
         octets_ready = 0
         while self._queue and octets_ready < COLLECTED_OCTETS:
@@ -166,10 +183,7 @@ class Replies:
                     self.octets -= len(octets) + ANSWER_OCTETS
                     if then is not None:
                         then()
-                case _Long(make, begun):
-                    if not begun:
-                        answer.begun = True
-                        self._begin(make)
+                case _Long():
                     break
                 case _Refusal(octets, refused):
                     ready.append(octets)
@@ -191,6 +205,7 @@ class Replies:
                     assert_never(answer)
             self._queue.popleft()
             octets_ready += len(ready[-1]) if ready else 0
+        self._room.unpark_all()
         return b"".join(ready)
 
     def _confirmed(self, n: int) -> bytes:
@@ -203,7 +218,3 @@ class Replies:
 def _not_stored(topic: bytes, count: int, failure: Failure) -> bytes:
     what = failure.text if count == 1 else f"{count} messages: {failure}"
     return sentence("Publish", topic, what)
-
-
-def _nobody(make: Make) -> None:
-    """Is to make anything any more."""

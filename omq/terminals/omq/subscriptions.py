@@ -1,27 +1,37 @@
 """The subscriptions of one omq connection: their channels, and their turns to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from omq import model
+from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Credit, End, hand_over
-from omq.drivers.stalled import Stalled
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
 from omq.protocol.omq.sentences import sentence
-from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
-from omq.terminals.connection.transport import Transport
 from omq.terminals.omq.forms import Frames
 from omq.terminals.omq.replies import Replies
+from omq_storage.errors import StoreError
+
+
+class Unreadable(Exception):
+    """A subscribed topic cannot be read from its store, so the connection ends with this Error."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(text)
+        self.text = text
 
 
 class Subscription:
-    """The terminal's side of one channel (see omq.drivers.seam.Subscriber)."""
+    """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send (`Source`)."""
 
     __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
+
+    is_exempt = False
 
     def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
         """`place` gives back its place among those of its client."""
@@ -34,7 +44,10 @@ class Subscription:
 
     def wake(self) -> None:
         if self._started and not self._closed:
-            self._all.ready(self)
+            self._all.sender.ready(self)
+
+    async def take_turn(self) -> bool:
+        return await self._all.forward(self)
 
     def start(self) -> None:
         """Subscribed is on its way: messages may follow."""
@@ -53,7 +66,7 @@ class Subscription:
         if self.channel is not None and channel.competes:
             hand_over(self.channel, channel)
         self.channel = channel
-        self._all.opened(channel)
+        self._all.sender.forwarder.opened(channel)
         self.wake()
 
     def ended(self, end: End) -> None:
@@ -74,18 +87,10 @@ class _Credit:
 class Subscriptions:
     """Those of one connection, by the names of their topics."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        stalled: Stalled,
-        replies: Replies,
-        ready: Callable[[Subscription], None],
-        end: Callable[[], None],
-    ) -> None:
-        """`ready` is called with one that has something to send; `end` ends the connection at once."""
-        self.forwarder = Forwarder(transport, Frames(), stalled, self._channels, lambda _: end())
-        self.ready = ready
+    def __init__(self, sender: Sender, replies: Replies) -> None:
+        self.sender = sender
         self._replies = replies
+        self._form = Frames()
         self._by_name: dict[bytes, Subscription] = {}
         self._sending: Subscription | None = None
         self._credits: dict[bytes, _Credit] = {}  # by name, of subscriptions that are to come
@@ -105,7 +110,7 @@ class Subscriptions:
         """Subscribed: the subscription has its channel."""
         topic = subscription.topic
         subscription.channel = channel
-        self.opened(channel)
+        self.sender.forwarder.opened(channel)
         self._by_name[topic.topic] = subscription
         waiting = self._credits.pop(topic.topic, None)
         if waiting is not None and waiting.topic == topic.id and channel.competes:
@@ -155,12 +160,12 @@ class Subscriptions:
             raise Refused(Reason.INVALID, "only messages of a round-robin topic are confirmed")
         return channel
 
-    # -- for the writer ------------------------------------------------------------------------------------
+    # -- for the sender ------------------------------------------------------------------------------------
 
     async def forward(self, subscription: Subscription) -> bool:
-        """Give one subscription its turn: what its channel has at once; whether it has more.
+        """Send what the channel of one subscription has at once; return whether it has more.
 
-        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        Raises Unreadable and trio.BrokenResourceError.
         """
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():
@@ -168,7 +173,12 @@ class Subscriptions:
         self._sending = subscription
         topic = subscription.topic.topic
         try:
-            gone = await self.forwarder.forward(topic, channel, lambda: not subscription.is_closed())
+            gone = await self.sender.forwarder.forward(
+                topic, channel, self._form, lambda: not subscription.is_closed()
+            )
+        except StoreError as problem:
+            what = f"{for_clients(problem)}, the connection is closed"
+            raise Unreadable(sentence("Subscribe", topic, what)) from problem
         finally:
             self._sending = None
             if subscription.is_closed() and subscription.channel is not None:
@@ -176,8 +186,13 @@ class Subscriptions:
                 subscription.channel = None
         if gone is not None and not subscription.is_closed():
             what = words_of_gone(gone.first, gone.last, gone.reason)
-            await self.forwarder.send(encode(types.Error(sentence("Subscribe", topic, what))))
+            await self.sender.forwarder.send([encode(types.Error(sentence("Subscribe", topic, what)))])
         return not subscription.is_closed() and channel.ready()
+
+    def channels(self) -> Iterable[Channel]:
+        """Those that are open; one that is to be closed is, until what it is sending is sent."""
+        subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
+        return [each.channel for each in subscriptions if each.channel is not None]
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -192,22 +207,16 @@ class Subscriptions:
 
     def finish(self) -> None:
         """From now on they are sent what there is, and nothing that comes later."""
-        for channel in self._channels():
+        for channel in self.channels():
             channel.finish()
 
     def close_all(self) -> None:
         """End them from this side."""
         for subscription in list(self._by_name.values()):
             self._close(subscription)
-
-    def stop(self) -> None:
-        """The connection is over: nothing points back at it."""
-        self.close_all()
         for waiting in self._credits.values():
             waiting.place()
         self._credits.clear()
-        self.forwarder.stop()
-        self.ready = _nobody
 
     def _close(self, subscription: Subscription) -> None:
         """End a subscription from this side, now or when what it is sending is sent."""
@@ -217,17 +226,7 @@ class Subscriptions:
             subscription.channel.close()
             subscription.channel = None
 
-    def _channels(self) -> list[Channel]:
-        """Those that are open; one that is to be closed is, until what it is sending is sent."""
-        subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
-        return [each.channel for each in subscriptions if each.channel is not None]
-
     # -- for channels --------------------------------------------------------------------------------------
-
-    def opened(self, channel: Channel) -> None:
-        """There is a channel more."""
-        if self.forwarder.is_stalled:
-            channel.hold()
 
     def ended(self, subscription: Subscription) -> None:
         """The topic was deleted, and the channel with it."""
@@ -235,7 +234,3 @@ class Subscriptions:
         subscription.close()
         subscription.channel = None
         self._replies.add(types.Unsubscribed(subscription.topic))
-
-
-def _nobody(subscription: Subscription) -> None:
-    """Is to be told any more."""

@@ -6,8 +6,9 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import trio
@@ -18,10 +19,8 @@ from omq.access.limits import UNLIMITED
 from omq.access.session import Session
 from omq.config import Config
 from omq.drivers.memory import Memory
-from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Gone
-from omq.drivers.signal import Signal
+from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted, subject
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
@@ -29,8 +28,9 @@ from omq.protocol.omq.frames import encode
 from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.omq.lines import Refused as BadLine
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
-from omq.terminals.connection.intake import Intake
+from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.liveness import Liveness, Tick
+from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
@@ -38,19 +38,13 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import Transport
+from omq.terminals.omq.backlog import Backlog
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.replies import Make, Replies
-from omq.terminals.omq.subscriptions import Subscription, Subscriptions
+from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
 from omq_storage.batches import Batch
-from omq_storage.errors import StoreError
-
-MOST_REPLIES = 1000
-"""How many answers may wait to be given or sent before no more commands are read."""
-
-MOST_REPLY_OCTETS = 32 << 10
-"""How much memory they may take before no more commands are read: some answers are large."""
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the most octets of a line of somebody who is not known yet."""
@@ -63,8 +57,65 @@ GOODBYE_SECONDS = 2.0
 log = logging.getLogger("omq.terminal")
 
 
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The client has not said yet who it is."""
+
+    by: float
+    """When it must have done so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The client is known, and its commands are read."""
+
+    commands: Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The server ends the connection: the task that reads is about to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Nothing more is read. What was read is answered."""
+
+    is_hurried: bool
+    """Whether the server ends the connection: the rate limit does not hold the last answers back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """Everything is answered. The subscriptions get what there is now, and nothing that comes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Nothing is read or sent any more."""
+
+
+State = Greeting | Serving | Stopping | Answering | Finishing | Over
+"""Where a connection is.
+
+                   Connect              input ended              all answered
+    Greeting ------------------> Serving ----------> Answering ---------------> Finishing ---> Over
+        |                           |                    ^
+        |        fail, shut_down    |                    | the reader has stopped
+        +---------------------------+---> Stopping ------+
+
+Input also ends where it cannot go on: at a line that is too long, say, or a first command that is no Connect,
+so Greeting can lead to Answering. A connection that breaks is Over at once. `fail` and `shut_down` in
+Answering make it hurried, and in Finishing they end the subscriptions.
+"""
+
+
 class OmqTerminal:
-    """One connection after its handshake. `serve` returns when it is over, whatever the reason."""
+    """One connection after its handshake. `serve` returns when it is over, whatever the reason.
+
+    It owns everything of the connection. Nothing that it owns points back to it, except its sender while that
+    runs: so the memory of a connection is free when its tasks have ended, without a garbage collection.
+    """
 
     def __init__(
         self,
@@ -81,41 +132,32 @@ class OmqTerminal:
         self._access = access
         self._rates = UNLIMITED
         self._config = config
-        self._intake = Intake(transport, memory, self._give_way)
         self._known = known
         self._received = received
+        self._state: State = Greeting(math.inf)
+        self._scope = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._lines = LineReader(config.max_line_bytes)
-        self._signal = Signal()
-        self._replies = Replies(self._signal.set, self._begin_long)
+        self._liveness = Liveness(config.ping_seconds, config.missed_pings)
+        self._admission = ReadAdmission(transport, memory, self._reading)
+        self._sender = Sender(transport, memory.stalled, self._scope)
+        room = trio.lowlevel.ParkingLot()
+        self._replies = Replies(self._sender.signal, room)
+        self._fetches = Fetches(memory, self._sender, room)
+        self._backlog = Backlog(self._replies, self._fetches, room)
+        self._subscriptions = Subscriptions(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
-        self._replied = trio.lowlevel.ParkingLot()
-        self._fetches = Fetches(memory, self._fetched)
-        self._ready: dict[Subscription | Fetches, None] = {}
         self._session: Session | None = None  # from Connect on
         self._principal: Principal | None = None
-        self._commands: Commands | None = None
-        self._connect_by = math.inf
-        self._over = False
-        self._ending = False
-        self._finished = False
-        self._finishing = False
-        self._ended_by_peer = False
-        self._reading = trio.CancelScope()
-        self._scope = trio.CancelScope()
-        self._nursery: trio.Nursery | None = None
-        self._liveness = Liveness(config.ping_seconds, config.missed_pings)
-        self._subscriptions = Subscriptions(
-            transport, memory.stalled, self._replies, self._woken, self._scope.cancel
-        )
-        self._forwarder = self._subscriptions.forwarder
 
     # -- life ----------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Read and write until the other side is done, or something ends the connection."""
         if self._access.clients.are_known:
-            self._connect_by = trio.current_time() + self._config.handshake_seconds
+            self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -123,27 +165,16 @@ class OmqTerminal:
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._fetches.run)
                     await self._read()
-                if self._ended_by_peer:
-                    await self._transport.say_end()
-                else:
-                    await self._transport.finish()
-        except trio.BrokenResourceError:
-            pass  # it did not wait for the end
+                await self._transport.finish()
         finally:
-            self._subscriptions.stop()
+            self._state = Over()
+            self._subscriptions.close_all()
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
                 self._session.close()
-            self._over = True
-            self._replied.unpark_all()
-            self._intake.close()
-            # Nothing here is to point back at this: so what it holds is free at once, and need not be found
-            # by a garbage collection, which keeps everybody waiting.
-            self._fetches.stop()
-            self._nursery = None
-            self._commands = None
+            self._backlog.close()
+            self._admission.close()
             self._replies.clear()
-            self._ready.clear()
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
@@ -159,11 +190,11 @@ class OmqTerminal:
             unconfirmed=self._replies.unconfirmed,
             waiting_answers=len(self._replies) + len(self._fetches),
             subscriptions=len(self._subscriptions),
-            is_sending=self._forwarder.is_sending,
-            stalled_seconds=self._forwarder.stalled_seconds,
+            is_sending=self._sender.forwarder.is_sending,
+            stalled_seconds=self._sender.forwarder.stalled_seconds,
             held=HeldOctets(
-                reading=self._intake.reading,
-                unfinished=self._intake.unfinished,
+                reading=self._admission.reading,
+                unfinished=self._admission.unfinished,
                 answers=self._replies.octets,
                 fetched=self._fetches.octets,
             ),
@@ -175,29 +206,38 @@ class OmqTerminal:
 
     def sweep(self, now: float) -> None:
         """Called about every second: see whether a ping is due, or the client is gone."""
-        self._forwarder.look()
+        self._sender.forwarder.look(now)
         if self._long is not None and self._long.hinders(now, self._transport.sent):
             # Its frame is begun, so there is nothing that could be said on this connection.
             log.info("%s: closed in the middle of an answer: %s", self._transport.peer(), TOO_SLOW)
             self._scope.cancel()
             return
-        if self._finished:
-            # It cannot answer any more, but it can read.
-            waiting = not (self._may_answer() and self._may_send())
-            if self._liveness.is_stuck(now, self._transport.sent, waiting=waiting):
-                self._scope.cancel()
-            return
+        match self._state:
+            case Greeting(by):
+                if now > by:
+                    self.fail(b"Connect: the client did not make itself known in time")
+                else:
+                    self._look_for_life(now)
+            case Serving() | Stopping():
+                self._look_for_life(now)
+            case Answering() | Finishing():
+                # The client cannot answer any more, but it can read.
+                if self._liveness.is_stuck(now, self._transport.sent, waiting=not self._may_send()):
+                    self._scope.cancel()
+            case Over():
+                pass
+            case other:
+                assert_never(other)
+
+    def _look_for_life(self, now: float) -> None:
         if self._fetches.hinders(now):
             self.fail(self._fetches.complaint())
-            return
-        if self._commands is None and now > self._connect_by:
-            self.fail(b"Connect: the client did not make itself known in time")
             return
         match self._liveness.tick(now):
             case Tick.NOTHING:
                 pass
             case Tick.PING:
-                self._signal.set()
+                self._sender.signal.set()
             case Tick.DEAD:
                 missed = self._config.missed_pings
                 self.fail(b"Ping: %d in a row were not answered, the connection is closed" % missed)
@@ -209,179 +249,123 @@ class OmqTerminal:
         self._replies.add(types.Error(text))
         self.shut_down()
 
-    def _give_way(self) -> None:
-        self.fail(b"Line: it took too long to complete while others wait for its memory")
-
     def shut_down(self) -> None:
         """End the connection: no more commands, and no more messages, but the answers that are due."""
-        self._ending = True
+        match self._state:
+            case Greeting() | Serving() | Stopping():
+                self._state = Stopping()
+                self._reading.cancel()
+            case Answering():
+                self._state = Answering(is_hurried=True)
+            case Finishing():
+                pass
+            case Over():
+                return
+            case other:
+                assert_never(other)
         self._subscriptions.close_all()
         self._fetches.stop()
-        self._reading.cancel()
+        self._sender.signal.set()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
-    def _finish(self) -> None:
-        """Nothing more comes in: answer what came, then end."""
-        self._finished = True
-        self._signal.set()
-
-    def _finish_channels(self) -> None:
-        """Everything is answered, what this connection published included: the rest is what there is now."""
-        self._finishing = True
-        self._subscriptions.finish()
-
-    # -- writing -------------------------------------------------------------------------------------------
-
-    def _woken(self, subscription: Subscription) -> None:
-        """A subscription has something to take."""
-        self._ready[subscription] = None
-        self._signal.set()
-
-    def _fetched(self) -> None:
-        """A Fetch has something to send, or is answered."""
-        self._ready[self._fetches] = None
-        self._signal.set()
-
-    def _may_answer(self) -> bool:
-        """Whether the client's octets a second allow an answer now."""
-        limit = self._rates.answered
-        return limit is None or limit.is_open() or self._ending
-
-    def _may_send(self) -> bool:
-        """Whether they allow messages now."""
-        limit = self._rates.sent
-        return limit is None or limit.is_open()
+    # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
 
     async def _write(self) -> None:
-        try:
-            while await self._write_next():
-                pass
-        except trio.BrokenResourceError:
-            # The client is gone. That is its right, and no news to anybody else.
-            self._ended_by_peer = True
-            self._scope.cancel()
+        while True:
+            try:
+                await self._sender.run(self)
+            except Unreadable as unreadable:
+                self.fail(unreadable.text)  # which is sent, too
+            except trio.BrokenResourceError:
+                # The client is gone. That is its right, and no news to anybody else.
+                self._scope.cancel()
+                return
+            else:
+                self._fetches.stop()
+                return
 
-    async def _write_next(self) -> bool:
-        """Send what is next, or wait for it; False when everything is sent."""
-        octets = self._replies.collect() if self._may_answer() else b""
-        self._replied.unpark_all()
+    def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
+        """The answers that are ready, and a ping that is due; or else a long answer."""
+        if not may_answer:
+            may_answer = isinstance(self._state, Stopping) or self._state == Answering(is_hurried=True)
+        octets = self._replies.collect() if may_answer else b""
         if self._liveness.take_ping():
             octets += encode(types.Ping(self._liveness.clock()))
-        if octets:
-            with self._spending(answer=True):
-                await self._forwarder.send(octets)
-        elif (answer := self._replies.take_long()) is not None:
-            with self._spending(answer=True):
-                await self._send_long(answer)
-        elif self._ready and self._may_send() and not self._replies.is_making:
-            turn = next(iter(self._ready))
-            del self._ready[turn]
-            if isinstance(turn, Fetches):
-                await self._send_fetched()
-            else:
-                await self._forward(turn)
-        elif self._fetches.ready:
-            await self._send_fetched()  # it was read when the client's octets a second allowed it
-        elif self._finished and not self._replies and not self._fetches and not self._ready:
-            if self._finishing:
-                self._fetches.stop()
+        if octets or not self._replies:
+            return (octets,) if octets else ()
+        if may_answer and (make := self._replies.begin_long()) is not None:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._make_long, make)
+        self._long = self._replies.take_long()
+        return () if self._long is None else self._long.parts
+
+    def urgent_sent(self) -> None:
+        if self._long is not None:
+            self._long.close()
+            self._long = None
+
+    def may_forward(self) -> bool:
+        return not self._replies.is_making
+
+    def has_ended(self) -> bool:
+        """Everything read must be answered, and what was published stored; then only channels give more."""
+        match self._state:
+            case Greeting() | Serving() | Stopping():
                 return False
-            self._finish_channels()
-        else:
-            with trio.move_on_at(self._goes_on_at()):
-                await self._signal.wait()
-        return True
+            case Answering():
+                if not self._replies and not self._fetches and self._sender.is_idle:
+                    self._state = Finishing()
+                    self._subscriptions.finish()
+                    return self._sender.is_idle
+                return False
+            case Finishing() | Over():
+                return self._sender.is_idle
+            case other:
+                assert_never(other)
 
-    def _goes_on_at(self) -> float:
-        """When the client's octets a second allow what waits for that; never where nothing does."""
-        times = []
-        if self._replies and self._rates.answered is not None and not self._may_answer():
-            times.append(self._rates.answered.until)
-        if self._ready and self._rates.sent is not None and not self._may_send():
-            times.append(self._rates.sent.until)
-        return min(times, default=math.inf)
+    def due(self) -> float:
+        return math.inf
 
-    @contextmanager
-    def _spending(self, *, answer: bool) -> Iterator[None]:
-        """What is sent within counts among the client's octets a second."""
-        before = self._transport.sent
-        try:
-            yield
-        finally:
-            octets = self._transport.sent - before
-            if answer and self._rates.answered is not None:
-                self._rates.answered.spend(octets)
-            if self._rates.sent is not None:
-                self._rates.sent.spend(octets)
+    def channels(self) -> Iterable[Channel]:
+        return self._subscriptions.channels()
 
-    def _begin_long(self, make: Make) -> None:
-        """A long answer is next: have it made beside everything else."""
-        assert self._nursery is not None
-        self._nursery.start_soon(self._make_long, make)
+    def _may_send(self) -> bool:
+        """Whether the client's rate limits are open: otherwise it is sent nothing."""
+        return all(limit is None or limit.is_open() for limit in (self._rates.answered, self._rates.sent))
 
     async def _make_long(self, make: Make) -> None:
         self._replies.made(await make())
-
-    async def _send_long(self, answer: LongAnswer) -> None:
-        self._long = answer
-        try:
-            for part in answer.parts:
-                await self._forwarder.send(part)
-        finally:
-            self._long = None
-            answer.close()
-
-    async def _send_fetched(self) -> None:
-        """Give the Fetch commands their turn: one block."""
-        if not self._fetches.ready:
-            return
-        with self._spending(answer=False):
-            await self._forwarder.send(*self._fetches.take())
-        self._fetches.sent()
-        if self._fetches.ready:
-            self._ready[self._fetches] = None
-
-    async def _forward(self, subscription: Subscription) -> None:
-        """Give one subscription its turn."""
-        try:
-            with self._spending(answer=False):
-                if await self._subscriptions.forward(subscription):
-                    self._ready[subscription] = None
-        except StoreError as problem:
-            what = f"{for_clients(problem)}, the connection is closed"
-            self.fail(sentence("Subscribe", subscription.topic.topic, what))
 
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         try:
             with self._reading:
-                while True:
-                    if self._received and not await self._feed():
-                        break
+                while not self._received or await self._feed():
                     self._received = await self._receive()
                     if not self._received:
-                        self._ended_by_peer = True
                         if self._lines.buffered:
                             text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
                             self._replies.add(types.Error(text))
                         break
         except trio.BrokenResourceError:
-            self._ended_by_peer = True
             self._scope.cancel()
         # Others may wait for the memory of a line that nobody completes: it is free before the last answers.
         self._lines.drop()
-        self._intake.close()
-        self._finish()
+        self._admission.close()
+        if self._admission.gave_way:
+            self.fail(b"Line: it took too long to complete while others wait for its memory")
+        self._state = Answering(is_hurried=isinstance(self._state, Stopping))
+        self._sender.signal.set()
 
     async def _receive(self) -> bytes:
         """What comes next; not before the client's octets a second allow it."""
         limit = self._rates.received
         if limit is None:
-            return await self._intake.receive()
-        with self._liveness.excused():
+            return await self._admission.receive()
+        with self._liveness.excused:
             await trio.sleep_until(limit.until)
-        received = await self._intake.receive(limit.piece)
+        received = await self._admission.receive(limit.piece)
         limit.spend(len(received))
         return received
 
@@ -398,28 +382,30 @@ class OmqTerminal:
             alive = alive or bool(events)
         if alive:
             self._liveness.alive()
-            self._intake.finished()
-        self._intake.done()
-        if (
-            self._commands is None
-            and self._access.clients.are_known
-            and self._lines.buffered > LONGEST_CONNECT
-        ):
+            self._admission.finished()
+        self._admission.done()
+        unfinished = self._lines.buffered
+        is_unknown = isinstance(self._state, Greeting) and self._access.clients.are_known
+        if is_unknown and unfinished > LONGEST_CONNECT:
             self._replies.add(types.Error(UNKNOWN_CLIENT))  # nobody's id is so long
             return False
-        with self._liveness.excused():
-            await self._intake.hold(self._lines.buffered)
+        if self._admission.must_hold(unfinished):
+            with self._liveness.excused:
+                await self._admission.hold(unfinished)
         return True
 
     async def _act_on(self, events: Sequence[Event]) -> bool:
         """False when the connection is to end."""
         runs: dict[bytes, list[Batch]] = {}
         for event in events:
-            commands = self._commands
-            if commands is None:
+            state = self._state
+            if isinstance(state, Greeting):
                 if not await self._connect(event):
                     return False
                 continue
+            if not isinstance(state, Serving):
+                return False  # the connection ends, and this task stops at its next checkpoint
+            commands = state.commands
             match event:
                 case PublishRun(topic, batch):
                     # Order matters within a topic only: one read makes one post for each.
@@ -429,10 +415,10 @@ class OmqTerminal:
                     await commands.publish_all(runs)
             match event:
                 case Parsed(command):
-                    await self._room_for_replies()
+                    await self._backlog.wait()
                     await commands.act(command)
                 case BadLine(error, publish):
-                    await self._room_for_replies()
+                    await self._backlog.wait()
                     if publish:
                         self._replies.refuse_publish(error)
                     else:
@@ -442,8 +428,8 @@ class OmqTerminal:
                     return False
                 case _:
                     assert_never(event)
-        if runs and self._commands is not None:
-            await self._commands.publish_all(runs)
+        if runs and isinstance(self._state, Serving):
+            await self._state.commands.publish_all(runs)
         return True
 
     async def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
@@ -470,31 +456,27 @@ class OmqTerminal:
             return False
         self._known()
         self._session = session
-        self._principal = Principal(host, session.name, self._report)
+        self._principal = Principal(host, session.name, partial(_report, self._backlog, self._replies))
         self._rates = session.rates
         self._fetches.rate_limit = session.rates.sent
-        self._commands = Commands(
+        self._sender.limit(session.rates.answered, session.rates.sent)
+        commands = Commands(
             session,
             self._principal,
             self._replies,
             self._long_answers,
             self._fetches,
             self._subscriptions,
-            self._room_for_replies,
+            self._backlog,
             self._liveness.excused,
         )
+        self._state = Serving(commands)
         log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
         return True
 
-    async def _room_for_replies(self) -> None:
-        while not self._over and (
-            len(self._replies) + len(self._fetches) >= MOST_REPLIES
-            or self._replies.octets >= MOST_REPLY_OCTETS
-        ):
-            await self._replied.park()
 
-    async def _report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
-        """Report on a DMP connection whose lease was asked for here. It waits as the commands do."""
-        await self._room_for_replies()
-        words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
-        self._replies.add(types.Error(sentence(end.value, topic, words)))
+async def _report(backlog: Backlog, replies: Replies, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+    """Report on a DMP connection whose lease was asked for on this one. It waits as the commands do."""
+    await backlog.wait()
+    words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
+    replies.add(types.Error(sentence(end.value, topic, words)))

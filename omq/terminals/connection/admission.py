@@ -1,0 +1,116 @@
+"""Read admission: how much a connection may read at once, and hold incomplete (docs/ARCHITECTURE.md,
+"Memory").
+
+Every connection may read a little at any time. To read more at once, and to hold more of a line or an
+envelope that is not complete, it needs a share of the memory for that. So no number of connections can fill
+the memory.
+"""
+
+import trio
+
+from omq.drivers.memory import Memory
+from omq.drivers.unfinished import Holding
+from omq.terminals.connection.transport import FIRST_OCTETS, Transport
+
+FREE_OCTETS = 64 << 10
+"""How much of something unfinished a connection may hold before it needs a share of the memory."""
+
+
+class ReadAdmission:
+    """The reading side of one connection. Always call `close` at the end."""
+
+    def __init__(self, transport: Transport, memory: Memory, scope: trio.CancelScope) -> None:
+        """The connection reads within `scope`. It is cancelled if others wait for memory that the connection
+        holds, and the connection does not go on; `gave_way` says so then.
+        """
+        self._transport = transport
+        self._memory = memory
+        self._reading = 0
+        self._is_streaming = False
+        self._holding = Holding(scope)
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether it ended because others needed its memory."""
+        return self._holding.gave_way
+
+    @property
+    def reading(self) -> int:
+        """How many octets of the memory for reading it holds."""
+        return self._reading
+
+    @property
+    def unfinished(self) -> int:
+        """How many octets of the memory for what is unfinished it holds."""
+        return self._holding.octets
+
+    async def receive(self, most: int | None = None) -> bytes:
+        """Read the socket: everything that has arrived, as far as there is memory for it, and otherwise a
+        little; or at most `most` octets.
+
+        Return nothing when the other side has finished sending. Raises trio.BrokenResourceError.
+        """
+        if self._holding.is_empty:
+            return await self._receive(most)
+        received = b""
+        self._holding.begin_wait()
+        try:
+            received = await self._receive(most)
+        finally:
+            self._holding.end_wait(len(received))
+        return received
+
+    async def _receive(self, most: int | None) -> bytes:
+        if most is not None:
+            return await self._transport.receive(most)
+        if self._is_streaming:
+            # The last read was full. If much has arrived again, read all of it at once.
+            octets = self._take_arrived()
+            if octets and (received := await self._transport.receive_arrived(octets)):
+                return received
+            self.done()
+        received = await self._transport.receive()
+        self._is_streaming = len(received) == FIRST_OCTETS
+        if self._is_streaming:
+            octets = self._take_arrived()
+            if octets:
+                received += await self._transport.receive_arrived(octets)
+        return received
+
+    def _take_arrived(self) -> int:
+        """Return how much more can be read at once, as far as there is memory for it, and hold that much."""
+        arrived = self._transport.arrived()
+        if not self._memory.reading.try_take(arrived):
+            return 0
+        self._reading = arrived
+        return arrived
+
+    def done(self) -> None:
+        """What was received is processed, and no longer held."""
+        if self._reading:
+            self._memory.reading.give(self._reading)
+            self._reading = 0
+
+    def finished(self) -> None:
+        """A line or an envelope is complete: give its share back."""
+        if not self._holding.is_empty:
+            self._memory.unfinished.release(self._holding)
+
+    def must_hold(self, octets: int) -> bool:
+        """Whether `hold` changes anything."""
+        return octets > FREE_OCTETS or not self._holding.is_empty
+
+    async def hold(self, octets: int) -> None:
+        """Hold the share for so many octets of something unfinished, or wait for a turn without one.
+
+        If it is known how long the line or envelope will be, ask for all of it at once.
+        """
+        if octets <= FREE_OCTETS:
+            self.finished()
+            return
+        await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.done()
+        self.finished()

@@ -1,0 +1,156 @@
+"""The sending side of one connection: whose turn it is, how fast, and when to look again.
+
+What must go at once, such as answers and pings, goes first. Otherwise the sources of messages have one turn
+each, in the order in which they became ready. A rate limit holds both back until it is open again. A task
+runs the sender, and everything that is ready sets its signal.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import trio
+
+from omq.access.limits import RateLimit
+from omq.drivers.seam import Channel, Octets
+from omq.drivers.signal import Signal
+from omq.drivers.stalled import Stalled
+from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.transport import Transport
+
+
+class Source(Protocol):
+    """Has something to send, from time to time."""
+
+    @property
+    def is_exempt(self) -> bool:
+        """Whether it has waited for the rate limit itself."""
+
+    async def take_turn(self) -> bool:
+        """Send what there is at once, and return whether there is more. Raises trio.BrokenResourceError."""
+
+
+class Side(Protocol):
+    """The terminal, as its sender sees it. None of these methods waits."""
+
+    def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
+        """Take what must go before all messages; of answers nothing unless they may go."""
+
+    def urgent_sent(self) -> None:
+        """What was taken has left, or the connection broke."""
+
+    def may_forward(self) -> bool:
+        """Whether sources may have their turns."""
+
+    def has_ended(self) -> bool:
+        """Whether nothing will come any more. Called when there is nothing to send."""
+
+    def due(self) -> float:
+        """When there will be something urgent, without the signal."""
+
+    def channels(self) -> Iterable[Channel]:
+        """The open channels of the connection."""
+
+
+class Sender:
+    """Sends on one connection. `run` is the only task that does."""
+
+    def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
+        """`scope` is the connection: it is cancelled if a message that is begun cannot be completed."""
+        self._transport = transport
+        self.forwarder = Forwarder(transport, stalled, scope)
+        """Sources use it in their turns."""
+        self._answers: RateLimit | None = None
+        self._messages: RateLimit | None = None
+        self._ready: dict[Source, None] = {}
+        self._exempt: dict[Source, None] = {}  # those among them that need not wait for the rate limit
+        self.signal = Signal()
+        """Set it when something is urgent, or `has_ended` changes."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no source is ready: all have sent what they had."""
+        return not self._ready
+
+    def limit(self, answers: RateLimit | None, messages: RateLimit | None) -> None:
+        """From now on keep to these limits. Answers count in both, and wait for the first only."""
+        self._answers = answers
+        self._messages = messages
+
+    def ready(self, source: Source) -> None:
+        """A source has something to send: it gets its turn."""
+        self._ready[source] = None
+        if source.is_exempt:
+            self._exempt[source] = None
+        self.signal.set()
+
+    # -- the task ------------------------------------------------------------------------------------------
+
+    async def run(self, side: Side) -> None:
+        """Send until `side` has ended. Raises trio.BrokenResourceError."""
+        self.forwarder.channels = side.channels
+        try:
+            await self._run(side)
+        finally:
+            # Nothing here points to the connection any more, so its memory is free when its last task ends.
+            self.forwarder.channels = tuple
+            self._ready.clear()
+            self._exempt.clear()
+
+    async def _run(self, side: Side) -> None:
+        while True:
+            urgent = side.urgent(may_answer=self._answers is None or self._answers.is_open())
+            if urgent:
+                await self._send_urgent(side, urgent)
+            elif (source := self._next(side)) is not None:
+                await self._give_turn(source)
+            elif side.has_ended():
+                return
+            else:
+                await self._wait(side)
+                continue
+            if self._ready or self.signal.is_set:
+                # A send that the socket takes at once is no checkpoint: let the other tasks have their turn.
+                await trio.lowlevel.checkpoint()
+
+    def _next(self, side: Side) -> Source | None:
+        if not self._ready or not side.may_forward():
+            return None
+        if self._messages is None or self._messages.is_open():
+            return next(iter(self._ready))
+        return next(iter(self._exempt), None)
+
+    async def _give_turn(self, source: Source) -> None:
+        del self._ready[source]
+        if source.is_exempt:
+            del self._exempt[source]
+        before = self._transport.sent
+        try:
+            if await source.take_turn():
+                self.ready(source)
+        finally:
+            if self._messages is not None:
+                self._messages.spend(self._transport.sent - before)
+
+    async def _send_urgent(self, side: Side, urgent: Sequence[Octets]) -> None:
+        before = self._transport.sent
+        try:
+            await self.forwarder.send(urgent)
+        finally:
+            octets = self._transport.sent - before
+            for limit in (self._answers, self._messages):
+                if limit is not None:
+                    limit.spend(octets)
+            side.urgent_sent()
+
+    async def _wait(self, side: Side) -> None:
+        until = side.due()
+        if self._answers is not None and not self._answers.is_open():
+            until = min(until, self._answers.until)
+        if self._ready and self._messages is not None and not self._messages.is_open():
+            until = min(until, self._messages.until)
+        if until == math.inf:
+            await self.signal.wait()
+        else:
+            with trio.move_on_at(until):
+                await self.signal.wait()
