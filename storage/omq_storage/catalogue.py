@@ -23,7 +23,7 @@ COUNTER = b"counter"
 TABLES = (TOPICS, COUNTER)
 NEXT = b"next"
 _NUMBER = Struct(">Q")
-_IDS = 1 << 31
+TOPIC_IDS = 1 << 31
 
 MESSAGE_IDS_SKIPPED = 1 << 32
 TOPIC_IDS_SKIPPED = 1 << 16
@@ -139,8 +139,8 @@ class Catalogue:
             self._reopen_after_panic()
             with self._database.writing() as transaction:
                 topic = _next_id(transaction)
-                if topic >= _IDS:
-                    raise StoreError(f"All {_IDS} topic ids were used.")
+                if topic >= TOPIC_IDS:
+                    raise StoreError(f"All {TOPIC_IDS} topic ids were used.")
                 record = TopicRecord(
                     id=topic,
                     name=name,
@@ -220,7 +220,7 @@ class Catalogue:
             self._reopen_after_panic()
             with self._database.writing() as transaction:
                 topic = _next_id(transaction) + TOPIC_IDS_SKIPPED
-                if topic >= _IDS:
+                if topic >= TOPIC_IDS:
                     raise StoreError("Too few topic ids are left to skip those that may be in use.")
                 _put_next_id(transaction, topic)
                 leapt = [

@@ -384,13 +384,17 @@ class Environment:
     def _writing(self) -> Iterator[Writing]:
         with self._write_lock:
             if self._database.panicked():
-                self._renew()
+                self.reopen()
             if self._checkpoints is not None:
                 self._checkpoints.require_held()
             with self._database.writing() as transaction:
                 yield transaction
 
-    def _renew(self, growth: int = 0) -> None:
+    def reopen(self, growth: int = 0) -> None:
+        """Close LMDB and open it again, as after a failure, with a map larger by ``growth``.
+
+        No other call may write meanwhile.  Raises StoreError.
+        """
         if self._checkpoints is None:
             self._database.reopen(growth)
         else:
@@ -430,14 +434,14 @@ class Environment:
                     result = attempt()
                 except StoreFull as full:
                     if full.limit is Limit.MAP:
-                        self._renew(_GROWTH)
+                        self.reopen(_GROWTH)
                     result = attempt(_REDUCTION)
             room = self._database.room()
             if room.map_size - room.used < _SPARE:
                 # LMDB reuses the freed pages not in the next commit but in the one after it, because the
                 # older meta page still refers to them. If this commit took the last free pages, the next one
                 # would find none and fail, and no later commit could ever succeed.
-                self._renew(_SPARE)
+                self.reopen(_SPARE)
             return result
 
 

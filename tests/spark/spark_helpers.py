@@ -1,13 +1,12 @@
 """How the tests read with Spark, and what its processes log."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-
-from omq_storage.checkpoint import _decode, _encode
 
 
 class Log:
@@ -26,16 +25,11 @@ class Log:
         return self.path.read_bytes()[self._read :].decode("utf-8", "replace")
 
 
-def set_boot_id(environment: Path, boot_id: str) -> None:
-    """Let the checkpoints of an environment be of another start of the machine."""
-    file = environment / "checkpoint"
-    half = len(file.read_bytes()) // 2
-    written = b""
-    for begin in (0, half):
-        slot = _decode(file.read_bytes()[begin : begin + half])
-        octets = b"" if slot is None else _encode(replace(slot, boot_id=boot_id, clean=False))
-        written += octets.ljust(half, b"\0")
-    file.write_bytes(written)
+def plan_of(frame: DataFrame, mode: str = "simple") -> str:
+    """How Spark will run a query, as `explain` prints it."""
+    with redirect_stdout(StringIO()) as printed:
+        frame.explain(mode)
+    return printed.getvalue()
 
 
 def reading(spark: SparkSession, **options: object) -> DataFrame:

@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
+from checkpoint_files import set_boot_id
 from made_stores import NOON, Topic, damage, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from serving_stores import Serving, serving
-from spark_helpers import Log, offsets, reading, set_boot_id, spelled
+from spark_helpers import Log, offsets, reading, spelled
 from worker_functions import Restricted, killing
 
 from omq.spark import OmqDataSource

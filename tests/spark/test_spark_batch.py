@@ -17,7 +17,7 @@ from made_stores import NOON, SECOND, Topic, body, make_store
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from serving_stores import Serving, serving
-from spark_helpers import offsets, reading, rows
+from spark_helpers import offsets, plan_of, reading, rows
 from worker_functions import Light
 
 from omq.protocol.amqp import head as stored_head
@@ -255,7 +255,7 @@ def test_a_filter_is_pushed_down(spark: SparkSession, served: Serving) -> None:
     try:
         frame = reading(spark, servers=served.address, subscribe="prices", minPartitions="10")
         few = frame.where("offset >= 40 and offset < 50")
-        assert "Filter (" not in few._jdf.queryExecution().executedPlan().toString()
+        assert "Filter (" not in plan_of(few)
         spread = few.groupBy(sql.spark_partition_id().alias("part")).count().collect()
         assert len(spread) == 10, "the ten messages that are left are cut into ten parts"
     finally:
@@ -276,7 +276,7 @@ def test_filters_are_left_to_spark_unless_somebody_wants_otherwise(
 def test_without_the_switch_spark_filters_what_is_all_read(spark: SparkSession, served: Serving) -> None:
     frame = reading(spark, servers=served.address, subscribe="prices", minPartitions="10")
     few = frame.where("offset >= 40 and offset < 50")
-    assert "Filter (" in few._jdf.queryExecution().executedPlan().toString()
+    assert "Filter (" in plan_of(few)
     assert few.rdd.getNumPartitions() == 10
     spread = few.groupBy(sql.spark_partition_id().alias("part")).count().collect()
     assert sum(row["count"] for row in spread) == 10

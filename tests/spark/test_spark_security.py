@@ -22,11 +22,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from replay_helpers import Refused, replay
 from serving_stores import HASH, Serving, secured, serving
-from spark_helpers import Log
+from spark_helpers import Log, plan_of
 
 from omq.blocking.credentials import IdFile, IdVariable
 from omq.blocking.errors import BadOptions
-from omq.blocking.network import PlainWire
+from omq.blocking.network import PlainWire, open_wire
 from omq.spark import OmqDataSource
 from omq.spark.options import read_options, spelled, write_options
 
@@ -167,10 +167,13 @@ def test_questions_leave_at_once(place: Place, tmp_path: Path) -> None:
     """Whatever was said before them, of which the other system may tell only later that it has come."""
     with serving(tmp_path / "store") as plain:
         for options in ({"omq.servers": plain.address}, place.known("feeder")):
-            with write_options(options).servers.open() as server:
-                wire = server.connected()._wire
-                assert isinstance(wire, PlainWire)
-                assert wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            servers = write_options(options).servers
+            (address,) = servers.addresses
+            with servers.open() as server:
+                wire = open_wire(address.host, address.port, server.connected().security)
+            assert isinstance(wire, PlainWire)
+            assert wire.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            wire.close()
 
 
 def test_a_process_that_plans_loads_no_store_and_no_tls() -> None:
@@ -332,8 +335,7 @@ def test_secrets_show_nowhere(
     try:
         options = place.known("reader")
         frame = load(spark, "prices", options)
-        frame.explain("extended")
-        shown = str(frame._jdf.queryExecution().toString()) + str(frame.rdd.toDebugString())
+        shown = plan_of(frame, "extended") + str(frame.rdd.toDebugString())
         source = OmqDataSource(options | {"subscribe": "prices"})
         shown += repr(pickle.dumps(source.reader(source.schema()))) + repr(pickle.dumps(source))
         write(frame.select("value"), "out.shown", place.known("feeder"))

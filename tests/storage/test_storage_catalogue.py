@@ -99,7 +99,7 @@ def test_what_is_refused_changes_nothing(path: Path) -> None:
 
 
 def test_ids_end_before_two_to_the_31(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq_storage.catalogue._IDS", 2)
+    monkeypatch.setattr("omq_storage.catalogue.TOPIC_IDS", 2)
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"0", "", "", True)
     catalogue.create(b"1", "", "", True)

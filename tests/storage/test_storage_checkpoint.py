@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from checkpoint_files import SLOT, newest_slot, without_slot
 from storage_helpers import bodies_of, numbered, open_level, read_all
 
 from omq_storage.checkpoint import needs_recovery, recover
@@ -16,12 +17,10 @@ from omq_storage.environment import Environment, Position
 from omq_storage.errors import StoreError, StoreFailed
 from omq_storage.levels import Level
 
-SLOT = 80 << 10
-
 
 def image(environment: Environment, path: Path, to: Path) -> Path:
     """The directory as it is at this moment, as if the machine had written all and then lost its power."""
-    assert not environment._closed
+    environment.usage()  # raises when it is closed
     shutil.copytree(path, to)
     return to
 
@@ -266,9 +265,7 @@ def test_a_checkpoint_file_that_cannot_be_written_keeps_both_states(
     one = image(environment, path, tmp_path / "one")
     two = image(environment, path, tmp_path / "two")
     content = (two / "checkpoint").read_bytes()
-    newest = environment._checkpoints._sequence + 1  # type: ignore[union-attr]
-    begin = newest % 2 * SLOT
-    (two / "checkpoint").write_bytes(content[:begin] + bytes(SLOT) + content[begin + SLOT :])
+    (two / "checkpoint").write_bytes(without_slot(content, newest_slot(content)))
     environment.checkpoint()
     assert environment.usage().durable == environment.usage().transaction
     environment.close()
@@ -296,16 +293,14 @@ def test_nothing_is_written_after_opening_anew_until_there_is_a_checkpoint(
 
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(StoreError, match="could not be written"):
-        environment._renew()
+        environment.reopen()
     for n in range(1, 20):
         with pytest.raises(StoreError, match="could not be written"):
             environment.append([numbered(2, 100 * n, 100)])
     lost = image(environment, path, tmp_path / "lost")
     monkeypatch.undo()
-    newest = environment._checkpoints._sequence + 1  # type: ignore[union-attr]
     content = (lost / "checkpoint").read_bytes()
-    begin = newest % 2 * SLOT
-    (lost / "checkpoint").write_bytes(content[:begin] + bytes(SLOT) + content[begin + SLOT :])
+    (lost / "checkpoint").write_bytes(without_slot(content, newest_slot(content)))
     # Once the checkpoint file can be written again, so can the environment.
     environment.append([numbered(2, 100, 100)])
     assert environment.extent(2).messages == 200
@@ -340,19 +335,32 @@ def test_a_checkpoint_file_that_cannot_be_written_for_long_leaves_places_for_rea
 def test_an_environment_that_panicked_is_opened_anew(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Panicking:
+        """An environment of LMDB that can be told to refuse all transactions."""
+
+        def __init__(self, real: object) -> None:
+            self.real = real
+            self.has_panicked = False
+
+        def begin(self, *arguments: object, **options: object) -> object:
+            if self.has_panicked:
+                raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+            return self.real.begin(*arguments, **options)  # type: ignore[attr-defined]
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    opening = lmdb.open
+    opened: list[Panicking] = []
+
+    def open_so(*arguments: object, **options: object) -> Panicking:
+        opened.append(Panicking(opening(*arguments, **options)))  # type: ignore[arg-type]
+        return opened[-1]
+
+    monkeypatch.setattr(lmdb, "open", open_so)
     environment = open_level(tmp_path / "level", level)
     environment.append([numbered(1, 0, 10)])
-    opened = environment._database._environment
-
-    class Panicking:
-        def begin(self, write: bool = False) -> object:
-            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
-
-        def close(self) -> None:
-            opened.close()
-
-    environment._database._environment = Panicking()  # type: ignore[assignment]
-    environment._database._slots._environment = Panicking()  # type: ignore[assignment]
+    opened[-1].has_panicked = True
     with pytest.raises(StoreError, match="PANIC"):
         environment.read(1, 0)
     environment.append([numbered(1, 10, 10)])
@@ -378,7 +386,7 @@ def test_an_environment_that_could_not_be_opened_anew_is_opened_later(
 
     monkeypatch.setattr(lmdb, "open", fail)
     with pytest.raises(StoreError, match="Too many open files"):
-        environment._renew()
+        environment.reopen()
     monkeypatch.undo()
     with pytest.raises(StoreError, match="could not be opened again yet"):
         environment.read(1, 0)

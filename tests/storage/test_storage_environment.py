@@ -498,7 +498,7 @@ def test_many_threads_at_once(environment: Environment) -> None:
         if n % 20 == 0:
             environment.merge_small(1, environment.extent(1).first)
         if n % 100 == 50:
-            environment._renew(1 << 20)
+            environment.reopen(1 << 20)
     done.set()
     for thread in threads:
         thread.join()

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import lmdb
@@ -9,6 +10,7 @@ import pytest
 from storage_helpers import numbered, open_level
 
 from omq_storage import producers
+from omq_storage.database import Database, Writing
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreFull
 from omq_storage.levels import Level
@@ -146,8 +148,18 @@ def test_an_interrupted_drop_is_told_by_the_extent(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment.append([numbered(1, 0, 1)], {1: {b"a": 1}})
-    monkeypatch.setattr(Environment, "_freeing", lambda *_, **__: pytest.fail("interrupted"))
-    with pytest.raises(BaseException, match="interrupted"):
+    writing = Database.writing
+    transactions = 0
+
+    def interrupt(self: Database) -> AbstractContextManager[Writing]:
+        nonlocal transactions
+        transactions += 1
+        if transactions == 2:  # behind the one that deletes the producers
+            raise KeyboardInterrupt
+        return writing(self)
+
+    monkeypatch.setattr(Database, "writing", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         environment.drop(1)
     monkeypatch.undo()
     assert environment.extents().keys() == {1}
