@@ -247,8 +247,8 @@ class Channel(Protocol):
         """
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        """Settle messages, in any order; return how many of these ids were unsettled here. The others are
-        ignored: they were settled before, or never delivered here.
+        """Settle messages, in any order, whose ids rise with any step; return how many of them were unsettled
+        here. The others are ignored: they were settled before, or never delivered here.
 
         The messages of a broadcast topic belong to all its subscribers: there an outcome only gives back
         credit. A message that is not written yet may be settled too.

@@ -202,15 +202,23 @@ def unpack_extent(key: bytes, stored: bytes) -> Extent:
 def pack_position(key: bytes, position: Position) -> bytes:
     """Return the stored value of the position of the topic with this key.
 
-    The ids that are not confirmed are stored one by one or as runs, whichever is shorter.
+    The ids that are not confirmed are stored one by one or as runs, whichever is shorter.  If any of the
+    messages was delivered before, they are stored as runs: first those of messages that were never delivered.
+    Then follow, for each number of deliveries, a run without ids that has this number as its first id, and
+    the runs with that number.  Versions that know no numbers of deliveries ignore a run without ids.
     """
-    undone = position.undone
+    undone = sorted(position.undone, key=lambda run: run.deliveries)
     count = sum(run.bits.bit_count() for run in undone)
-    if count * _CURSOR.size <= sum(_RUN.size + 8 * _words(run) for run in undone):
+    is_new = not undone or not undone[-1].deliveries
+    if is_new and count * _CURSOR.size <= sum(_RUN.size + 8 * _words(run) for run in undone):
         ids = (position.cursor, *sorted(id for run in undone for id in run.ids()))
         return with_checksum(POSITIONS, key, b"".join(map(_CURSOR.pack, ids)))
     parts = [_CURSOR.pack(position.cursor)]
+    deliveries = 0
     for run in undone:
+        if run.deliveries != deliveries:
+            deliveries = run.deliveries
+            parts.append(_RUN.pack(deliveries, 1, 0))
         words = _words(run)
         parts += (_RUN.pack(run.first, run.step, words), run.bits.to_bytes(8 * words, "big"))
     return with_checksum(POSITIONS, key, b"".join((*parts, _OF_RUNS)))
@@ -220,7 +228,7 @@ def unpack_position(key: bytes, stored: bytes) -> Position:
     """Return the position of a topic.  Raises DamagedRecord when it, or its key, is damaged."""
     record = verify(POSITIONS, key, stored, f"the position of topic {key_topic(key)}")
     if len(record) % _CURSOR.size == len(_OF_RUNS):
-        return Position(_CURSOR.unpack_from(record)[0], tuple(_unpack_runs(record)))
+        return Position(_CURSOR.unpack_from(record)[0], tuple(sorted(_unpack_runs(record))))
     cursor, *undone = (number for (number,) in _CURSOR.iter_unpack(record))
     return Position(cursor, runs_of(undone))
 
@@ -231,7 +239,11 @@ def _words(run: Run) -> int:
 
 def _unpack_runs(record: bytes) -> Iterator[Run]:
     at = _CURSOR.size
+    deliveries = 0
     while at < len(record) - len(_OF_RUNS):
         first, step, words = _RUN.unpack_from(record, at)
         at += _RUN.size + 8 * words
-        yield Run(first, step, int.from_bytes(record[at - 8 * words : at], "big"))
+        if words:
+            yield Run(first, step, int.from_bytes(record[at - 8 * words : at], "big"), deliveries)
+        else:
+            deliveries = first

@@ -1,6 +1,7 @@
 """Runs of ids against plain sets."""
 
 import random
+import struct
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,77 @@ def test_positions_are_read_as_they_were_stored(cursor: int, shapes: list[tuple[
     assert unpack_position(key, sealed) == position
     assert len(sealed) <= 16 + 8 * len(ids)
     assert position.lowest == min(ids, default=cursor)
+
+
+@given(
+    st.integers(0, (1 << 64) - 1),
+    st.lists(st.tuples(st.integers(0, 1 << 20), STEPS, COUNTS, st.integers(0, 255)), max_size=6),
+)
+def test_positions_keep_how_often_messages_were_delivered(
+    cursor: int, shapes: list[tuple[int, int, int, int]]
+) -> None:
+    """Each id once: every shape has ids of its own."""
+    runs: list[Run] = []
+    for number, (start, step, count, deliveries) in enumerate(shapes):
+        begin = start + (1 << 40) * number
+        ids = range(begin, begin + step * count, step)
+        runs += [run._replace(deliveries=deliveries) for run in runs_of(ids)]
+    key = topic_key(7)
+    found = unpack_position(key, pack_position(key, Position(cursor, tuple(sorted(runs)))))
+    assert found.cursor == cursor
+    wanted = {(id, run.deliveries) for run in runs for id in run.ids()}
+    assert {(id, run.deliveries) for run in found.undone for id in run.ids()} == wanted
+    assert sum(run.bits.bit_count() for run in found.undone) == len(wanted)
+
+
+OLD_RUNS = (
+    "a6fca15e0000000000001234"
+    "000000000000000500000000000000010000000000000001000000000000000b"
+    "000000000000006400000000000000030000000000000002000000000000003fffffffffffffffff"
+    "0000000000000384000000000000000100000000000000010000000000000001"
+    "01"
+)
+WITH_DELIVERIES = (
+    "4ee2d7860000000000001234"
+    "000000000000006400000000000000030000000000000002000000000000003fffffffffffffffff"
+    "000000000000000200000000000000010000000000000000"
+    "000000000000000500000000000000010000000000000001000000000000000b"
+    "00000000000000ff00000000000000010000000000000000"
+    "0000000000000384000000000000000100000000000000010000000000000001"
+    "01"
+)
+RECORDS = {
+    "ids, as before messages had numbers of deliveries": (
+        Position(9, runs_of((3, 8))),
+        "88361f56000000000000000900000000000000030000000000000008",
+    ),
+    "runs, as before messages had numbers of deliveries": (
+        Position(0x1234, (Run(5, 1, 0b1011), Run(100, 3, (1 << 70) - 1), Run(900, 1, 1))),
+        OLD_RUNS,
+    ),
+    "runs with numbers of deliveries": (
+        Position(0x1234, (Run(5, 1, 0b1011, 2), Run(100, 3, (1 << 70) - 1), Run(900, 1, 1, 255))),
+        WITH_DELIVERIES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_of_positions_are_read_in_every_later_version(name: str) -> None:
+    position, record = RECORDS[name]
+    key = topic_key(7)
+    assert pack_position(key, position).hex() == record
+    assert unpack_position(key, bytes.fromhex(record)) == position
+
+
+def test_versions_without_numbers_of_deliveries_find_the_same_ids() -> None:
+    """They take every run of 24 octets and its bits as it is, and drop those without ids."""
+    position, record = RECORDS["runs with numbers of deliveries"]
+    octets, at, found = bytes.fromhex(record)[4:-1], 8, set[int]()
+    while at < len(octets):
+        first, step, words = struct.unpack_from(">QQQ", octets, at)
+        at += 24 + 8 * words
+        run = Run(first, step, int.from_bytes(octets[at - 8 * words : at], "big"))
+        below = run.below(position.cursor)
+        found |= set(below.ids()) if below is not None else set()
+    assert found == {id for run in position.undone for id in run.ids() if id < position.cursor}

@@ -1,0 +1,547 @@
+"""What every channel promises about credit: a window, a count, a drain, and the end of deliveries."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from served_drivers import (
+    KIB,
+    MIB,
+    NOTHING,
+    Client,
+    Drivers,
+    Kind,
+    emptied,
+    of_kinds,
+    post,
+    quiet,
+)
+
+from omq.drivers.driver import Driver
+from omq.drivers.seam import ACCEPTED, REJECTED, RELEASED, Credit, End, Granted, Messages, Modified, Piece
+from omq.model import Delivery, Persistent, Sync, Transient
+from omq_storage.store import Store
+
+OUTCOMES = pytest.mark.parametrize(
+    "outcome",
+    [ACCEPTED, REJECTED, RELEASED, Modified(delivery_failed=True), Modified(undeliverable_here=True)],
+    ids=str,
+)
+
+
+@pytest.fixture
+async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
+    """Drivers whose topics are deleted at the end: what nobody settled is theirs until then."""
+    yield shared_drivers
+    for driver in list(shared_drivers.catalogue):
+        await shared_drivers.catalogue.delete(driver.topic.topic)
+
+
+async def counting(driver: Driver, n: int) -> Client:
+    client = Client(driver)
+    client.channel.grant(n, Credit.COUNT)
+    return client
+
+
+async def numbered(driver: Driver, count: int) -> None:
+    """Post the messages 1 to `count` of an empty topic, in several blocks."""
+    await post(driver, *[b"x"] * (count // 2))
+    for _ in range(count - count // 2):
+        await post(driver, b"y")
+
+
+# -- window ------------------------------------------------------------------------------------------------
+
+
+@of_kinds()
+async def test_a_window_bounds_what_is_unsettled(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(2)
+    assert client.channel.settles
+    assert client.channel.granted() == Granted(window=2)
+    await numbered(driver, 9)
+    assert (await client.read()).ids == [1, 2]
+    assert not client.channel.ready()
+    assert await client.channel.take() is None
+    client.settle(2)
+    assert (await client.read()).ids == [1, 2, 3]
+    assert client.channel.settle(range(1, 4), ACCEPTED) == 2
+    assert (await client.read()).ids == [1, 2, 3, 4, 5]
+    client.request(4)
+    assert (await client.read()).ids == [*range(1, 8)]
+    client.request(1)  # takes nothing back
+    client.settle(7, 4, 6)
+    assert (await client.read()).ids == [*range(1, 8)]
+    client.settle(5)
+    assert (await client.read()).ids == [*range(1, 9)]
+    client.close()
+
+
+@of_kinds()
+async def test_a_window_counts_what_was_taken_before_it_was_granted(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    await numbered(driver, 5)
+    taken = await client.take()
+    client.request(3)
+    client.channel.written(2)
+    await post(driver, b"z")
+    assert len(taken) == 5
+    # What was dealt to a worker stays with it.
+    assert (await client.read()).ids == ([3] if kind.is_broadcast else [3, 4, 5])
+    assert client.channel.settle(range(1, 4), ACCEPTED) == 3
+    assert (await client.read()).ids == [3, 4, 5, 6]
+    client.close()
+
+
+@of_kinds()
+async def test_what_is_settled_before_it_is_written_frees_the_window(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(2)
+    await numbered(driver, 6)
+    assert [got.id for got in await client.take()] == [1, 2]
+    client.settle(2, 1)
+    client.channel.written(2)
+    assert (await client.read()).ids == [3, 4]
+    client.close()
+
+
+@of_kinds()
+async def test_only_what_is_unsettled_here_is_settled_and_once(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client, other = Client(driver), Client(driver)
+    for each in (client, other):
+        each.request(4)
+    await numbered(driver, 8)
+    await client.read()
+    for strange in (range(0), range(-5, 1), range(8, 100)):
+        assert client.channel.settle(strange, ACCEPTED) == 0
+    mine = client.ids
+    assert client.channel.settle(range(mine[1], mine[2] + 1), ACCEPTED) == 2
+    assert client.channel.settle(range(-(1 << 60), 1 << 60), ACCEPTED) == 2
+    assert client.channel.settle(range(mine[0], mine[-1] + 1), ACCEPTED) == 0
+    client.close()
+    other.close()
+
+
+@of_kinds(lambda kind: kind.is_broadcast)
+@OUTCOMES
+async def test_outcomes_change_nothing_in_a_broadcast_topic_but_credit(
+    drivers: Drivers, kind: Kind, outcome: object
+) -> None:
+    driver = await drivers.topic(kind)
+    client, other = Client(driver), Client(driver)
+    client.request(3)
+    await numbered(driver, 7)
+    await client.read()
+    assert client.channel.settle(range(1, 3), outcome) == 2  # type: ignore[arg-type]
+    assert (await client.read()).ids == [1, 2, 3, 4, 5]
+    assert (await other.read()).ids == [*range(1, 8)]
+    client.close()
+    other.close()
+
+
+@of_kinds(lambda kind: kind.is_broadcast)
+async def test_a_broadcast_channel_without_a_window_has_nothing_to_settle(
+    drivers: Drivers, kind: Kind
+) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 2)
+    await numbered(driver, 3)
+    assert (await client.read()).ids == [1, 2]
+    assert not client.channel.settles
+    assert client.channel.settle(range(1, 3), ACCEPTED) == 0
+    client.close()
+
+
+# -- count -------------------------------------------------------------------------------------------------
+
+
+@of_kinds()
+async def test_a_count_bounds_what_is_delivered(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 3)
+    assert client.channel.granted() == Granted(count=3)
+    await numbered(driver, 9)
+    assert (await client.read()).ids == [1, 2, 3]
+    assert client.channel.granted() == Granted(count=0)
+    client.channel.settle(range(1, 4), ACCEPTED)
+    assert (await client.read()).ids == [1, 2, 3]  # settling gives no count back
+    wakes = client.wakes
+    client.channel.grant(2, Credit.COUNT)
+    await quiet()
+    assert client.wakes > wakes
+    assert (await client.read()).ids == [1, 2, 3, 4, 5]
+    client.channel.grant(-1, Credit.COUNT)
+    assert (await client.read()).ids == [1, 2, 3, 4, 5]
+    client.channel.grant(100, Credit.COUNT)
+    assert (await client.read()).ids == [*range(1, 10)]
+    assert client.channel.granted() == Granted(count=96)
+    client.close()
+
+
+@of_kinds()
+@pytest.mark.parametrize("written", range(5))
+async def test_what_is_taken_uses_the_count_up_when_it_is_written(
+    drivers: Drivers, kind: Kind, written: int
+) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 4)
+    await numbered(driver, 12)
+    assert [got.id for got in await client.take()] == [1, 2, 3, 4]
+    client.channel.written(written)
+    assert client.channel.granted() == Granted(count=4 - written)
+    await client.read()
+    assert client.ids == [*range(written + 1, 5)]
+    assert client.channel.granted() == Granted(count=0)
+    client.close()
+
+
+@of_kinds()
+async def test_a_lower_count_takes_back_what_is_not_taken(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client, other = await counting(driver, 6), await counting(driver, 0)
+    await numbered(driver, 9)
+    client.channel.grant(2, Credit.COUNT)
+    assert (await client.read()).ids == [1, 2]
+    other.channel.grant(100, Credit.COUNT)
+    assert (await other.read()).ids == [*range(1, 10)] if kind.is_broadcast else [*range(3, 10)]
+    client.close()
+    other.close()
+
+
+@of_kinds()
+async def test_a_lower_count_leaves_what_is_taken(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 4)
+    await numbered(driver, 9)
+    assert [got.id for got in await client.take()] == [1, 2, 3, 4]
+    client.channel.grant(1, Credit.COUNT)
+    client.channel.written(2)
+    assert client.channel.granted() == Granted(count=0)
+    assert (await client.read()).ids == []
+    client.channel.grant(3, Credit.COUNT)
+    assert (await client.read()).ids == [3, 4, 5]
+    client.close()
+
+
+@of_kinds()
+async def test_both_kinds_of_credit_bound_a_channel(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 5)
+    client.request(2)
+    assert client.channel.granted() == Granted(window=2, count=5)
+    await numbered(driver, 9)
+    assert (await client.read()).ids == [1, 2]
+    client.settle(1, 2)
+    assert (await client.read()).ids == [1, 2, 3, 4]
+    client.settle(3, 4)
+    assert (await client.read()).ids == [1, 2, 3, 4, 5]
+    client.close()
+
+
+@of_kinds()
+@pytest.mark.parametrize("credit", Credit)
+async def test_who_has_no_credit_is_no_taker(drivers: Drivers, kind: Kind, credit: Credit) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    assert driver.has_taker()
+    client.channel.grant(0, credit)
+    assert not driver.has_taker()
+    client.channel.grant(1, credit)
+    assert driver.has_taker()
+    await numbered(driver, 2)
+    await client.read()
+    assert not driver.has_taker()
+    client.close()
+
+
+@of_kinds(lambda kind: kind.is_persistent)
+@pytest.mark.parametrize("credit", Credit)
+async def test_credit_bounds_messages_that_come_in_pieces(
+    shared_store: Store, kind: Kind, credit: Credit
+) -> None:
+    body = bytes(range(256)) * 6 * KIB
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        client = Client(driver)
+        client.channel.grant(2, credit)
+        for _ in range(3):
+            await post(driver, body)
+        taken = await client.channel.take()
+        if isinstance(taken, Piece):
+            client.channel.written(0, len(taken.octets))
+            await client.read_pieces(begin=len(taken.octets))
+        else:
+            assert isinstance(taken, Messages)
+            client.channel.written(1)
+        await client.read()
+        assert not client.channel.ready()
+        assert client.ids[-1] == 2
+        if credit is Credit.WINDOW:
+            client.settle(1)
+        else:
+            client.channel.grant(1, credit)
+        await client.read()
+        assert client.ids[-1] == 3
+        assert not client.channel.ready()
+        client.close()
+        await drivers.catalogue.delete(b"t")
+
+
+@of_kinds(lambda kind: kind.is_broadcast and not kind.is_persistent)
+@pytest.mark.parametrize("credit", Credit)
+async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: Credit) -> None:
+    async with emptied(shared_store, memory=MIB) as drivers:
+        driver = await drivers.topic(kind)
+        client = Client(driver)
+        client.channel.grant(2, credit)
+        with trio.fail_after(30):
+            for number in range(30):
+                await post(driver, b"%d" % number * 20 * KIB)
+        await client.read()
+        assert len(client.gaps) == 1
+        assert client.gaps[0].first == 1
+        assert client.ids == [client.gaps[0].last + 1, client.gaps[0].last + 2]
+        assert not client.channel.ready()
+        client.close()
+
+
+# -- drain -------------------------------------------------------------------------------------------------
+
+
+@of_kinds()
+async def test_a_drain_of_an_empty_topic_takes_the_count_back_at_once(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 5)
+    unused: list[int] = []
+    client.channel.drain(unused.append)
+    assert unused == [5]
+    assert client.channel.granted() == Granted(count=0)
+    await numbered(driver, 3)
+    assert (await client.read()).ids == []
+    client.channel.drain(unused.append)
+    assert unused == [5, 0]
+    client.channel.grant(2, Credit.COUNT)
+    assert (await client.read()).ids == [1, 2]
+    assert unused == [5, 0]
+    client.close()
+
+
+@of_kinds()
+async def test_a_drain_gives_what_is_there_first(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.channel.grant(0, Credit.COUNT)
+    await numbered(driver, 4)
+    unused: list[int] = []
+    client.channel.grant(10, Credit.COUNT)
+    client.channel.drain(unused.append)
+    await quiet()
+    assert unused == []
+    first = await client.take()
+    client.channel.written(1)
+    await quiet()
+    assert unused == []
+    await client.read()
+    assert [first[0].id, *client.ids] == [1, 2, 3, 4]
+    assert unused == [6]
+    await post(driver, b"later")
+    assert (await client.read()).ids == [2, 3, 4]
+    client.close()
+
+
+@of_kinds()
+async def test_a_drain_ends_when_the_count_is_used_up(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 3)
+    await numbered(driver, 9)
+    unused: list[int] = []
+    client.channel.drain(unused.append)
+    assert (await client.read()).ids == [1, 2, 3]
+    assert unused == [0]
+    client.close()
+
+
+@of_kinds()
+async def test_a_drain_waits_for_a_client_that_takes_nothing(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 3)
+    unused: list[int] = []
+    client.channel.hold()
+    client.channel.drain(unused.append)
+    await quiet()
+    assert unused == []
+    client.channel.release()
+    await quiet()
+    assert unused == [3]
+    client.close()
+
+
+@of_kinds()
+@pytest.mark.parametrize("end", ["grant", "close"])
+async def test_a_drain_is_given_up_for_new_credit_or_the_end(drivers: Drivers, kind: Kind, end: str) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 5)
+    await numbered(driver, 2)
+    unused: list[int] = []
+    await client.take()
+    client.channel.drain(unused.append)
+    if end == "grant":
+        client.channel.grant(5, Credit.COUNT)
+        client.channel.written(2)
+        assert (await client.read()).ids == []
+        assert client.channel.granted() == Granted(count=3)
+    client.close()
+    await quiet()
+    assert unused == []
+
+
+@of_kinds(lambda kind: not kind.is_broadcast)
+async def test_a_drain_ends_when_others_have_got_what_there_was(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client, other = await counting(driver, 0), Client(driver)
+    await numbered(driver, 2)
+    unused: list[int] = []
+    client.channel.grant(7, Credit.COUNT)
+    client.channel.drain(unused.append)
+    await quiet()
+    assert unused == [7]
+    assert (await other.read()).ids == [1, 2]
+    client.close()
+    other.close()
+
+
+# -- cancel ------------------------------------------------------------------------------------------------
+
+
+@of_kinds()
+async def test_a_cancelled_channel_gives_nothing_more_and_keeps_what_is_unsettled(
+    drivers: Drivers, kind: Kind
+) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(4)
+    await numbered(driver, 6)
+    assert [got.id for got in await client.take()] == [1, 2, 3, 4]
+    client.channel.written(3)
+    client.channel.cancel()
+    assert not client.channel.ready()
+    assert await client.channel.take() is None
+    assert not driver.has_taker()
+    assert not list(driver.subscribers())
+    client.channel.grant(10, Credit.WINDOW)
+    client.channel.grant(10, Credit.COUNT)
+    client.channel.hold()
+    client.channel.release()
+    assert (await client.read()).ids == []
+    last = Client(driver)
+    assert (await last.read()).ids == ([] if kind.is_broadcast else [4, 5, 6])
+    client.settle(2)
+    client.close()
+    assert (await last.read()).ids == ([] if kind.is_broadcast else [4, 5, 6, 1, 3])
+    assert driver.info().messages == (6 if kind.is_broadcast and kind.is_persistent else 0)
+    last.close()
+
+
+@of_kinds()
+async def test_what_was_taken_before_a_cancel_may_be_written(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(3)
+    await numbered(driver, 4)
+    await client.take()
+    client.channel.cancel()
+    client.channel.written(2)
+    assert (await client.read()).ids == []
+    client.settle(1, 2)
+    client.close()
+    last = Client(driver)
+    assert (await last.read()).ids == ([] if kind.is_broadcast else [3, 4])
+    last.close()
+
+
+@of_kinds()
+async def test_a_cancel_ends_a_drain(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 5)
+    await numbered(driver, 3)
+    unused: list[int] = []
+    await client.take()
+    client.channel.drain(unused.append)
+    client.channel.cancel()
+    assert unused == []
+    client.channel.written(1)
+    assert unused == [4]
+    client.close()
+
+
+@of_kinds()
+async def test_a_deleted_topic_ends_a_cancelled_channel_too(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(3)
+    await numbered(driver, 4)
+    await client.read()
+    client.channel.cancel()
+    await drivers.catalogue.delete(b"t")
+    await quiet()
+    assert client.ends == [End.DELETED]
+    assert client.channel.settle(range(1, 4), ACCEPTED) == 0
+    assert drivers.memory.statistics() == NOTHING
+
+
+@of_kinds(lambda kind: kind == Kind(Delivery.BROADCAST, Transient()))
+async def test_nothing_is_kept_for_a_cancelled_channel(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    cancelled, reading = Client(driver), Client(driver)
+    cancelled.request(10)
+    await numbered(driver, 4)
+    cancelled.channel.cancel()
+    await reading.read()
+    for _ in range(40):
+        await post(driver, b"x" * 100 * KIB)
+        await reading.read()
+    assert driver.info().bytes < MIB
+    reading.close()
+    await post(driver, b"x")
+    assert driver.info().bytes == 0
+    cancelled.close()
+
+
+# -- other types -------------------------------------------------------------------------------------------
+
+
+@of_kinds()
+async def test_a_channel_on_a_topic_with_other_types_gets_the_same_credit(
+    drivers: Drivers, kind: Kind
+) -> None:
+    client = Client(await drivers.catalogue.lookup_or_declare(b"t"))
+    client.channel.grant(4, Credit.COUNT)
+    client.channel.grant(3, Credit.WINDOW)
+    driver = await drivers.topic(kind)
+    assert client.channel.granted() == Granted(window=3, count=4)
+    await numbered(driver, 9)
+    assert (await client.read()).ids == [1, 2, 3]
+    client.settle(1, 2)
+    assert (await client.read()).ids == [1, 2, 3, 4]
+    client.close()
+
+
+@of_kinds(lambda kind: kind == Kind(Delivery.ROUND_ROBIN, Persistent(Sync.WEAK)))
+async def test_a_window_is_counted_in_memory_and_given_back(drivers: Drivers, kind: Kind) -> None:
+    for delivery in Delivery:
+        name = delivery.name.encode()
+        driver = await drivers.declare(kind.persistence, delivery, name)
+        client = Client(driver)
+        client.request(1000)
+        await numbered(driver, 10)
+        await client.read()
+        assert drivers.memory.statistics().unconfirmed > 0
+        client.channel.settle(range(1, 9), ACCEPTED)
+        assert drivers.memory.statistics().unconfirmed > 0
+        client.close()
+        await drivers.catalogue.delete(name)
+        assert drivers.memory.statistics() == NOTHING
