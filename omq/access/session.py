@@ -124,7 +124,8 @@ class Session:
         """`name` is what the client calls itself. `closed` is called once, when the session is closed."""
         self._shared = shared
         self._catalogue = shared.catalogue
-        self._max_message_bytes = shared.max_message_bytes
+        self.max_message_bytes = shared.max_message_bytes
+        """For terminals that know how long a message is before they read it."""
         self._client = client
         self.name = name
         self._closed: Callable[[], None] | None = closed
@@ -164,8 +165,8 @@ class Session:
         """
         if name not in self._may_publish:
             self._check_publish(name)
-        if batch.longest > self._max_message_bytes:
-            raise TooLarge(self._max_message_bytes, batch.longest)
+        if batch.longest > self.max_message_bytes:
+            raise TooLarge(self.max_message_bytes, batch.longest)
         driver = self._catalogue.lookup(name)
         return None if driver is None else driver.offer(batch, heads, origins)
 
@@ -186,8 +187,8 @@ class Session:
         Raises TooLarge, and Refused.
         """
         driver = await self._find_leased(topic)
-        if batch.longest > self._max_message_bytes:
-            raise TooLarge(self._max_message_bytes, batch.longest)
+        if batch.longest > self.max_message_bytes:
+            raise TooLarge(self.max_message_bytes, batch.longest)
         return await driver.post(batch, heads, origins)
 
     async def check_leased(self, topic: Topic) -> None:

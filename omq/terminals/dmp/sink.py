@@ -147,19 +147,17 @@ class SinkService:
         transport: Transport,
         memory: Memory,
         session: Session,
-        max_message_bytes: int,
         topic: Topic,
         principal: Principal,
         untold: LogThrottle,
     ) -> None:
-        """`max_message_bytes` bounds what is read of an envelope, whose size is known first."""
         self._transport = transport
         self._session = session
         self._topic = topic
         self._principal = principal
         self._untold = untold
         self._rate_limit = session.rates.received
-        self._envelopes = EnvelopeReader(max_message_bytes)
+        self._envelopes = EnvelopeReader(session.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
         self._finished = False

@@ -230,7 +230,6 @@ class DmpTerminal:
             self._transport,
             shared.memory,
             leased.session,
-            shared.config.max_message_bytes,
             sink.topic,
             leased.principal,
             shared.untold,

@@ -1,0 +1,77 @@
+"""What a session refuses by itself, also to a terminal that checks nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from omq.access.access import Access
+from omq.access.session import MOST_REMEMBERED, Session, TooLarge
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.memory import Memory
+from omq.drivers.reasons import Reason, Refused
+from omq.model import Delivery, Persistent, Sync
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+WEAK = Persistent(Sync.WEAK)
+
+
+@asynccontextmanager
+async def session(path: Path, **settings: object) -> AsyncIterator[Session]:
+    """A session of a server without configured clients."""
+    config = Config(store=str(path), **settings)  # type: ignore[arg-type]
+    with Store.open(path, map_size=1 << 28) as store:
+        async with trio.open_nursery() as nursery:
+            catalogue = Catalogue(config, store, Memory(1 << 26), nursery)
+            for writer in catalogue.writers.values():
+                nursery.start_soon(writer.run)
+            await catalogue.open_stored()
+            opened = await Access(config, catalogue).connect(b"tester", "127.0.0.1", "127.0.0.1:1")
+            yield opened
+            opened.close()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_path: Path) -> None:
+    async with session(tmp_path, max_message_bytes=1000) as client:
+        topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        batch = Bodies([b"small", b"x" * 1001])
+        with pytest.raises(TooLarge, match="a message has at most 1000 octets, this one 1001") as refused:
+            client.offer(b"t", batch)
+        assert (refused.value.reason, refused.value.limit) == (Reason.TOO_LARGE, 1000)
+        with pytest.raises(TooLarge):
+            await client.post_leased(topic, batch, [b"", b""], ())
+        assert (await client.look_up(b"t")).messages == 0
+        assert isinstance(client.offer(b"t", Bodies([b"x" * 1000])), Confirmation)
+
+
+async def test_what_is_leased_is_one_topic_and_no_later_one_of_its_name(tmp_path: Path) -> None:
+    async with session(tmp_path) as client:
+        topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        await client.check_leased(topic)
+        await client.delete(b"t")
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                await client.post_leased(topic, Bodies([b"x"]), (), ())
+            assert refused.value.reason is Reason.DELETED
+            later = await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        assert later.id != topic.id
+        assert (await client.look_up(b"t")).messages == 0
+
+
+async def test_the_right_to_publish_is_remembered_for_topics_that_come_and_go(tmp_path: Path) -> None:
+    async with session(tmp_path) as client:
+        assert client.offer(b"t", Bodies([b"x"])) is None
+        await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        assert isinstance(client.offer(b"t", Bodies([b"x"])), Confirmation)
+        await client.delete(b"t")
+        assert client.offer(b"t", Bodies([b"x"])) is None
+        for number in range(2 * MOST_REMEMBERED + 1):
+            assert client.offer(b"%d" % number, Bodies([b"x"])) is None
+        await client.declare(b"t", Delivery.ROUND_ROBIN, WEAK)
+        assert isinstance(client.offer(b"t", Bodies([b"x"])), Confirmation)
