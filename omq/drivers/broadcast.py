@@ -410,7 +410,8 @@ class BroadcastChannel:
             self._unsettled.take(range(first, end))
 
     def _give_back(self) -> None:
-        self.driver.resources.memory.replayed.give(self._replayed)
+        if self._replayed:
+            self.driver.resources.memory.replayed.give(self._replayed)
         self._replayed = 0
         if self._begun is not None:
             self._begun.give_back()

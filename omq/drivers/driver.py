@@ -192,7 +192,8 @@ class Driver(ABC):
                 self._count_in(block)
                 self._keep(block)
                 kept = block.held
-                self.resources.memory.sequences.keep(self.topic.id, last)
+                if last:
+                    self.resources.memory.sequences.keep(self.topic.id, last)
         except Exception as problem:
             # What no store raises fails this post, and not the connection that it came on.
             raise Refused.of(self.told(problem)) from problem

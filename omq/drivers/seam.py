@@ -39,6 +39,8 @@ class Cut:
     def frames(self) -> Octets:
         """Their frames, one after another: the block's own octets where they lie together."""
         if self.ids.step == 1 and self.ids.stop == self.block.next:
+            if self.ids.start == self.block.first:
+                return self.block.frames
             return self.block.after(self.ids.start)
         if len(self.ids) == 1:
             return self.block.frame(self.ids.start)

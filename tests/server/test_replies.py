@@ -8,8 +8,7 @@ import trio
 from omq.model import Topic
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Confirmed, Declared, Error, Message, Subscribed, TopicList, Unsubscribed
-from omq.terminals.omq.backlog import MOST_REPLY_OCTETS
-from omq.terminals.omq.replies import ANSWER_OCTETS
+from omq.terminals.omq.replies import ANSWER_OCTETS, MOST_REPLY_OCTETS
 
 from .conversation import CONNECT, VERSION_ONE, numbered, publish, serving
 

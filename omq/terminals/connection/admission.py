@@ -28,6 +28,8 @@ class ReadAdmission:
         self._reading = 0
         self._is_streaming = False
         self._holding = Holding(scope)
+        self._may_hold = False
+        """Whether `_holding` may hold something: without it nothing is unfinished, as most of the time."""
 
     @property
     def gave_way(self) -> bool:
@@ -50,7 +52,7 @@ class ReadAdmission:
 
         Return nothing when the other side has finished sending. Raises trio.BrokenResourceError.
         """
-        if self._holding.is_empty:
+        if not self._may_hold:
             return await self._receive(most)
         received = b""
         self._holding.begin_wait()
@@ -93,12 +95,13 @@ class ReadAdmission:
 
     def finished(self) -> None:
         """A line or an envelope is complete: give its share back."""
-        if not self._holding.is_empty:
+        if self._may_hold:
+            self._may_hold = False
             self._memory.unfinished.release(self._holding)
 
     def must_hold(self, octets: int) -> bool:
         """Whether `hold` changes anything."""
-        return octets > FREE_OCTETS or not self._holding.is_empty
+        return octets > FREE_OCTETS or self._may_hold
 
     async def hold(self, octets: int) -> None:
         """Hold the share for so many octets of something unfinished, or wait for a turn without one.
@@ -108,6 +111,7 @@ class ReadAdmission:
         if octets <= FREE_OCTETS:
             self.finished()
             return
+        self._may_hold = True
         await self._memory.unfinished.hold(self._holding, -(-octets // FREE_OCTETS) * FREE_OCTETS)
 
     def close(self) -> None:

@@ -106,7 +106,11 @@ class Forwarder:
             return taken
         before = self._transport.sent
         try:
-            left = await self._send_taken(channel, form, taken)
+            if isinstance(taken, Messages):
+                left = await self._send_messages(channel, form, taken)
+            else:
+                begun = form.begin(taken.topic, taken.message, taken.head, taken.size)
+                left = await self._send_piece(channel, begun, taken)
             del taken  # nothing of it is held while the client is stalled, except what is left
             while left is not None:
                 left = await self._go_on(topic, channel, left)
@@ -147,11 +151,13 @@ class Forwarder:
 
     # -- sending -------------------------------------------------------------------------------------------
 
-    async def _push(self, parts: Sequence[Octets], *, patient: bool = True) -> bool:
-        """Send all of the parts; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
+    def _offer(self, parts: Sequence[Octets]) -> Sequence[Octets] | None:
+        """Send what the socket takes now; return the rest, or None if everything has left."""
         rest = behind(parts, self._transport.try_send(parts))
-        if not rest and not self._transport.pending:
-            return True
+        return rest if rest or self._transport.pending else None
+
+    async def _insist(self, rest: Sequence[Octets], *, patient: bool) -> bool:
+        """Send the rest; if not `patient`, return False after SLOW_SECONDS, as the transport does."""
         self._waits_since = trio.current_time()
         try:
             if not patient:
@@ -161,24 +167,19 @@ class Forwarder:
         finally:
             self._waits_since = None
 
-    async def _send_taken(self, channel: Channel, form: Form, taken: Messages | Piece) -> _Left | None:
-        """Send what was taken; return what must follow before anything else, if not all of it was sent."""
-        match taken:
-            case Messages(cuts):
-                return await self._send_messages(channel, form, cuts, little=taken.is_little)
-            case Piece():
-                begun = form.begin(taken.topic, taken.message, taken.head, taken.size)
-                return await self._send_piece(channel, begun, taken)
-            case _:
-                assert_never(taken)
+    async def _push(self, parts: Sequence[Octets]) -> None:
+        rest = self._offer(parts)
+        if rest is not None:
+            await self._insist(rest, patient=True)
 
-    async def _send_messages(
-        self, channel: Channel, form: Form, cuts: Sequence[Cut], *, little: bool
-    ) -> _Left | None:
+    async def _send_messages(self, channel: Channel, form: Form, messages: Messages) -> _Left | None:
+        """Send what was taken; return what must follow before anything else, if not all of it was sent."""
+        cuts = messages.cuts
         parts = form.whole(cuts)
         before = self._transport.sent
         try:
-            is_sent = await self._push(parts, patient=little)
+            rest = self._offer(parts)
+            is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
         except BaseException:
             count, _ = form.sent(cuts, parts, self._transport.sent - before)
             channel.written(count)
@@ -215,7 +216,8 @@ class Forwarder:
         before = self._transport.sent
         is_sent = False
         try:
-            is_sent = await self._push(parts, patient=len(piece.octets) <= LITTLE_OCTETS)
+            rest = self._offer(parts)
+            is_sent = rest is None or await self._insist(rest, patient=len(piece.octets) <= LITTLE_OCTETS)
         finally:
             begun.sent(self._transport.sent - before)
             if begun.is_done:

@@ -16,7 +16,7 @@ class Tick(Enum):
 
     NOTHING = "nothing"
     PING = "ping"
-    """A ping is due: it waits in `take_ping` for the next chance to write."""
+    """A ping is due: `is_ping_due` until it can be sent."""
     DEAD = "dead"
     """Too many pings stayed unanswered, the last of them for a whole interval."""
 
@@ -49,7 +49,10 @@ class Liveness:
         self._interval = ping_seconds - look_seconds(ping_seconds)
         self._missed = missed_pings
         self._last: float | None = None
-        self._due = False
+        self.is_ping_due = False
+        self.signs = 0
+        """Count every command here."""
+        self._seen = 0  # how many of them, at the last look
         self._unanswered = 0
         self.excused = Excuse()
         self._sent: int | None = None
@@ -58,6 +61,9 @@ class Liveness:
         """Look at the clock. The first ping is due an interval after the first look."""
         if self._last is None:
             self._last = now
+        if self.signs != self._seen:
+            self._seen = self.signs
+            self._unanswered = 0
         if now - self._last < self._interval:
             return Tick.NOTHING
         if not self.excused.is_active:
@@ -65,7 +71,7 @@ class Liveness:
                 return Tick.DEAD
             self._unanswered += 1
         self._last = now
-        self._due = True
+        self.is_ping_due = True
         return Tick.PING
 
     def is_stuck(self, now: float, sent: int, *, waiting: bool = False) -> bool:
@@ -77,16 +83,7 @@ class Liveness:
             self._last = now
         return self._missed > 0 and now - self._last >= self._interval * (self._missed + 1)
 
-    def take_ping(self) -> bool:
-        """Whether to send a ping now."""
-        due, self._due = self._due, False
-        return due
-
-    @staticmethod
-    def clock() -> int:
-        """What a Ping carries: seconds since the epoch, within 32 bits."""
+    def ping(self) -> int:
+        """What the Ping carries that is sent now: seconds since the epoch, within 32 bits."""
+        self.is_ping_due = False
         return int(time.time()) & 0xFFFFFFFF
-
-    def alive(self) -> None:
-        """The client gave a command."""
-        self._unanswered = 0

@@ -12,7 +12,6 @@ from omq.drivers.reasons import Reason, Refused
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.liveness import Excuse
-from omq.terminals.omq.backlog import Backlog
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
@@ -31,7 +30,6 @@ class Commands:
         long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
-        backlog: Backlog,
         excused: Excuse,
     ) -> None:
         """Within `excused` the liveness check does not count the silence of the client."""
@@ -41,7 +39,6 @@ class Commands:
         self._long_answers = long_answers
         self._fetches = fetches
         self._subscriptions = subscriptions
-        self._backlog = backlog
         self._excused = excused
 
     # -- publishing ----------------------------------------------------------------------------------------
@@ -56,7 +53,7 @@ class Commands:
         runs.clear()
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
-        await self._backlog.wait()
+        await self._replies.room()
         try:
             while (offered := self._session.offer(topic, batch)) is None:
                 await self._session.find_or_make(topic)

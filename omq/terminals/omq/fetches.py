@@ -24,6 +24,7 @@ from omq.protocol.omq import types
 from omq.protocol.omq.frames import block_header, encode
 from omq.protocol.omq.sentences import gone, sentence
 from omq.terminals.connection.sender import Sender
+from omq.terminals.omq.replies import Replies
 from omq_storage.blocks import Octets, end
 from omq_storage.errors import StoreError
 
@@ -47,12 +48,11 @@ class Fetches:
 
     is_exempt = True
 
-    def __init__(self, memory: Memory, sender: Sender, room: trio.lowlevel.ParkingLot) -> None:
-        """`room` is where those wait who want to add a command."""
+    def __init__(self, memory: Memory, sender: Sender, replies: Replies) -> None:
         self._budget = memory.fetched
         self._piece = max(READ_OCTETS, min(PIECE_OCTETS, memory.fetched.limit // 2))
         self._sender = sender
-        self._room = room
+        self._replies = replies
         self.rate_limit: RateLimit | None = None
         """The octets a second of the client: a piece is read when they allow it to be sent."""
         self._commands: deque[_Asked] = deque()
@@ -76,6 +76,7 @@ class Fetches:
     def add(self, command: types.Fetch, archive: Archive) -> None:
         """Answer a command after those before it, from this archive."""
         self._commands.append(_Asked(command, archive))
+        self._replies.fetches += 1
         self._added.set()
 
     # -- for the sender ------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class Fetches:
 
     def stop(self) -> None:
         """Answer nothing more."""
+        self._replies.fetches -= len(self._commands)
         self._commands.clear()
         self._frames.clear()
         self._scope.cancel()
@@ -124,7 +126,8 @@ class Fetches:
                 except StoreError as problem:
                     await self._send([_error(command, for_clients(problem).text)])
                 self._commands.popleft()
-                self._room.unpark_all()
+                self._replies.fetches -= 1
+                self._replies.has_room()
                 self._sender.signal.set()
 
     async def _answer(self, command: types.Fetch, archive: Archive) -> None:

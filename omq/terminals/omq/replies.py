@@ -22,6 +22,12 @@ COLLECTED_OCTETS = 64 << 10
 """How much is collected at once: an answer can be large, and others have their turn after each send."""
 
 
+MOST_REPLIES = 1000
+"""How many answers may wait to be given or sent before no more commands are read."""
+
+MOST_REPLY_OCTETS = 32 << 10
+"""How much memory they may take before no more commands are read: some answers are large."""
+
 ANSWER_OCTETS = 200
 """About what an answer that waits takes beside its octets."""
 
@@ -71,10 +77,12 @@ class _Confirm:
 class Replies:
     """A queue of answers. `signal` is set whenever `collect`, `begin_long` or `take_long` may have more."""
 
-    def __init__(self, signal: Signal, room: trio.lowlevel.ParkingLot) -> None:
-        """`room` is where those wait who want to add an answer."""
+    def __init__(self, signal: Signal) -> None:
         self._wake = signal.set
-        self._room = room
+        self._room = trio.lowlevel.ParkingLot()
+        self._is_closed = False
+        self.fetches = 0
+        """How many Fetch commands are not answered to their end: each has several answers, elsewhere."""
         self._queue: deque[_Answer | _Long | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
         self.unconfirmed = 0
@@ -84,6 +92,17 @@ class Replies:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    async def room(self) -> None:
+        """Wait until there is room for one more answer, or the connection is over."""
+        while not self._is_closed and (
+            len(self._queue) + self.fetches >= MOST_REPLIES or self.octets >= MOST_REPLY_OCTETS
+        ):
+            await self._room.park()
+
+    def has_room(self) -> None:
+        """There are fewer answers than before: wake those who wait in `room`."""
+        self._room.unpark_all()
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
         """Answer with a frame; call `then` when it is about to be sent."""
@@ -138,7 +157,7 @@ class Replies:
             return None
         self._queue.popleft()
         self.octets -= ANSWER_OCTETS
-        self._room.unpark_all()
+        self.has_room()
         return first.made
 
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
@@ -161,8 +180,10 @@ class Replies:
         self._queue.append(_Confirm(n))
         self._wake()
 
-    def clear(self) -> None:
-        """Answer nothing more."""
+    def close(self) -> None:
+        """Answer nothing more: the connection is over, and nobody waits for room any more."""
+        self._is_closed = True
+        self.has_room()
         for answer in self._queue:
             if isinstance(answer, _Long) and answer.made is not None:
                 answer.made.close()
@@ -205,7 +226,7 @@ class Replies:
                     assert_never(answer)
             self._queue.popleft()
             octets_ready += len(ready[-1]) if ready else 0
-        self._room.unpark_all()
+        self.has_room()
         return b"".join(ready)
 
     def _confirmed(self, n: int) -> bytes:

@@ -38,7 +38,6 @@ from omq.terminals.connection.statistics import (
     SubscriptionStatistics,
 )
 from omq.terminals.connection.transport import Transport
-from omq.terminals.omq.backlog import Backlog
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
@@ -142,10 +141,8 @@ class OmqTerminal:
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
         self._admission = ReadAdmission(transport, memory, self._reading)
         self._sender = Sender(transport, memory.stalled, self._scope)
-        room = trio.lowlevel.ParkingLot()
-        self._replies = Replies(self._sender.signal, room)
-        self._fetches = Fetches(memory, self._sender, room)
-        self._backlog = Backlog(self._replies, self._fetches, room)
+        self._replies = Replies(self._sender.signal)
+        self._fetches = Fetches(memory, self._sender, self._replies)
         self._subscriptions = Subscriptions(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
@@ -172,9 +169,8 @@ class OmqTerminal:
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
                 self._session.close()
-            self._backlog.close()
             self._admission.close()
-            self._replies.clear()
+            self._replies.close()
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
@@ -289,8 +285,8 @@ class OmqTerminal:
         if not may_answer:
             may_answer = isinstance(self._state, Stopping) or self._state == Answering(is_hurried=True)
         octets = self._replies.collect() if may_answer else b""
-        if self._liveness.take_ping():
-            octets += encode(types.Ping(self._liveness.clock()))
+        if self._liveness.is_ping_due:
+            octets += encode(types.Ping(self._liveness.ping()))
         if octets or not self._replies:
             return (octets,) if octets else ()
         if may_answer and (make := self._replies.begin_long()) is not None:
@@ -381,7 +377,7 @@ class OmqTerminal:
                 return False
             alive = alive or bool(events)
         if alive:
-            self._liveness.alive()
+            self._liveness.signs += 1
             self._admission.finished()
         self._admission.done()
         unfinished = self._lines.buffered
@@ -415,10 +411,10 @@ class OmqTerminal:
                     await commands.publish_all(runs)
             match event:
                 case Parsed(command):
-                    await self._backlog.wait()
+                    await self._replies.room()
                     await commands.act(command)
                 case BadLine(error, publish):
-                    await self._backlog.wait()
+                    await self._replies.room()
                     if publish:
                         self._replies.refuse_publish(error)
                     else:
@@ -456,7 +452,7 @@ class OmqTerminal:
             return False
         self._known()
         self._session = session
-        self._principal = Principal(host, session.name, partial(_report, self._backlog, self._replies))
+        self._principal = Principal(host, session.name, partial(_report, self._replies))
         self._rates = session.rates
         self._fetches.rate_limit = session.rates.sent
         self._sender.limit(session.rates.answered, session.rates.sent)
@@ -467,7 +463,6 @@ class OmqTerminal:
             self._long_answers,
             self._fetches,
             self._subscriptions,
-            self._backlog,
             self._liveness.excused,
         )
         self._state = Serving(commands)
@@ -475,8 +470,8 @@ class OmqTerminal:
         return True
 
 
-async def _report(backlog: Backlog, replies: Replies, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
+async def _report(replies: Replies, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
     """Report on a DMP connection whose lease was asked for on this one. It waits as the commands do."""
-    await backlog.wait()
+    await replies.room()
     words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
     replies.add(types.Error(sentence(end.value, topic, words)))
