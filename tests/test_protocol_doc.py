@@ -14,10 +14,10 @@ from pathlib import Path
 from struct import Struct
 from typing import Literal, assert_never
 
-import lmdb
 import msgspec
 import pytest
 import trio
+from made_stores import damage
 
 from omq import model
 from omq.config import Config
@@ -34,7 +34,6 @@ from omq_storage.blocks import encode as block_of
 from omq_storage.blocks import unpack_sent
 from omq_storage.levels import Level
 from omq_storage.numbers import unpack
-from omq_storage.records import block_key
 from omq_storage.store import Store
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
@@ -407,19 +406,7 @@ def fill_store(path: Path, stored: tuple[str, ...]) -> None:
     for line in stored:
         for span in line.partition(": ")[2].split(", "):
             if span.endswith("damaged"):
-                damage(path / Level.WEAK.value, topic, int(span.split()[0]))
-
-
-def damage(environment: Path, topic: int, first: int) -> None:
-    """Change the last octet of a stored block, as a bad disk would."""
-    with lmdb.open(str(environment), max_dbs=4, map_size=1 << 30) as opened:
-        table = opened.open_db(b"blocks")
-        with opened.begin(db=table, write=True) as transaction:
-            stored = transaction.get(block_key(topic, first))
-            assert stored is not None
-            value = bytearray(stored)
-            value[-1] ^= 1
-            transaction.put(block_key(topic, first), bytes(value))
+                damage(path, topic, int(span.split()[0]))
 
 
 @asynccontextmanager

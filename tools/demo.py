@@ -6,14 +6,12 @@ At the end Spark reads the store, and what it finds is compared with the file on
 
 import argparse
 import logging
-import os
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -157,11 +155,12 @@ def show_spark(flights: Flights, directory: Path, picture: Path) -> int:
     import flights_spark
 
     from omq.spark import local_session
+    from omq.spark.session import stderr_to
 
     tell("\nAnd now with Spark, which reads the store that the server has left:\n")
     clock = Clock()
     names = {topic.decode().rpartition(".")[2]: name for topic, name in flights.names.items()}
-    with quiet(directory / "spark.log"):
+    with stderr_to(directory / "spark.log"):
         spark = local_session("omq demo")
     try:
         step(f"started Spark {spark.version}", clock.lap())
@@ -183,20 +182,6 @@ def show_spark(flights: Flights, directory: Path, picture: Path) -> int:
         return EXIT_DISAGREES
     tell(f"Both agree. Flights by day and carrier: {picture}")
     return 0
-
-
-@contextmanager
-def quiet(log: Path) -> Iterator[None]:
-    """Let a process that is started in the block write its standard error to a file."""
-    sys.stderr.flush()
-    ours = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

@@ -32,7 +32,7 @@ from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToSe
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
 from omq.spark.headers import Header, head_of
 from omq.spark.options import spelled
-from omq.spark.session import local_session
+from omq.spark.session import local_session, stderr_to
 from omq.spark.source import OmqDataSource
 
 PART_MESSAGES = 100_000
@@ -77,21 +77,8 @@ def _started(log: Path) -> SparkSession:
     # Silence Spark's own log of rejected queries: we report these errors in one sentence.
     for context in ("SQL", "DataFrame"):
         logging.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
-    with _into(log):
+    with stderr_to(log):
         return local_session("omq replay", settings={PUSHDOWN: "true"})
-
-
-@contextmanager
-def _into(log: Path) -> Iterator[None]:
-    """Redirect the standard error of processes that are started in the block to a file."""
-    ours = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
 
 
 def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:

@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -51,6 +52,20 @@ def local_session(
     session = builder.getOrCreate()
     session.dataSource.register(OmqDataSource)
     return session
+
+
+@contextmanager
+def stderr_to(log: Path) -> Iterator[None]:
+    """Let processes that are started in the block append their standard error to a file."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
 
 
 def check_java() -> None:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -36,6 +37,14 @@ PERSISTENCES = {
     "Weak": b"(Persistent Weak)",
     "Async": b"(Persistent Async)",
 }
+
+EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
+"""Runs a test with each persistence."""
+
+STORED = pytest.mark.parametrize(
+    "persistence", [b"(Persistent Strong)", b"(Persistent Weak)", b"(Persistent Async)"]
+)
+"""Runs a test with each sync level."""
 
 
 def quoted(octets: bytes) -> bytes:

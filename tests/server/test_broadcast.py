@@ -16,7 +16,8 @@ from omq.model import Topic
 from omq.protocol.omq.types import Error, Message, Subscribed, Unsubscribed
 
 from .conversation import (
-    PERSISTENCES,
+    EVERY,
+    STORED,
     Conversation,
     InProcess,
     eventually,
@@ -24,11 +25,6 @@ from .conversation import (
     publish,
     serving,
     tidied,
-)
-
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
-KEPT = pytest.mark.parametrize(
-    "persistence", [b"(Persistent Strong)", b"(Persistent Weak)", b"(Persistent Async)"]
 )
 
 MIB = 1 << 20
@@ -117,7 +113,7 @@ async def test_from_current_begins_with_the_next_message(store: Path, persistenc
         assert await subscriber.message() == Message(2, 0, b"after")
 
 
-@KEPT
+@STORED
 async def test_replay_begins_where_it_is_asked_to(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
@@ -141,7 +137,7 @@ async def test_replay_begins_where_it_is_asked_to(store: Path, persistence: byte
         assert await waiting.message() == Message(301, 0, b"301")
 
 
-@KEPT
+@STORED
 async def test_an_empty_topic_can_be_replayed(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
@@ -176,7 +172,7 @@ async def test_a_transient_topic_cannot_be_replayed(store: Path, replay: bytes) 
         await client.confirm()  # and no message came first
 
 
-@KEPT
+@STORED
 async def test_replay_and_live_join_while_a_publisher_is_running(store: Path, persistence: bytes) -> None:
     count = 4000
     async with serving(store) as host:
@@ -204,6 +200,13 @@ async def test_replay_and_live_join_while_a_publisher_is_running(store: Path, pe
                 nursery.start_soon(replay, begin_at, b"(From_message %d)" % (begin_at - 7), begin_at - 7)
 
 
+async def publish_numbered(publisher: Conversation, count: int, body: bytes) -> None:
+    """Publish messages that begin with their number in five digits, and wait until they are confirmed."""
+    for first in range(0, count, 50):
+        await publisher.send(publish(b"t", [b"%05d" % n + body for n in range(first, first + 50)]))
+    await publisher.confirm()
+
+
 @pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
 async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
     store: Path, persistence: bytes
@@ -215,13 +218,8 @@ async def test_a_subscriber_that_stops_reading_finds_everything_in_the_store(
         slow = await subscribed(host, receive_octets=4096)
         quick = await subscribed(host)
 
-        async def publish_all() -> None:
-            for first in range(0, count, 50):
-                await publisher.send(publish(b"t", [b"%05d" % n + body for n in range(first, first + 50)]))
-            await publisher.confirm()
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish_all)
+            nursery.start_soon(publish_numbered, publisher, count, body)
             # The others get everything while the slow one reads nothing at all.
             for number in range(count):
                 message = await quick.message()
@@ -278,13 +276,8 @@ async def test_a_slow_subscriber_of_a_transient_topic_is_told_what_it_missed(sto
         slow = await subscribed(host, receive_octets=4096)
         quick = await subscribed(host)
 
-        async def publish_all() -> None:
-            for first in range(0, count, 50):
-                await publisher.send(publish(b"t", [b"%05d" % n + body for n in range(first, first + 50)]))
-            await publisher.confirm()
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(publish_all)
+            nursery.start_soon(publish_numbered, publisher, count, body)
             # One that keeps reading loses nothing.
             for number in range(count):
                 message = await quick.message()
@@ -355,7 +348,7 @@ async def test_a_publisher_hears_of_its_own_messages_only_when_it_subscribes(sto
         await client.ended()
 
 
-@KEPT
+@STORED
 async def test_replay_below_the_oldest_kept_says_which_messages_are_gone(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:

@@ -12,10 +12,9 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
 from omq.protocol.omq.types import Deleted, Error
 
-from .conversation import PERSISTENCES, Conversation, InProcess, eventually, numbered, publish, serving
+from .conversation import EVERY, Conversation, InProcess, eventually, numbered, publish, serving
 from .dmp_conversation import Consumer, envelopes, feed, lease, news, response, show, sink, stored
 
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 KEPT = pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
 
 MIB = 1 << 20

@@ -14,10 +14,9 @@ from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
 from omq.protocol.omq.types import Declared
 
-from .conversation import PERSISTENCES, serving
+from .conversation import EVERY, serving
 from .dmp_conversation import feed, sink, stored
 
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 KEPT = pytest.mark.parametrize("persistence", [b"(Persistent Weak)", b"(Persistent Strong)"])
 
 HEADS = [

@@ -15,7 +15,7 @@ from omq.protocol.omq.types import Declared, Error
 from omq.terminals.connection.statistics import Kind
 
 from .conversation import (
-    PERSISTENCES,
+    EVERY,
     Conversation,
     Host,
     eventually,
@@ -36,8 +36,6 @@ from .dmp_conversation import (
     sink,
     stored,
 )
-
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 
 MIB = 1 << 20
 

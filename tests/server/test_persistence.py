@@ -14,7 +14,8 @@ from omq.protocol.omq.types import Confirmed, Deleted, Error, Message, Subscribe
 from omq_storage.levels import Level
 
 from .conversation import (
-    PERSISTENCES,
+    EVERY,
+    STORED,
     Conversation,
     Host,
     InProcess,
@@ -26,10 +27,6 @@ from .conversation import (
     tidied,
 )
 
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
-KEPT = pytest.mark.parametrize(
-    "persistence", [b"(Persistent Strong)", b"(Persistent Weak)", b"(Persistent Async)"]
-)
 CHECKPOINTED = pytest.mark.parametrize("level", [Level.WEAK, Level.ASYNC])
 
 MIB = 1 << 20
@@ -73,7 +70,7 @@ async def test_ids_go_on_over_clean_restarts(store: Path, persistence: bytes) ->
             await publisher.confirm()
 
 
-@KEPT
+@STORED
 async def test_everything_is_there_after_a_clean_restart(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
@@ -89,7 +86,7 @@ async def test_everything_is_there_after_a_clean_restart(store: Path, persistenc
         assert await replayed(host) == sequence(1, numbered(1, 5000))
 
 
-@KEPT
+@STORED
 async def test_everything_confirmed_is_there_after_the_process_was_killed(
     store: Path, persistence: bytes
 ) -> None:
@@ -298,7 +295,7 @@ async def test_work_is_repeated_rather_than_lost_in_a_power_failure(
 # -- retention, merging, a full store -----------------------------------------------------------------------
 
 
-@KEPT
+@STORED
 async def test_retention_by_age_deletes_the_oldest(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, retention_seconds=0.3, missed_pings=0) as host:
         publisher = await declared(host, persistence)
@@ -314,7 +311,7 @@ async def test_retention_by_age_deletes_the_oldest(store: Path, persistence: byt
         assert kept[1:] in ([Message(101, 0, b"new")], [])  # it may be too old already
 
 
-@KEPT
+@STORED
 async def test_without_a_retention_everything_is_kept(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
@@ -328,7 +325,7 @@ async def test_without_a_retention_everything_is_kept(
         assert await replayed(host) == sequence(1, numbered(1, 100))
 
 
-@KEPT
+@STORED
 async def test_small_blocks_are_merged_and_read_as_before(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
@@ -351,7 +348,7 @@ async def test_small_blocks_are_merged_and_read_as_before(
         assert (info.messages, info.first, info.last) == (200, 1, 200)
 
 
-@KEPT
+@STORED
 async def test_a_full_store_refuses_and_recovers(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(
         store, map_bytes=2 * MIB, weak_flush_seconds=1, async_flush_seconds=1, missed_pings=0
@@ -410,7 +407,7 @@ async def test_a_full_store_refuses_and_recovers(store: Path, persistence: bytes
 # -- deletion -----------------------------------------------------------------------------------------------
 
 
-@KEPT
+@STORED
 async def test_a_deleted_topic_stays_deleted_and_its_id_is_not_used_again(
     store: Path, persistence: bytes
 ) -> None:

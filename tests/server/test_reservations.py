@@ -10,12 +10,10 @@ from omq_storage.catalogue import Catalogue
 from omq_storage.errors import Limit, StoreFull
 from omq_storage.metas import read_meta
 
-from .conversation import PERSISTENCES, InProcess, publish, serving
+from .conversation import EVERY, InProcess, publish, serving
 
 PAGE = 4096
 TOPICS = [b"t%d" % number for number in range(40)]
-
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 
 
 def commits(host: InProcess) -> int:

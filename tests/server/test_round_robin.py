@@ -14,7 +14,8 @@ from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Subscribed, Unsubscribed
 
 from .conversation import (
-    PERSISTENCES,
+    EVERY,
+    STORED,
     Conversation,
     Host,
     eventually,
@@ -25,11 +26,6 @@ from .conversation import (
     tidied,
 )
 from .dmp_conversation import envelopes, sink, stored
-
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
-KEPT = pytest.mark.parametrize(
-    "persistence", [b"(Persistent Strong)", b"(Persistent Weak)", b"(Persistent Async)"]
-)
 
 MIB = 1 << 20
 
@@ -422,7 +418,7 @@ async def test_credit_given_before_subscribing_ends_with_its_topic_too(store: Pa
         assert await client.ids(3) == [1, 2, 3]
 
 
-@KEPT
+@STORED
 async def test_done_messages_are_deleted(store: Path, persistence: bytes, clock: MockClock) -> None:
     async with serving(store, missed_pings=0) as host:
         publisher = await declared(host, persistence)
@@ -452,7 +448,7 @@ async def test_done_messages_of_a_transient_topic_are_forgotten(store: Path) -> 
         assert host.memory_used == 0
 
 
-@KEPT
+@STORED
 async def test_retention_never_deletes_what_is_not_done(
     store: Path, persistence: bytes, clock: MockClock
 ) -> None:
@@ -468,7 +464,7 @@ async def test_retention_never_deletes_what_is_not_done(
         assert await client.ids(300) == list(range(1, 301))
 
 
-@KEPT
+@STORED
 async def test_confirmed_work_is_not_repeated_after_a_clean_restart(store: Path, persistence: bytes) -> None:
     async with serving(store) as host:
         publisher = await declared(host, persistence)
@@ -508,7 +504,7 @@ async def test_what_was_written_to_a_plain_subscriber_is_not_repeated_after_a_cl
         assert await client.ids(1) == [51]
 
 
-@KEPT
+@STORED
 async def test_nothing_unconfirmed_is_lost_with_the_process(store: Path, persistence: bytes) -> None:
     async with serving_process(store) as host:
         publisher = await declared(host, persistence)

@@ -25,9 +25,8 @@ from omq.protocol.omq.types import (
     Unsubscribed,
 )
 
-from .conversation import PERSISTENCES, eventually, numbered, publish, serving
+from .conversation import EVERY, PERSISTENCES, eventually, numbered, publish, serving
 
-EVERY = pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=PERSISTENCES.keys())
 TYPES = [
     (delivery, persistence)
     for delivery in (b"Broadcast", b"Round_robin")

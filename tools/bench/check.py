@@ -2,7 +2,9 @@
 
 import select
 import time
+from collections.abc import Callable, Iterable
 
+from alone import NoServer
 from measure import TOPIC, Settings, server
 from systems import SOCKET_SECONDS, Kind, System, make_body
 from workers import BenchFailure
@@ -10,6 +12,26 @@ from workers import BenchFailure
 _SIZES = (20, 100, 1024, 5000)
 _BATCH = 40
 _BATCHES = 10
+
+
+def check_systems(
+    systems: Iterable[System], check: Callable[[System], list[str]], say: Callable[[str], None]
+) -> tuple[list[str], bool]:
+    """Run `check` with every system that has a server. Return its lines, and whether a check failed."""
+    checks: list[str] = []
+    failed = False
+    for system in systems:
+        if isinstance(system, NoServer):
+            continue
+        try:
+            found = check(system)
+        except (BenchFailure, OSError) as failure:
+            failed = True
+            found = [f"{system.name}: FAILED: {failure}"]
+        checks += found
+        for text in found:
+            say(f"contents: {text}")
+    return checks, failed
 
 
 def check_contents(system: System, settings: Settings) -> list[str]:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from alone import NoServer
-from check import check_contents
+from check import check_contents, check_systems
 from growth import Sweep
 from growth_command import EPILOG as GROWTH_EPILOG
 from growth_command import add_options, growth_points, measure_growth
@@ -260,17 +260,11 @@ class Bench:
 
     def check(self) -> None:
         """Compare contents once with every system before anything is measured."""
-        for system in self.systems:
-            if isinstance(system, NoServer):
-                continue
-            try:
-                found = check_contents(system, self.settings)
-            except (BenchFailure, OSError) as failure:
-                self.failed = True
-                found = [f"{system.name}: FAILED: {failure}"]
-            self.checks += found
-            for text in found:
-                say(f"contents: {text}")
+        checks, failed = check_systems(
+            self.systems, lambda system: check_contents(system, self.settings), say
+        )
+        self.checks += checks
+        self.failed |= failed
 
     def run(self, runs: int, sizes: Sequence[int]) -> None:
         """All runs. The systems take turns, so that whatever else the machine does meets them alike."""

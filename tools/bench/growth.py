@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from alone import NoServer
 from around import FIRST_ROUND, around, check_topics
-from check import check_contents
+from check import check_contents, check_systems
 from measure import Sample, Settings, live
 from report import MICROSECONDS, OCTETS, RATE, SECONDS, amount
 from stored import MEMORY, REPLAY, START, START_KILLED, grow
@@ -165,19 +164,15 @@ class Growth:
 
     def check(self) -> None:
         """Compare contents once with every system before anything is measured."""
-        for system in self.systems:
-            if isinstance(system, NoServer):
-                continue
-            try:
-                found = check_contents(system, self.settings)
-                if Sweep.TOPICS in self.wanted and system.lacks(LIKE[Sweep.TOPICS]) is None:
-                    found.append(check_topics(system, self.settings))
-            except (BenchFailure, OSError) as failure:
-                self.failed = True
-                found = [f"{system.name}: FAILED: {failure}"]
-            self.checks += found
-            for text in found:
-                self._say(f"contents: {text}")
+        checks, failed = check_systems(self.systems, self._check_one, self._say)
+        self.checks += checks
+        self.failed |= failed
+
+    def _check_one(self, system: System) -> list[str]:
+        found = check_contents(system, self.settings)
+        if Sweep.TOPICS in self.wanted and system.lacks(LIKE[Sweep.TOPICS]) is None:
+            found.append(check_topics(system, self.settings))
+        return found
 
     def run(self, runs: int) -> None:
         """All runs. The systems take turns, so that whatever else the machine does meets them alike."""
