@@ -32,7 +32,7 @@ class Shell:
         )
 
     def ok(self, *arguments: str | bytes, input: bytes = b"") -> bytes:
-        """What a command prints that must succeed, and say nothing else."""
+        """Return the output of a command that must succeed without any message on standard error."""
         done = self.omq(*arguments, input=input)
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout
@@ -51,7 +51,7 @@ class Shell:
         return {**os.environ, "OMQ_SERVER": self.url}
 
     def wait_for_subscriber(self, topic: str) -> None:
-        """Ask until the server counts one: what a subscriber does cannot be seen from outside otherwise."""
+        """Wait until the server counts a subscriber: its actions are not visible from outside otherwise."""
         for _ in range(100):
             for line in self.ok("topics", "--format", "json").splitlines():
                 record = json.loads(line)

@@ -1,4 +1,4 @@
-"""Clients and their secrets through the commands as people run them."""
+"""Clients and their secrets, with the commands as users run them."""
 
 import re
 import subprocess
@@ -62,7 +62,7 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
-def test_an_id_file_that_others_can_read_is_warned_of(tmp_path: Path, mode: int) -> None:
+def test_an_id_file_that_others_can_read_causes_a_warning(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "my id"
     file.write_text("reader:sesame\n")
     file.chmod(mode)
@@ -73,7 +73,7 @@ def test_an_id_file_that_others_can_read_is_warned_of(tmp_path: Path, mode: int)
         assert done.stderr.decode() == ("" if mode == 0o600 else warning)
 
 
-def test_an_id_file_of_replay_is_warned_of_too(tmp_path: Path) -> None:
+def test_an_id_file_of_replay_causes_a_warning(tmp_path: Path) -> None:
     file = tmp_path / "id"
     file.write_text("reader:sesame\n")
     file.chmod(0o644)
@@ -105,7 +105,7 @@ def test_listening_elsewhere_without_clients_needs_an_option(tmp_path: Path, add
     assert not (tmp_path / "store").exists()
 
 
-def test_the_server_says_who_can_reach_it(tmp_path: Path) -> None:
+def test_the_server_logs_which_machines_can_reach_it(tmp_path: Path) -> None:
     store = ("--store", tmp_path / "store")
     with running_server("--listen", "127.0.0.1:0", *store) as server:
         log = server.stop()[2]

@@ -1,4 +1,4 @@
-"""What is freed stays with the process, where the C library is glibc; but not when it is much."""
+"""With glibc, freed memory stays with the process, unless there is much of it."""
 
 import platform
 import re
@@ -35,7 +35,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_memory_that_was_freed_is_not_mapped_anew() -> None:
+def test_freed_memory_is_reused_without_mapping_it_again() -> None:
     def faults(how: str) -> int:
         command = [sys.executable, "-c", PROGRAM, how]
         return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
@@ -44,7 +44,7 @@ def test_memory_that_was_freed_is_not_mapped_anew() -> None:
 
 
 def mib_of(server: RunningServer) -> int:
-    """How much memory it has for itself."""
+    """Return the anonymous memory of the process."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     found = re.search(r"RssAnon:\s+(\d+) kB", status)
     assert found is not None
@@ -59,8 +59,8 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
-def test_much_memory_that_was_freed_is_given_back(tmp_path: Path) -> None:
-    """Also when what is in use lies behind it."""
+def test_much_freed_memory_is_returned_to_the_system(tmp_path: Path) -> None:
+    """Also when memory in use lies behind it."""
     config = tmp_path / "omq.toml"
     config.write_text("memory_bytes = 1_073_741_824\n")
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", config)

@@ -11,7 +11,7 @@ HANDSHAKE = bytes(7) + b"\1"
 
 
 def counts(server: RunningServer) -> tuple[int, int]:
-    """How many connections and tasks it says it has."""
+    """Return the numbers of connections and tasks that the server logs."""
     server.process.send_signal(signal.SIGUSR1)
     assert server.process.stderr is not None
     while True:
@@ -22,7 +22,7 @@ def counts(server: RunningServer) -> tuple[int, int]:
             return int(told[1]), int(told[2])
 
 
-def test_connections_and_tasks_are_told_and_go_back(tmp_path: Path) -> None:
+def test_connections_and_tasks_are_logged_and_return_to_zero(tmp_path: Path) -> None:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         connections, tasks = counts(server)
         assert connections == 0

@@ -1,4 +1,4 @@
-"""The server may have as many descriptors as the hard limit allows, whatever the soft one was."""
+"""The server may use as many descriptors as the hard limit allows, whatever the soft limit is."""
 
 import resource
 import socket
@@ -18,7 +18,7 @@ main()
 """
 
 
-def test_connections_are_not_bounded_by_the_soft_limit(tmp_path: Path) -> None:
+def test_the_soft_limit_does_not_limit_connections(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= HARD
     program = START.format(soft=SOFT, hard=HARD)
     options = ["--listen", "127.0.0.1:0", "--store", str(tmp_path / "store")]

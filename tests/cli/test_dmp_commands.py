@@ -60,12 +60,12 @@ def test_a_refusal(shell: Shell) -> None:
     assert done.stderr.startswith(b"omq: Get jobs: ")
 
 
-def test_credit_is_not_for_feeds(shell: Shell) -> None:
+def test_credit_with_dmp_is_refused(shell: Shell) -> None:
     done = shell.omq("sub", "jobs", "--dmp", "--credit", "1")
     assert done.returncode == 2
     assert b"--credit does not go with --dmp" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["pub", "sub"])
-def test_help_explains_it(shell: Shell, command: str) -> None:
+def test_help_explains_dmp(shell: Shell, command: str) -> None:
     assert b"--dmp" in shell.ok(command, "--help")

@@ -132,7 +132,7 @@ def test_a_refused_publish_is_a_failure_without_confirm_too(tmp_path: Path) -> N
             assert b"Traceback" not in done.stderr
 
 
-def test_messages_come_out_as_they_come_in(shell: Shell) -> None:
+def test_messages_are_printed_unchanged(shell: Shell) -> None:
     with shell.start("sub", "flow") as sub, shell.start("pub", "flow", "-") as pub:
         assert sub.stdout is not None
         assert pub.stdin is not None
@@ -167,7 +167,7 @@ def test_a_closed_pipe_ends_a_subscription_that_has_nothing_to_print(shell: Shel
         assert sub.stderr.read() == b""
 
 
-def test_head_takes_what_it_wants(shell: Shell) -> None:
+def test_a_pipe_that_head_closes_ends_the_command(shell: Shell) -> None:
     shell.ok("pub", "many", "-", "--confirm", input=b"".join(b"%d\n" % n for n in range(100_000)))
     with shell.start("sub", "many", "--from", "beginning") as sub:
         head = subprocess.run(["head", "-1"], stdin=sub.stdout, capture_output=True, timeout=SECONDS)
@@ -189,7 +189,7 @@ def test_workers_share_jobs_and_confirm_them(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "arguments", [["pub", "a", "-x"], ["pub", "a", "b", "--unheard-of"], ["delete", "-x"]]
 )
-def test_what_looks_like_an_option_may_stand_behind_two_dashes(shell: Shell, arguments: list[str]) -> None:
+def test_arguments_after_two_dashes_are_no_options(shell: Shell, arguments: list[str]) -> None:
     done = shell.omq(*arguments)
     assert done.returncode == 2
     assert f"to give {arguments[-1]!r} as it is, write -- before it".encode() in done.stderr
@@ -230,7 +230,7 @@ def test_publishing_needs_no_standard_streams(shell: Shell) -> None:
     assert shell.ok("sub", "detached", "--from", "beginning", "--count", "1") == b"x\n"
 
 
-def test_a_line_without_an_end_is_refused_and_not_kept(shell: Shell) -> None:
+def test_an_endless_line_is_refused_and_takes_no_memory(shell: Shell) -> None:
     done = subprocess.run(
         ["sh", "-c", 'ulimit -v 1000000; "$@" < /dev/zero', "sh", *OMQ, "pub", "endless", "-"],
         capture_output=True,

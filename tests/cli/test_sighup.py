@@ -10,7 +10,7 @@ from server_command import COMMAND, READY, running_server
 HANDSHAKE = bytes(7) + b"\1"
 
 
-def test_a_server_without_tls_takes_it_and_goes_on(tmp_path: Path) -> None:
+def test_a_server_without_tls_ignores_sighup(tmp_path: Path) -> None:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
             answers = client.makefile("rb")
@@ -25,7 +25,7 @@ def test_a_server_without_tls_takes_it_and_goes_on(tmp_path: Path) -> None:
         assert server.stop()[0] == 0
 
 
-def test_it_may_come_while_the_server_starts_and_while_it_stops(tmp_path: Path) -> None:
+def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
     command = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

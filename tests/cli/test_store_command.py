@@ -64,18 +64,18 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
 
 
 def modes(store: Path) -> dict[str, int]:
-    """The rights of a store's directory and of everything in it."""
+    """Return the modes of a store's directory and of everything in it."""
     return {str(path): path.stat().st_mode & 0o777 for path in (store, *store.rglob("*"))}
 
 
 def is_private(store: Path) -> bool:
-    """Whether nobody but the owner may do anything with any of it."""
+    """Return whether only the owner may access any of it."""
     wanted = {str(path): 0o700 if path.is_dir() else 0o600 for path in (store, *store.rglob("*"))}
     return modes(store) == wanted
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_stores_backups_and_repairs_are_for_their_owner_alone(tmp_path: Path, umask: int) -> None:
+def test_only_the_owner_may_read_stores_backups_and_repairs(tmp_path: Path, umask: int) -> None:
     store, copy = tmp_path / "deep" / "store", tmp_path / "backup"
     before = os.umask(umask)  # what commands that are started here inherit
     try:
@@ -98,7 +98,7 @@ def test_stores_backups_and_repairs_are_for_their_owner_alone(tmp_path: Path, um
 
 
 def test_new_files_in_a_store_of_wider_rights_are_private(tmp_path: Path) -> None:
-    """Its directories keep the rights that somebody gave them, for readers of a group, say."""
+    """Its directories keep modes that were widened, for example for readers of a group."""
     store = tmp_path / "store"
     with running_server(tmp_path):
         pass
@@ -114,7 +114,7 @@ def test_new_files_in_a_store_of_wider_rights_are_private(tmp_path: Path) -> Non
     assert modes(store)[str(store)] == 0o755
 
 
-def test_what_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     shell = Shell("127.0.0.1:1", tmp_path)
     for command in (["check"], ["repair"], ["backup", str(tmp_path / "to")]):
         done = shell.omq("store", *command, "--store", str(tmp_path / "nothing"))

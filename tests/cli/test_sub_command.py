@@ -1,4 +1,4 @@
-"""`omq sub`: which topics, from where on, until when, and what a terminal is given."""
+"""`omq sub`: the selection of topics, start, end, and output on a terminal."""
 
 import datetime
 import json
@@ -45,7 +45,7 @@ def test_several_topics_and_one_count(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("extra", [(), ("--dmp",)])
-def test_a_pattern_means_the_topics_that_begin_so(shell: Shell, extra: tuple[str, ...]) -> None:
+def test_a_pattern_selects_topics_by_their_beginning(shell: Shell, extra: tuple[str, ...]) -> None:
     start = "dmp" if extra else "omq"
     for topic in (f"{start}.prices.eur", f"{start}.prices.usd", f"{start}.prices", f"{start}.news"):
         shell.ok("pub", topic, topic, "--confirm")
@@ -83,7 +83,7 @@ def test_a_name_that_ends_with_a_star(shell: Shell) -> None:
     assert (done.returncode, sorted(done.stdout.split())) == (1, [b"star", b"star2"])
 
 
-def test_what_a_pattern_finds_and_cannot_be_had_is_told_and_the_rest_goes_on(shell: Shell) -> None:
+def test_a_refused_topic_of_a_pattern_is_reported_and_the_others_continue(shell: Shell) -> None:
     shell.ok("declare", "some.transient", "--persistence", "transient")
     shell.ok("pub", "some.short", "1", "--confirm")
     shell.ok("pub", "some.long", "-", "--confirm", input=b"1\n2\n3\n")
@@ -95,7 +95,7 @@ def test_what_a_pattern_finds_and_cannot_be_had_is_told_and_the_rest_goes_on(she
     ]
 
 
-def test_it_ends_when_all_its_topics_are_deleted(shell: Shell) -> None:
+def test_sub_ends_when_all_its_topics_are_deleted(shell: Shell) -> None:
     with subscribed(shell, "gone1", "gone2") as process:
         shell.wait_for_subscriber("gone1")
         shell.wait_for_subscriber("gone2")
@@ -129,7 +129,7 @@ def test_from_a_time(shell: Shell) -> None:
         assert line_of(process) == b"now\n"
 
 
-def test_a_time_before_there_was_the_topic(shell: Shell) -> None:
+def test_a_time_before_the_first_message(shell: Shell) -> None:
     with subscribed(shell, "unborn", "--from", "2024-05-01T12:00") as process:
         shell.wait_for_subscriber("unborn")
         shell.ok("pub", "unborn", "first")
@@ -158,7 +158,7 @@ def test_each_message_is_found_by_its_time(shell: Shell) -> None:
     trio.run(compare)
 
 
-def test_what_is_transient_has_no_times(shell: Shell) -> None:
+def test_a_transient_topic_has_no_times(shell: Shell) -> None:
     shell.ok("declare", "fleeting", "--persistence", "transient")
     done = shell.omq("sub", "fleeting", "--from", "2024-05-01")
     assert (done.returncode, done.stdout) == (1, b"")
@@ -166,7 +166,7 @@ def test_what_is_transient_has_no_times(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("extra", [(), ("--dmp",)])
-def test_a_timeout_ends_it_when_nothing_comes(shell: Shell, extra: tuple[str, ...]) -> None:
+def test_a_timeout_ends_sub_when_no_message_arrives(shell: Shell, extra: tuple[str, ...]) -> None:
     topic = f"drained{len(extra)}"
     shell.ok("pub", topic, "-", "--confirm", input=b"1\n2\n")
     arguments = (topic, "--from", "beginning", "--timeout", "0.5", *extra)
@@ -177,7 +177,7 @@ def test_a_timeout_ends_it_when_nothing_comes(shell: Shell, extra: tuple[str, ..
     assert shell.ok("sub", *arguments, "--count", "2") == b"1\n2\n"
 
 
-def test_messages_put_the_timeout_off(shell: Shell) -> None:
+def test_each_message_restarts_the_timeout(shell: Shell) -> None:
     with subscribed(shell, "alive", "--timeout", "3") as process:
         shell.wait_for_subscriber("alive")
         for number in range(8):
@@ -187,7 +187,7 @@ def test_messages_put_the_timeout_off(shell: Shell) -> None:
         assert process.wait(SECONDS) == 0
 
 
-def test_with_reconnect_it_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
+def test_with_reconnect_sub_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with running_server(tmp_path) as shell:
             port = int(shell.url.rpartition(":")[2])
@@ -207,7 +207,7 @@ def test_with_reconnect_it_goes_on_when_the_server_is_back(tmp_path: Path) -> No
             assert line.startswith(b"omq: ")
 
 
-def test_without_reconnect_it_ends_with_the_server(tmp_path: Path) -> None:
+def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path) -> None:
     with ExitStack() as stack:
         with running_server(tmp_path) as shell:
             process = stack.enter_context(subscribed(shell, "t"))
@@ -241,7 +241,7 @@ def test_bad_usage(shell: Shell, arguments: list[str], said: bytes) -> None:
 # -- where the server is ---------------------------------------------------------------------------------
 
 
-def test_the_server_stands_before_or_behind_the_command(shell: Shell, tmp_path: Path) -> None:
+def test_the_server_option_may_precede_or_follow_the_command(shell: Shell, tmp_path: Path) -> None:
     nowhere = "omq://127.0.0.1:1"
     id_file = tmp_path / "id"
     id_file.write_text("me:secret\n")
@@ -264,7 +264,7 @@ def test_the_server_stands_before_or_behind_the_command(shell: Shell, tmp_path: 
 
 
 def on_a_terminal(shell: Shell, *arguments: str) -> bytes:
-    """What a command writes to a terminal."""
+    """Return the output of a command on a terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([*OMQ, *arguments], stdout=theirs, env=shell.environment) as process:
         os.close(theirs)
@@ -298,7 +298,7 @@ def test_a_terminal_gets_no_control_characters(shell: Shell) -> None:
         assert shell.ok(*read, *extra) == HOSTILE + b"\n"
 
 
-def test_json_on_a_terminal_says_the_same(shell: Shell) -> None:
+def test_json_on_a_terminal_is_the_same_as_in_a_pipe(shell: Shell) -> None:
     text = "\x1b[2J\x9b1m\x7f\n\té"
     shell.ok("pub", "hostile-json", text.replace("\n", ""), "--confirm")
     written = on_a_terminal(
@@ -313,12 +313,12 @@ def test_json_on_a_terminal_says_the_same(shell: Shell) -> None:
         assert not set(written.decode()) & set("\x1b\x9b\x7f")
 
 
-def test_what_is_said_has_no_control_characters(shell: Shell) -> None:
+def test_error_sentences_have_no_control_characters(shell: Shell) -> None:
     done = shell.omq("pub", "t", "--lines", "no\x1b[2Jfile")
     assert done.stderr == b"omq: no\\x1b[2Jfile: No such file or directory\n"
 
 
-def test_a_replay_says_nothing_that_a_terminal_acts_upon(shell: Shell) -> None:
+def test_a_replay_prints_no_control_characters(shell: Shell) -> None:
     shell.ok("pub", "copied\x1b[2J", "x", "--confirm")
     done = shell.omq(
         "replay", "copied\x1b[2J", "--to", f"{shell.url}/copy", "--server", shell.url, "--dry-run"

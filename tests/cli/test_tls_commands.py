@@ -1,4 +1,4 @@
-"""TLS through the commands as people run them."""
+"""TLS with the commands as users run them."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ def omq(url: str, *arguments: str, **environment: str) -> subprocess.CompletedPr
     return shell.omq(*arguments, OMQ_CA=environment.get("ca", ""))
 
 
-def test_the_commands_speak_it(authority: Authority, tmp_path: Path) -> None:
+def test_the_commands_use_tls(authority: Authority, tmp_path: Path) -> None:
     listen = ("--listen-tls", "127.0.0.1:0")
     with running_server(*options(authority, tmp_path), *listen) as server:
         assert server.ready.endswith(" (TLS only)\n")
@@ -55,7 +55,7 @@ def test_the_commands_speak_it(authority: Authority, tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_sighup_reads_the_certificates_anew(authority: Authority, tmp_path: Path) -> None:
+def test_sighup_reads_the_certificates_again(authority: Authority, tmp_path: Path) -> None:
     given = [*options(authority, tmp_path), "--listen", "127.0.0.1:0"]
     with running_server(*given) as server:
         url = f"omqs://{server.address}"
@@ -78,7 +78,7 @@ def test_sighup_reads_the_certificates_anew(authority: Authority, tmp_path: Path
         assert server.stop()[0] == 0
 
 
-def test_sighup_warns_of_a_certificate_that_ends_soon(authority: Authority, tmp_path: Path) -> None:
+def test_sighup_warns_of_a_certificate_that_expires_soon(authority: Authority, tmp_path: Path) -> None:
     given = [*options(authority, tmp_path), "--listen", "127.0.0.1:0"]
     with running_server(*given) as server:
         assert server.process.stderr is not None
@@ -91,7 +91,7 @@ def test_sighup_warns_of_a_certificate_that_ends_soon(authority: Authority, tmp_
 
 
 def read_until(stream: IO[str], word: str) -> str:
-    """The next line of a log that has this word."""
+    """Return the next line of a log that contains this word."""
     for line in stream:
         if word in line:
             return str(line)

@@ -1,4 +1,4 @@
-"""What the tests of the client library share."""
+"""Helpers for the tests of the client library."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +22,7 @@ def connect_to(server: Server, **settings: object) -> Connecting:
 
 
 class Running:
-    """A server in a task of its own, which a test may stop while its clients go on."""
+    """A server in a task of its own, which a test may stop while its clients continue."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

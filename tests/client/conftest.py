@@ -17,7 +17,7 @@ from omq.config import Config
 from omq.server import Server, open_server
 
 SECONDS = 30.0
-"""A test that waits for what never comes fails after this, instead of standing still."""
+"""The time limit of a test, so that a lost answer fails the test instead of blocking it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""A network between a client and its server that can go away without a word."""
+"""A network between a client and its server that can fail silently."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,13 +20,13 @@ class Relay:
         self._links: list[_Link] = []
 
     def swallow(self) -> None:
-        """From here on nothing comes through."""
+        """From now on nothing passes."""
         self._swallowing = True
         for link in self._links:
             link.swallowing = True
 
     def mend(self) -> None:
-        """Connections that are made from here on come through; the others never do again."""
+        """Later connections pass again; the others never do."""
         self._swallowing = False
 
     async def carry(self, client: trio.SocketStream) -> None:

@@ -1,4 +1,4 @@
-"""What the synchronous client makes of a server or a network that is gone without a word."""
+"""How the synchronous client handles a server or a network that fails silently."""
 
 import time
 from collections.abc import AsyncIterator, Callable

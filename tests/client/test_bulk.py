@@ -50,7 +50,7 @@ async def test_what_cannot_be_fetched(client: Client) -> None:
             await client.blocks(topic)
 
 
-async def test_a_gap_is_told(open_omq: OpenServer) -> None:
+async def test_a_gap_is_reported_to_a_fetch(open_omq: OpenServer) -> None:
     gaps: list[Gap] = []
     topics = [TopicConfig(name="t", retention_bytes=1)]
     async with open_omq(topics=topics) as server, connect_to(server, on_gap=gaps.append) as client:

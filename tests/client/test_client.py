@@ -44,7 +44,7 @@ async def test_declare_publish_confirm_subscribe(client: Client) -> None:
         assert await anext(subscription) == Message(3, topic.id, b"three")
 
 
-async def test_topics_tells_types_and_counts(client: Client) -> None:
+async def test_topics_returns_types_and_counts(client: Client) -> None:
     await client.declare("work", Delivery.ROUND_ROBIN, Transient())
     await client.declare("prices")
     await client.publish_confirmed("prices", b"12345")
@@ -72,7 +72,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize("name", [b"plain", b"a b", b"\x00\xff", b"t" * 255, b'"(;'])
-async def test_any_octets_arrive_as_they_were(client: Client, name: bytes) -> None:
+async def test_any_octets_arrive_unchanged(client: Client, name: bytes) -> None:
     async with client.subscribe(name) as subscription:
         for body in BODIES:
             await client.publish(name, body)
@@ -149,14 +149,14 @@ async def test_errors_are_typed_and_name_the_command(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", [b"", "", b"x" * 256, "é" * 128])
-async def test_names_that_cannot_be_are_refused_here(client: Client, name: bytes | str) -> None:
+async def test_invalid_names_are_refused_by_the_client(client: Client, name: bytes | str) -> None:
     with pytest.raises(ValueError, match="name"):
         await client.publish(name, b"")
     with pytest.raises(ValueError, match="name"):
         await client.declare(name)
 
 
-async def test_a_refused_publish_is_told_by_confirm_once(open_omq: OpenServer) -> None:
+async def test_a_refused_publish_is_reported_by_confirm_once(open_omq: OpenServer) -> None:
     async with open_omq(allow_undeclared=False) as server, connect_to(server) as client:
         await client.publish("unknown", b"x")
         with pytest.raises(PublishRefused) as caught:
@@ -167,14 +167,14 @@ async def test_a_refused_publish_is_told_by_confirm_once(open_omq: OpenServer) -
         await client.confirm()
 
 
-async def test_a_refused_publish_is_told_at_the_end_when_nobody_confirms(open_omq: OpenServer) -> None:
+async def test_a_refused_publish_is_reported_at_the_end_without_a_confirm(open_omq: OpenServer) -> None:
     async with open_omq(allow_undeclared=False) as server:
         with pytest.raises(PublishRefused, match="unknown"):
             async with connect_to(server) as client:
                 await client.publish("unknown", b"x")
 
 
-async def test_what_was_published_leaves_before_the_client_does(server: Server, client: Client) -> None:
+async def test_published_messages_are_sent_before_the_client_closes(server: Server, client: Client) -> None:
     async with connect_to(server) as short:
         for n in range(5_000):
             await short.publish("t", b"%d" % n)
@@ -183,7 +183,7 @@ async def test_what_was_published_leaves_before_the_client_does(server: Server, 
 
 
 async def test_a_lone_publish_leaves_at_once(mock_clock: MockClock, server: Server, client: Client) -> None:
-    """Without waiting for others to share a send with: here time stands still, so no timer ends."""
+    """Without waiting for further messages: time stands still in this test, so no timer ends."""
     async with connect_to(server) as publisher, client.subscribe("t") as subscription:
         await publisher.publish("t", b"x")
         assert (await anext(subscription)).body == b"x"
@@ -198,7 +198,7 @@ async def test_deleting_ends_the_subscription(client: Client) -> None:
     await client.confirm()
 
 
-async def test_exceptions_of_the_block_come_out_as_they_are(server: Server) -> None:
+async def test_exceptions_of_the_block_are_raised_unchanged(server: Server) -> None:
     with pytest.raises(ZeroDivisionError):
         async with connect_to(server) as client, client.subscribe("t"):
             raise ZeroDivisionError
@@ -226,7 +226,7 @@ async def test_cancelling_a_waiting_subscriber_leaves_the_client_usable(client: 
     assert info.subscribers == 0
 
 
-async def test_cancelled_commands_do_not_put_answers_out_of_step(client: Client) -> None:
+async def test_cancelled_commands_do_not_confuse_answers(client: Client) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await client.declare("cancelled")
@@ -239,7 +239,7 @@ async def test_cancelled_commands_do_not_put_answers_out_of_step(client: Client)
 
 
 async def test_a_handler_may_wait_for_answers_while_its_buffer_is_full(client: Client) -> None:
-    """The reader stands still for a full subscription, but not while its owner needs an answer behind it."""
+    """The client stops reading for a full subscription, but not while its task waits for an answer."""
     await client.publish_many("in", [b"x" * 1000] * 3000)
     await client.confirm()
     async with client.subscribe("in", FromBeginning(), capacity=10_000) as subscription:
@@ -271,7 +271,7 @@ async def test_pings_are_answered(open_omq: OpenServer) -> None:
         await client.confirm()
 
 
-async def test_credit_deals_and_confirms(server: Server, client: Client) -> None:
+async def test_a_worker_receives_and_confirms(server: Server, client: Client) -> None:
     await client.declare("work", Delivery.ROUND_ROBIN, Persistent(Sync.WEAK))
     await client.publish_many("work", [b"%d" % n for n in range(6)])
 
@@ -318,7 +318,7 @@ async def test_credit_on_a_broadcast_topic_is_refused(client: Client) -> None:
     assert info.subscribers == 0
 
 
-async def test_nobody_listens() -> None:
+async def test_a_port_without_a_server() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
@@ -335,7 +335,7 @@ async def test_no_host_can_have_this_name(host: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 8, b"HTTP/1.1"])
-async def test_strangers_are_recognised(answer: bytes) -> None:
+async def test_other_servers_are_recognised(answer: bytes) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     async with trio.open_nursery() as nursery:
@@ -350,7 +350,9 @@ async def test_strangers_are_recognised(answer: bytes) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_lost_connection_is_told_to_everybody(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_a_lost_connection_is_reported_to_every_task(
+    open_omq: OpenServer, nursery: trio.Nursery
+) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect() as client, client.subscribe("t") as subscription:
         await client.publish_confirmed("t", b"x")
@@ -364,7 +366,7 @@ async def test_a_lost_connection_is_told_to_everybody(open_omq: OpenServer, nurs
             await client.confirm()
 
 
-async def test_the_server_says_why_it_closes(open_omq: OpenServer) -> None:
+async def test_the_reason_why_the_server_closes_is_reported(open_omq: OpenServer) -> None:
     async with open_omq(max_line_bytes=2000) as server, connect_to(server) as client:
         await client.publish("t", b"x" * 4000)
         with pytest.raises(ConnectionLost, match="the line has more than 2000 octets"):
@@ -378,8 +380,8 @@ async def test_from_current_begins_now(client: Client) -> None:
         assert (await anext(subscription)).body == b"after"
 
 
-async def test_a_gap_is_told_to_the_subscription_that_has_it(open_omq: OpenServer) -> None:
-    """Also when the names of two topics have a long beginning in common."""
+async def test_a_gap_is_reported_to_its_subscription(open_omq: OpenServer) -> None:
+    """Also when the names of two topics have a long common prefix."""
     kept, cut = "x" * 254 + "a", "x" * 254 + "b"
     gaps: list[Gap] = []
     topics = [TopicConfig(name=cut, retention_bytes=1)]
@@ -406,7 +408,7 @@ async def test_a_gap_is_told_to_the_subscription_that_has_it(open_omq: OpenServe
 async def test_cancelling_an_iteration_does_not_forget_a_confirmation(
     client: Client, monkeypatch: pytest.MonkeyPatch, by_hand: bool
 ) -> None:
-    """The confirmation must wait while much is queued, and whoever waits may be cancelled."""
+    """The confirmation must wait while much output is queued, and the waiting task may be cancelled."""
     await client.declare("work", Delivery.ROUND_ROBIN, Transient())
     await client.publish_many("work", [b"1", b"2", b"3"])
     async with client.subscribe("work", credit=1) as subscription:

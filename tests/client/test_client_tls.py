@@ -44,7 +44,7 @@ async def test_publish_and_subscribe(open_omq: OpenServer, authority: Authority)
 
 
 async def test_what_was_published_last_arrives(open_omq: OpenServer, authority: Authority) -> None:
-    """Leaving the block half-closes, which TLS has words for."""
+    """The end of the block closes one direction, with close_notify."""
     async with serving(open_omq, authority) as server:
         async with connect(url(server), ca=authority.file) as client:
             await client.publish_many("t", [b"x" * 1000] * 1000)
@@ -70,7 +70,7 @@ async def test_sinks_and_feeds(open_omq: OpenServer, authority: Authority) -> No
         assert await feed.next_run() is None
 
 
-async def test_a_lost_connection_is_made_again(open_omq: OpenServer, authority: Authority) -> None:
+async def test_a_lost_connection_is_opened_again(open_omq: OpenServer, authority: Authority) -> None:
     async with trio.open_nursery() as nursery:
         first = await Running.start(nursery, serving(open_omq, authority))
         port = first.server.port
@@ -85,7 +85,7 @@ async def test_a_lost_connection_is_made_again(open_omq: OpenServer, authority: 
         await second.stop()
 
 
-async def test_whose_certificate_it_is_matters(
+async def test_the_certificate_must_belong_to_the_host(
     open_omq: OpenServer, authority: Authority, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path / "stranger")
@@ -107,7 +107,7 @@ async def test_a_server_without_tls(server: Server, authority: Authority) -> Non
             pass
 
 
-async def test_a_client_without_the_certificate_that_is_wanted(
+async def test_a_client_without_the_required_certificate(
     open_omq: OpenServer, authority: Authority, tmp_path: Path
 ) -> None:
     shown = authority.issue("127.0.0.1")

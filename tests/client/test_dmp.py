@@ -62,7 +62,7 @@ async def test_a_sink_that_sends_nothing_stores_nothing(client: Client) -> None:
     assert sink.stored == 0
 
 
-async def test_close_confirms_too_and_is_the_end(client: Client) -> None:
+async def test_close_confirms_and_ends_the_sink(client: Client) -> None:
     async with client.sink("t") as sink:
         await sink.publish(b"one")
         assert await sink.close() == 1
@@ -122,12 +122,12 @@ async def test_a_producer_may_send_again_what_is_in_doubt(client: Client) -> Non
 @pytest.mark.parametrize(
     ("producer", "first"), [(b"", 1), (b"p" * 256, 1), (b"p", -1), (b"p", 2**64)], ids=repr
 )
-async def test_a_producer_that_cannot_be(client: Client, producer: bytes, first: int) -> None:
+async def test_an_invalid_producer_is_refused(client: Client, producer: bytes, first: int) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         client.sink("t", producer=producer, first=first)
 
 
-async def test_what_does_not_fit_is_refused_and_not_counted(client: Client) -> None:
+async def test_a_message_that_does_not_fit_is_refused_and_not_counted(client: Client) -> None:
     async with client.sink("t", producer=b"p", first=2**64 - 1) as sink:
         with pytest.raises(ValueError, match="message-id and app-id"):
             await sink.publish(b"x", properties=Properties(app_id=b"q"))
@@ -141,7 +141,9 @@ async def test_what_does_not_fit_is_refused_and_not_counted(client: Client) -> N
     assert sink.stored == 1
 
 
-async def test_messages_that_nobody_took_are_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_messages_without_a_subscriber_are_reported(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     await client.declare("t", Delivery.BROADCAST, Transient())
     async with client.sink("t") as sink:
@@ -176,7 +178,7 @@ async def test_a_message_that_is_too_long(open_omq: OpenServer) -> None:
         assert (caught.value.sent, caught.value.stored) == (3, 2)
 
 
-async def test_a_server_that_goes_away_confirms_nothing(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_a_server_that_stops_confirms_nothing(open_omq: OpenServer, nursery: trio.Nursery) -> None:
     running = await Running.start(nursery, open_omq())
     with pytest.raises((ConnectionLost, SinkFailed)):  # noqa: PT012
         async with running.connect() as client, client.sink("t") as sink:
@@ -185,7 +187,7 @@ async def test_a_server_that_goes_away_confirms_nothing(open_omq: OpenServer, nu
             await sink.close()
 
 
-async def test_a_server_that_does_not_read_holds_the_publisher_up(open_omq: OpenServer) -> None:
+async def test_a_server_that_does_not_read_delays_the_publisher(open_omq: OpenServer) -> None:
     total = 100
     sent = 0
     async with open_omq(memory_bytes=8 << 20) as server, connect_to(server) as client:
@@ -220,7 +222,7 @@ async def test_a_lease_that_is_refused(open_omq: OpenServer) -> None:
 # -- feeds --------------------------------------------------------------------------------------------------
 
 
-async def test_a_feed_gives_what_came_with_the_messages(client: Client) -> None:
+async def test_a_feed_delivers_the_heads_of_messages(client: Client) -> None:
     properties = Properties(content_type=b"text/plain", priority=3)
     async with client.feed("t") as feed:
         async with client.sink("t") as sink:
@@ -304,7 +306,7 @@ async def test_a_command_is_still_refused_by_its_own_error(client: Client) -> No
     assert (caught.value.command, caught.value.argument) == ("Get", b"jobs")
 
 
-async def test_a_gap_in_a_feed_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gap_in_a_feed_is_reported(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     gaps: list[Gap] = []
     opened = Opened(gaps.append, None, 1.0)
     async with client.feed("a topic") as feed:

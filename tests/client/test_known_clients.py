@@ -1,4 +1,4 @@
-"""The client library at a server that knows its clients."""
+"""The client library at a server with configured clients."""
 
 import pytest
 from client_helpers import OpenServer, url_of
@@ -47,7 +47,7 @@ async def test_a_wrong_secret_is_not_tried_again(
     assert caplog.text.count("a wrong secret for 'some'") == 1
 
 
-async def test_a_sink_too_many(open_omq: OpenServer) -> None:
+async def test_a_sink_above_the_quota(open_omq: OpenServer) -> None:
     some = ClientConfig(name="some", secret=HASH, publish=["*"], declare=["*"], max_connections=1)
     async with open_omq(clients=[some]) as server, connect(url_of(server), id=f"some:{SECRET}") as client:
         with pytest.raises(SinkFailed, match="as many connections as it may have"):

@@ -1,4 +1,4 @@
-"""What several tasks on one client are told of messages that were refused or lost."""
+"""How several tasks that share a client learn of refused or lost messages."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -24,7 +24,7 @@ async def strict(open_omq: OpenServer) -> AsyncIterator[Client]:
 
 
 async def in_a_task(call: Callable[[], Awaitable[object]]) -> None:
-    """Await `call()` in a task of its own; raises what it raises."""
+    """Await `call()` in a task of its own; raise what it raises."""
     raised: list[Exception] = []
 
     async def run() -> None:
@@ -39,7 +39,7 @@ async def in_a_task(call: Callable[[], Awaitable[object]]) -> None:
         raise error
 
 
-async def test_every_task_that_published_is_told(strict: Client) -> None:
+async def test_a_refusal_is_reported_to_every_task_that_published(strict: Client) -> None:
     asked = trio.Event()
     outcomes: list[str] = []
 
@@ -65,7 +65,7 @@ async def test_every_task_that_published_is_told(strict: Client) -> None:
     assert outcomes == ["told", "told"]
 
 
-async def test_all_who_ask_at_once_are_told(strict: Client) -> None:
+async def test_a_refusal_is_reported_to_all_concurrent_confirms(strict: Client) -> None:
     await strict.publish("unknown", b"x")
     told: list[PublishRefused] = []
 
@@ -81,7 +81,7 @@ async def test_all_who_ask_at_once_are_told(strict: Client) -> None:
     assert len(told) == 5
 
 
-async def test_a_ping_uses_up_nothing(strict: Client) -> None:
+async def test_a_ping_reports_no_refusal(strict: Client) -> None:
     await strict.publish("unknown", b"x")
     assert await strict.ping() > 0
     with pytest.raises(PublishRefused, match="Publish unknown: "):
@@ -92,7 +92,7 @@ async def test_a_ping_uses_up_nothing(strict: Client) -> None:
         await strict.confirm()
 
 
-async def test_a_cancelled_confirm_uses_up_nothing(strict: Client) -> None:
+async def test_a_cancelled_confirm_reports_no_refusal(strict: Client) -> None:
     for abandoned in (strict.confirm, lambda: strict.publish_confirmed("unknown", b"y")):
         await strict.publish("unknown", b"x")
         with trio.CancelScope() as scope:
@@ -105,7 +105,7 @@ async def test_a_cancelled_confirm_uses_up_nothing(strict: Client) -> None:
         await strict.confirm()
 
 
-async def test_what_a_cancelled_confirm_would_have_told_is_told_at_the_end(open_omq: OpenServer) -> None:
+async def test_a_refusal_after_a_cancelled_confirm_is_reported_at_the_end(open_omq: OpenServer) -> None:
     async def leave_after_a_cancelled_confirm(server: Server) -> None:
         async with connect_to(server) as client:
             await client.publish("unknown", b"x")
@@ -119,7 +119,7 @@ async def test_what_a_cancelled_confirm_would_have_told_is_told_at_the_end(open_
             await leave_after_a_cancelled_confirm(server)
 
 
-async def test_publish_confirmed_tells_each_task_about_its_own_message(strict: Client) -> None:
+async def test_publish_confirmed_reports_to_each_task_its_own_message(strict: Client) -> None:
     refused: list[str] = []
 
     async def publish(topic: str) -> None:
@@ -153,7 +153,7 @@ async def test_pings_beside_do_not_hide_a_refusal(strict: Client) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_publish_confirmed_told_is_not_told_again(open_omq: OpenServer) -> None:
+async def test_a_refusal_that_publish_confirmed_reported_is_not_repeated(open_omq: OpenServer) -> None:
     async with open_omq(allow_undeclared=False) as server, connect_to(server) as client:
         with pytest.raises(PublishRefused):
             await client.publish_confirmed("unknown", b"x")
@@ -162,7 +162,7 @@ async def test_what_publish_confirmed_told_is_not_told_again(open_omq: OpenServe
             await in_a_task(lambda: client.publish_confirmed("unknown", b"x"))
 
 
-async def test_many_refusals_that_nobody_asks_about_are_told_in_the_end(strict: Client) -> None:
+async def test_many_refusals_without_a_confirm_are_reported_at_the_end(strict: Client) -> None:
     for _ in range(200):
         await strict.publish("unknown", b"x")
         await strict.ping()
@@ -172,7 +172,7 @@ async def test_many_refusals_that_nobody_asks_about_are_told_in_the_end(strict: 
     await strict.confirm()
 
 
-async def test_a_lost_connection_is_told_to_every_task_that_published(
+async def test_a_lost_connection_is_reported_to_every_task_that_published(
     open_omq: OpenServer, nursery: trio.Nursery
 ) -> None:
     running = await Running.start(nursery, open_omq())

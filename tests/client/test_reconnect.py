@@ -1,4 +1,4 @@
-"""What a client that reconnects makes of a server that stops and starts again."""
+"""How a client that reconnects handles a server that stops and starts again."""
 
 from contextlib import AsyncExitStack
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What a client makes of a server or a network that is gone without a word."""
+"""How a client handles a server or a network that fails silently."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -19,12 +19,12 @@ SILENCE_SECONDS = 100
 """Twice the longest time between two pings that PROTOCOL.md allows."""
 
 SECONDS = 20
-"""A limit for what happens without any more jumps."""
+"""A time limit for events that need no further jump of the clock."""
 
 
 @pytest.fixture
 def clock() -> MockClock:
-    """The clock of the client, the server and the test: it runs as usual, and jumps when it is told to."""
+    """The clock of the client, the server and the test: it runs as usual, and jumps on request."""
     return MockClock(rate=1.0)
 
 
@@ -35,14 +35,14 @@ async def relay(clock: MockClock, server: Server) -> AsyncIterator[Relay]:
 
 
 async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
-    """Let time pass in steps in which everybody can do what they have to."""
+    """Let time pass in steps in which all tasks can run."""
     for _ in range(round(seconds / step)):
         clock.jump(step)
         await trio.sleep(0.002)
 
 
 class Attempt:
-    """Something that a client does in a task of its own."""
+    """An action of a client in a task of its own."""
 
     def __init__(self, doing: Callable[[], Awaitable[object]]) -> None:
         self.lost: ConnectionLost | None = None
@@ -57,7 +57,7 @@ class Attempt:
         self.done.set()
 
     async def is_lost_in_time(self, clock: MockClock) -> None:
-        """It ends when the server was silent for SILENCE_SECONDS, and not before."""
+        """Assert that the action ends when the server was silent for SILENCE_SECONDS, and not before."""
         await pass_time(clock, SILENCE_SECONDS - 5)
         assert not self.done.is_set()
         clock.jump(10)
@@ -82,7 +82,7 @@ async def test_confirm_on_a_network_that_swallows_everything(
                 await command()
 
 
-async def test_a_subscriber_is_told(clock: MockClock, relay: Relay, nursery: trio.Nursery) -> None:
+async def test_a_subscriber_gets_an_exception(clock: MockClock, relay: Relay, nursery: trio.Nursery) -> None:
     async with connect(relay.url) as client, client.subscribe("t") as subscription:
         relay.swallow()
         waiting = Attempt(subscription.__anext__)
@@ -90,7 +90,7 @@ async def test_a_subscriber_is_told(clock: MockClock, relay: Relay, nursery: tri
         await waiting.is_lost_in_time(clock)
 
 
-async def test_with_reconnect_everything_goes_on(
+async def test_with_reconnect_everything_continues(
     clock: MockClock, relay: Relay, server: Server, nursery: trio.Nursery
 ) -> None:
     async with (
@@ -116,9 +116,7 @@ async def test_with_reconnect_everything_goes_on(
         assert (await anext(subscription)).body == b"3"
 
 
-async def test_confirm_tells_of_a_loss_before_there_is_a_connection_again(
-    clock: MockClock, relay: Relay
-) -> None:
+async def test_confirm_reports_a_loss_before_the_client_reconnects(clock: MockClock, relay: Relay) -> None:
     async with connect(relay.url, reconnect=True) as client:
         await client.publish_confirmed("t", b"1")
         relay.swallow()
@@ -148,7 +146,7 @@ async def test_not_reading_is_not_the_servers_silence(clock: MockClock, relay: R
             assert (await anext(subscription)).body == b"%d" % number
 
 
-async def test_a_sink_has_the_clients_connection_for_its_clock(
+async def test_a_sink_is_given_up_with_the_connection_of_its_client(
     clock: MockClock, relay: Relay, nursery: trio.Nursery
 ) -> None:
     async with connect(relay.url) as client:
@@ -216,7 +214,7 @@ def idle_timers(port: int) -> list[str]:
     return [row[5].partition(":")[0] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
 
 
-async def test_the_kernel_looks_after_every_connection(server: Server) -> None:
+async def test_every_connection_has_keepalive(server: Server) -> None:
     addresses = parse_servers(f"127.0.0.1:{server.port}")
     async with connect_to(server) as client, client.sink("t"), client.feed("t"), client.fetch("t"):
         with Blocking(addresses, Patience()) as blocking:

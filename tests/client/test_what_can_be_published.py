@@ -1,4 +1,4 @@
-"""What the client refuses to publish before anything of it is sent, so that nobody else is hurt."""
+"""What the client refuses to publish before it sends anything, so that other tasks are not affected."""
 
 from collections.abc import Awaitable, Callable
 
@@ -48,7 +48,7 @@ async def test_a_line_that_is_too_long_is_refused_and_the_longest_one_is_not(
     assert lengths.count(len(b"before")) in (0, 2)
 
 
-async def test_others_on_the_connection_do_not_notice(client: Client, nursery: trio.Nursery) -> None:
+async def test_other_tasks_of_the_connection_are_not_affected(client: Client, nursery: trio.Nursery) -> None:
     async with client.subscribe("t") as subscription:
         with pytest.raises(ValueError, match="makes a line of 2000014 octets, and the server takes 1048576"):
             await client.publish("t", b"x" * 2_000_000)
@@ -75,7 +75,7 @@ async def test_the_longest_line_is_what_the_server_is_configured_for(open_omq: O
         (None, "the body of a message must be bytes, not NoneType"),
     ],
 )
-async def test_what_is_no_body(client: Client, body: bytes, said: str) -> None:
+async def test_an_invalid_body_is_refused(client: Client, body: bytes, said: str) -> None:
     async with client.sink("t") as sink:
         calls = [
             client.publish("t", body),
@@ -95,7 +95,7 @@ async def test_what_is_no_body(client: Client, body: bytes, said: str) -> None:
     assert info.messages == 1
 
 
-async def test_octets_of_other_types_are_published_as_they_are(client: Client) -> None:
+async def test_other_types_of_octets_are_published_unchanged(client: Client) -> None:
     body = b'a\n"\\b'
     await client.publish("t", bytearray(body))
     await client.publish("t", memoryview(body))
@@ -107,7 +107,7 @@ async def test_octets_of_other_types_are_published_as_they_are(client: Client) -
 
 
 @pytest.mark.parametrize("topic", [5, None, ["t"], {"t": 1}])
-async def test_what_is_no_topic(client: Client, topic: str) -> None:
+async def test_an_invalid_topic_is_refused(client: Client, topic: str) -> None:
     for call in (
         client.publish(topic, b"x"),
         client.publish_many(topic, [b"x"]),

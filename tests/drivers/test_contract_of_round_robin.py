@@ -352,7 +352,7 @@ async def test_publishers_wait_for_workers(shared_store: Store, kind: Kind) -> N
 
 
 @STORED
-async def test_the_messages_to_be_dealt_next_stay_in_memory(shared_store: Store, kind: Kind) -> None:
+async def test_the_messages_that_are_delivered_next_stay_in_memory(shared_store: Store, kind: Kind) -> None:
     """Of a long backlog, memory holds the oldest part; the newest would push it out before it is needed."""
     async with emptied(shared_store, memory=MIB) as drivers:
         driver = await drivers.topic(kind)

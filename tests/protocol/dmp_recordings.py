@@ -11,7 +11,7 @@ _TEXT_LINE = re.compile(r" *[\d.]+ ([CS]): (.*)")
 
 @dataclass(frozen=True)
 class Read:
-    """What one side sent, as the other read it at once; no octets where it closed."""
+    """Octets of one side that the other read at once; empty where it closed."""
 
     side: str
     octets: bytes
@@ -26,7 +26,7 @@ def reads(name: str) -> list[Read]:
 
 
 def sent(name: str, side: str) -> bytes:
-    """All that one side sent."""
+    """Return all octets of one side."""
     return b"".join(read.octets for read in reads(name) if read.side == side)
 
 

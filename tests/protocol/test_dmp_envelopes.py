@@ -1,4 +1,4 @@
-"""Envelopes read and written: alone, in runs, in pieces, malformed, and mutated at random."""
+"""Envelopes parsed and written: single, in runs, in pieces, malformed, and mutated at random."""
 
 import tracemalloc
 from contextlib import suppress
@@ -48,7 +48,7 @@ def flat(found: list[EnvelopeRun]) -> list[Envelope]:
 
 
 def read_in_pieces(octets: bytes, cuts: list[int]) -> tuple[list[Envelope], str | None, int]:
-    """What was read, the error at its end if there is one, and how many octets are left over."""
+    """Return the envelopes, the error at their end if there is one, and the number of remaining octets."""
     reader = EnvelopeReader(100)
     found = []
     bounds = [0, *sorted(min(cut, len(octets)) for cut in cuts), len(octets)]
@@ -132,7 +132,7 @@ def test_the_smallest_messages_of_a_feed(length: int) -> None:
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 100, 1 << 24, (1 << 24) - 1, (1 << 24) + 1])
 @pytest.mark.parametrize("head", [PLAIN_HEAD, NAMED_OCTETS])
 def test_the_beginning_of_an_envelope_is_that_of_the_whole(length: int, head: bytes) -> None:
-    """Of a message that is sent a piece at a time."""
+    """For a message that is sent piece by piece."""
     body = bytes(length)
     assert dmp_writer.opening(length, head) + body == dmp_writer.for_feed([body], [head])
 
@@ -169,14 +169,14 @@ def test_lists_that_do_not_match_are_not_written() -> None:
 # -- runs ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_absent_takes_no_list() -> None:
+def test_absent_options_take_no_list() -> None:
     plain = EnvelopeReader().feed(dmp_writer.for_sink([b"a", b"b"]))
     assert plain == EnvelopeRun([b"a", b"b"], [], [])
     assert len(plain) == 2
     assert EnvelopeReader().feed(b"") == EnvelopeReader().feed(NULL_MESSAGE) == EnvelopeRun([], [], [])
 
 
-def test_lists_begin_where_something_is_present_and_hold_for_all() -> None:
+def test_lists_cover_all_envelopes_if_one_has_a_value() -> None:
     wire = dmp_writer.for_sink([b"a", b"b"]) + dmp_writer.encode(Envelope(b"c", NAMED))
     wire += dmp_writer.encode(Envelope(b"d", NAMED)) + dmp_writer.encode(Envelope(b"e", mandatory=True))
     wire += dmp_writer.encode(Envelope(b"f"))

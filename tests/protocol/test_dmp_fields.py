@@ -1,4 +1,4 @@
-"""Short strings, field tables, properties and heads: octet by octet, there and back, and cut anywhere."""
+"""Short strings, field tables, properties and heads: octet by octet, round trips, and truncated anywhere."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Everything that OpenAMQ's server and clients were heard to say, read, written and answered as they did."""
+"""Recorded connections of OpenAMQ's server and clients: parsed, written and answered as they did."""
 
 import ast
 import re

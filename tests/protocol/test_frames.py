@@ -152,7 +152,7 @@ def test_messages_of_a_run_are_whole_and_frozen() -> None:
         b"\x00\x00\x00\x05\x09(())",
     ],
 )
-def test_what_is_no_frame_is_refused(octets: bytes) -> None:
+def test_malformed_frames_are_refused(octets: bytes) -> None:
     with pytest.raises(FrameError):
         FrameDecoder().feed(octets)
 

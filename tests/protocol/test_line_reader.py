@@ -277,7 +277,7 @@ def test_random_octets(octets: bytes) -> None:
 @given(
     st.lists(st.builds(Publish, st.sampled_from([b"a", b"b", b"a b"]), st.binary(max_size=20)), max_size=12)
 )
-def test_whatever_we_print_arrives(published: list[Publish]) -> None:
+def test_printed_commands_are_parsed_back(published: list[Publish]) -> None:
     read = b"".join(publish_sexp(one.topic, one.body) + b"\n" for one in published)
     assert fed(read) == by_topic(published)
 
@@ -470,7 +470,7 @@ def test_buffered_is_the_length_of_the_unfinished_line() -> None:
 
 
 def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """The processor's time that `work` takes, the least of several tries: other programs do not count."""
+    """Return the processor time that `work` takes, the least of several runs, without other programs."""
     least = float("inf")
     for _ in range(times):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""The compiled codec reads and writes the wire exactly as its plain twin, good octets and bad."""
+"""The compiled codec parses and writes exactly as its plain twin, for valid and invalid octets."""
 
 import importlib
 import importlib.util
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> Any:
-    """The compiled codec, whatever the environment says."""
+    """Return the compiled codec, also with OMQ_PLAIN=1."""
     with pytest.MonkeyPatch.context() as patch:
         if importlib.util.find_spec("omq_storage._codec") is not None:
             patch.setattr(codec, "native", importlib.import_module("omq_storage._codec"), raising=False)
@@ -44,7 +44,7 @@ def _compiled() -> Any:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """The value, or what was raised and with which text."""
+    """Return the value of a call, or the type and text of its exception."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
@@ -91,7 +91,7 @@ def tables(draw: st.DrawFn) -> bytes:
 @example(nested(32))
 @example(nested(33))
 def test_envelopes_with_tables(octets: bytes) -> None:
-    """The compiled codec, what steps through a table, and what makes its values judge it alike."""
+    """The compiled codec, the skipping and the decoding of a table accept and refuse the same octets."""
     expected = outcome(lambda: read_table(octets, 0, len(octets), "the property headers")[1])
     assert outcome(lambda: finished(checking(octets, 0, len(octets), "the property headers"))) == expected
     spans = codec.native.Spans(sized(b"\0\0\x20\0" + octets + bytes(4)))
@@ -133,7 +133,7 @@ def test_envelopes_are_read_in_steps(compiled: bool) -> None:
 
 @given(mutated_streams(), st.lists(st.integers(0, 400), max_size=4))
 def test_envelopes_as_batches(octets: bytes, cuts: list[int]) -> None:
-    """In any pieces, the batches hold what the runs hold, and end with the same error."""
+    """In any pieces, the batches have the messages of the runs, and end with the same error."""
     bounds = [0, *sorted(min(cut, len(octets)) for cut in cuts), len(octets)]
     pieces = [octets[begin:end] for begin, end in pairwise(bounds)]
     expected: list[Any] = []
@@ -284,7 +284,7 @@ def read_in_steps(text: bytes, compiled: bool, octets: int, max_tokens: int | No
 @example(b"#;" * 600 + b"(a)" + b"b " * 599 + b"c", 16, 100, 100)
 @example(b"(" + b"#;" * 600 + b"((a)" + b"b " * 599 + b"c)", 16, 100, 100)
 def test_sexps_in_steps(text: bytes, octets: int, max_tokens: int | None, max_depth: int) -> None:
-    """Whatever the size of a step, both readers make the same of a sexp as one step makes of it."""
+    """Both parsers give the same result in steps of any size as in one step."""
     expected = read_in_steps(text, False, 1 << 20, max_tokens, max_depth)
     for compiled in (False, True):
         assert read_in_steps(text, compiled, octets, max_tokens, max_depth) == expected
@@ -300,7 +300,7 @@ def test_sexps_in_steps(text: bytes, octets: int, max_tokens: int | None, max_de
     ],
 )  # fmt: skip
 def test_no_step_reads_much(line: bytes, compiled: bool) -> None:
-    """Counted, and not timed: lines with one kind of input are read in many steps."""
+    """Steps are counted and not timed: lines with one kind of input are parsed in many steps."""
     head, piece = (line[:12], line[12:]) if line.startswith(b"(P") else (b"", line)
     octets = head + piece * ((1 << 20) // len(piece)) + b"\n"
     with pytest.MonkeyPatch.context() as patch:
@@ -310,7 +310,7 @@ def test_no_step_reads_much(line: bytes, compiled: bool) -> None:
 
 
 def test_odd_lines_are_read_in_turns() -> None:
-    """However many of them one read brings, others have their turn between."""
+    """However many of them one read has, other tasks run in between."""
     whole = b"(Publish a b) ; odd\n" * 1000
     reader = lines.LineReader(1000)
     turns = list(reader.reads(whole))

@@ -20,11 +20,11 @@ LETTERS = {b"n": b"\n", b"t": b"\t", b"b": b"\b", b"r": b"\r", b"\r": b"\r"} | {
 
 
 class Refusal(Exception):
-    """The other reader's word for a text that is not one sexp."""
+    """The other parser's exception for a text that is not one sexp."""
 
 
 class Reader:
-    """Slow, recursive and close to the rules as they are written down."""
+    """A slow, recursive parser that follows the written rules closely."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -217,7 +217,7 @@ trees: st.SearchStrategy[Sexp] = st.recursive(atoms, lambda parts: st.lists(part
         (b"b #;a", b"b"),
     ],
 )
-def test_what_is_read(text: bytes, sexp: Sexp) -> None:
+def test_valid_texts_are_parsed(text: bytes, sexp: Sexp) -> None:
     assert read(text) == sexp
 
 
@@ -251,7 +251,7 @@ def test_what_a_quoted_atom_means(written: bytes, octets: bytes) -> None:
         b'"\\12x"', b'"\\x4"', b'"\\xg0"', b"\ra", b"a\rb", b"(a\r)", b"; c\ra", b'"\\',
     ],
 )  # fmt: skip
-def test_what_is_refused(text: bytes) -> None:
+def test_invalid_texts_are_refused(text: bytes) -> None:
     with pytest.raises(SexpError):
         read(text)
 
@@ -303,7 +303,7 @@ def test_any_text_is_read_as_the_rules_say(text: bytes) -> None:
         (b";", b'";"'),
     ],
 )
-def test_what_an_atom_looks_like(octets: bytes, written: bytes) -> None:
+def test_atoms_are_printed_with_quotes_where_needed(octets: bytes, written: bytes) -> None:
     assert atom(octets) == written
 
 
@@ -366,11 +366,11 @@ def test_any_depth_is_refused_in_lists_and_good_in_comments(depth: int) -> None:
 
 MIB = 1 << 20
 MIB_SECONDS = 3.0
-"""Many times what any line of a MiB takes, and far below what a reader needs that looks back."""
+"""Much more than any line of a MiB takes, and much less than a parser with quadratic time needs."""
 
 
 def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """The processor's time that `work` takes, the least of several tries: other programs do not count."""
+    """Return the processor time that `work` takes, the least of several runs, without other programs."""
     least = float("inf")
     for _ in range(times):
         began = time.process_time()

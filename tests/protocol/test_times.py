@@ -101,7 +101,7 @@ def test_the_forms_of_a_time(time: str, microseconds: int) -> None:
         "(07aUG2013 10:01:02)", "(07AUg2013 10:01:02)", "(07AuG2013 10:01:02)", '"2013 aUg 07 10:01:02"',
     ],
 )  # fmt: skip
-def test_what_is_no_time(time: str) -> None:
+def test_invalid_times_are_refused(time: str) -> None:
     sexp = read(time.encode())
     assert sexp is not None
     with pytest.raises(ConversionError, match="must be"):

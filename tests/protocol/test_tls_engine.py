@@ -1,4 +1,4 @@
-"""TLS without a socket: two engines, and what one gives to the other."""
+"""TLS without a socket: two engines that exchange their octets."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from omq.terminals.connection.certificates import Certificates
 
 
 class Pair:
-    """A client and a server that have shaken hands."""
+    """Return a client and a server after their handshake."""
 
     def __init__(self, directory: Path) -> None:
         authority = Authority(directory)
@@ -69,7 +69,7 @@ def test_octets_arrive_as_they_were_however_they_are_cut(
 
 
 def test_one_direction_ends_and_the_other_goes_on(directory: Path) -> None:
-    """Also when octets have come that were not read when it was said."""
+    """Also when received octets were not read yet at that moment."""
     pair = Pair(directory)
     pair.client.write(b"question")
     for _ in range(3):
@@ -92,7 +92,7 @@ def test_one_direction_ends_and_the_other_goes_on(directory: Path) -> None:
     assert got == b"a" * 30_000 + b"z" * 10
 
 
-def test_an_end_that_nobody_has_said(directory: Path) -> None:
+def test_an_end_without_close_notify(directory: Path) -> None:
     pair = Pair(directory)
     pair.client.write(b"whole")
     pair.client.write(b"cut off")
@@ -104,7 +104,7 @@ def test_an_end_that_nobody_has_said(directory: Path) -> None:
             pair.server.read(100)
 
 
-def test_octets_that_were_changed_on_the_way(directory: Path) -> None:
+def test_octets_that_were_changed_in_transit(directory: Path) -> None:
     pair = Pair(directory)
     pair.client.write(b"x" * 100)
     octets = bytearray(pair.client.outgoing())

@@ -213,7 +213,7 @@ async def test_the_server_lives_when_housekeeping_has_no_descriptor(
         await client.confirm(2)
 
 
-async def test_other_processes_cannot_take_our_places_for_readers(store: Path, clock: MockClock) -> None:
+async def test_other_processes_cannot_take_the_reserved_reader_slots(store: Path, clock: MockClock) -> None:
     async with serving(store) as host:
         client = await host.connect()
         environment = host.server.catalogue.writers[Level.WEAK].environment

@@ -157,7 +157,7 @@ def test_a_server_that_is_none(spark: SparkSession) -> None:
         assert f"{address} is no omq server of version 1" in refusal(spark, servers=address, subscribe="t")
 
 
-def test_what_is_no_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     assert f"There is no store in {tmp_path}" in refusal(spark, path=str(tmp_path), subscribe="t")
 
 

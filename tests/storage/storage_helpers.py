@@ -1,4 +1,4 @@
-"""What the tests of the store share."""
+"""Helpers for the tests of the store."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ NOON = 1_700_000_000_000_000
 
 
 def bodies_of(blocks: Sequence[Block]) -> list[tuple[int, bytes]]:
-    """Ids and bodies of all messages, cut out of the frames one by one."""
+    """Return ids and bodies of all messages, parsed from the frames one by one."""
     return [
         (message, bytes(block.frame(message))[FRAME_HEADER:])
         for block in blocks
@@ -27,7 +27,7 @@ def heads_of(blocks: Sequence[Block]) -> list[bytes]:
 
 
 def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: int = 1 << 20) -> list[Block]:
-    """Everything stored of a topic, read piece by piece."""
+    """Return all stored blocks of a topic, read in several calls."""
     found: list[Block] = []
     while blocks := environment.read(topic, first, max_bytes):
         found += blocks
@@ -38,7 +38,7 @@ def read_all(environment: Environment, topic: int, first: int = 0, max_bytes: in
 def open_level(
     path: Path, level: Level = Level.WEAK, *, map_size: int = 1 << 30, boot_id: str = "first"
 ) -> Environment:
-    """An environment of its own, as a store opens it."""
+    """Open an environment as a store does."""
     path.mkdir(exist_ok=True)
     if level is not Level.STRONG:
         recover(path, boot_id)
@@ -46,6 +46,6 @@ def open_level(
 
 
 def numbered(topic: int, first: int, count: int, size: int = 100, time: int = NOON) -> Block:
-    """A block whose bodies tell topic and message id, filled up to ``size`` octets."""
+    """Return a block whose bodies contain topic and message id, padded to ``size`` octets."""
     bodies = [b"%d/%d " % (topic, message) for message in range(first, first + count)]
     return encode(topic, first, [body.ljust(size, b".") for body in bodies], time)

@@ -38,7 +38,7 @@ def native() -> Any:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """The value, or what was raised and with which text."""
+    """Return the value of a call, or the type and text of its exception."""
     try:
         return call()
     except Exception as error:  # noqa: BLE001 (any error at all must be the twin's)
@@ -47,7 +47,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 @pytest.fixture(autouse=True, scope="module")
 def _compiled() -> Any:
-    """The compiled codec, whatever the environment says."""
+    """Return the compiled codec, also with OMQ_PLAIN=1."""
     with pytest.MonkeyPatch.context() as patch:
         if BUILT:
             patch.setattr(codec, "native", native(), raising=False)
@@ -62,13 +62,13 @@ def has_c_compiler() -> bool:
 
 
 @pytest.mark.skipif(not has_c_compiler(), reason="no C compiler here, or no headers of Python")
-def test_where_there_is_a_compiler_the_codec_was_built() -> None:
+def test_the_codec_is_built_if_there_is_a_compiler() -> None:
     assert BUILT, "install the package (pip install -e .): its build makes storage/omq_storage/_codec"
     assert native().frames_of(1, 1, [b"a"]) == plain.frames_of(1, 1, [b"a"])
 
 
 @pytest.mark.parametrize("way", ["OMQ_PLAIN", "not built"])
-def test_without_the_compiled_codec_the_plain_one_serves(way: str) -> None:
+def test_the_plain_codec_is_used_if_the_compiled_one_is_missing(way: str) -> None:
     program = (
         "import sys\n"
         + ("sys.modules['omq_storage._codec'] = None\n" if way == "not built" else "")
@@ -169,7 +169,7 @@ def test_offsets_that_rise_but_for_one(least: int, gaps: list[int], data: st.Dat
 
 @needs_codec
 @given(st.lists(octets, min_size=1, max_size=20), st.integers(1, 6))
-def test_hands_dealt_from_a_block(bodies: list[bytes], hands: int) -> None:
+def test_every_nth_message_of_a_block(bodies: list[bytes], hands: int) -> None:
     block = encode(3, 5, bodies, 0)
     for turn in range(hands):
         messages = range(5 + turn, block.next, hands)
@@ -200,7 +200,7 @@ def test_a_batch_of_frames_is_a_batch_of_bodies(topic: int, first: int, bodies: 
 
 @needs_codec
 @given(lists.filter(bool))
-def test_what_was_stamped_stays_as_it_is(bodies: list[bytes]) -> None:
+def test_stamped_frames_never_change(bodies: list[bytes]) -> None:
     framed = prepared(bodies)
     once = framed.encode(1, 100, 9)
     octets_then = bytes(bytearray(once.frames))
@@ -229,7 +229,7 @@ def test_batches_joined(parts: list[list[bytes]], kinds: list[bool]) -> None:
 
 
 @needs_codec
-def test_large_frames_are_made_without_the_lock() -> None:
+def test_large_frames_are_made_without_the_gil() -> None:
     bodies = [bytes([number]) * 5000 for number in range(250)] * 2
     frames, bounds = plain.frames_of(7, 1, bodies)
     assert native().frames_of(7, 1, bodies) == (frames, bounds)
@@ -265,7 +265,7 @@ def test_spans_lie_within_their_octets(envelope: tuple[int, int, int]) -> None:
 
 
 @needs_codec
-def test_what_is_no_frames_is_not_joined() -> None:
+def test_joining_other_objects_is_refused() -> None:
     for wrong in (None, b"", 3):
         with pytest.raises(TypeError):
             native().joined([wrong])

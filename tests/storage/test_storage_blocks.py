@@ -1,4 +1,4 @@
-"""The block codec: what goes in comes out, and no damage goes unnoticed."""
+"""The block codec: blocks are read as they were written, and all damage is detected."""
 
 import tracemalloc
 from itertools import accumulate, pairwise
@@ -24,12 +24,12 @@ a_head = st.one_of(st.just(b""), st.binary(max_size=20))
 
 
 def heads_of(messages: list[bytes], data: st.DataObject) -> list[bytes]:
-    """None at all, or one for each of the messages."""
+    """Heads for none or all of the messages."""
     return data.draw(st.one_of(st.just([]), st.lists(a_head, min_size=len(messages), max_size=len(messages))))
 
 
 def with_all(messages: list[bytes], heads: list[bytes]) -> list[bytes]:
-    """A head for each message, whether they were given or not."""
+    """Return a head for each message, empty where none was given."""
     return heads or [b""] * len(messages)
 
 
@@ -66,7 +66,7 @@ def test_a_block_with_heads_octet_for_octet() -> None:
     assert later.heads_from(41) == [b"", b"head", b""]
 
 
-def test_where_no_message_has_a_head_nothing_is_kept_for_them() -> None:
+def test_a_block_without_heads_stores_no_array_for_them() -> None:
     plain = encode(7, 41, [b"a", b"bc"], NOON)
     assert encode(7, 41, [b"a", b"bc"], NOON, [b"", b""]) == plain
     assert merge([plain, encode(7, 43, [b"d"], NOON, [b""])]).heads is None
@@ -114,7 +114,7 @@ def test_ids_outside_of_the_block_are_refused() -> None:
         block.frame(12)
 
 
-def test_what_encode_refuses() -> None:
+def test_encode_refuses_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="at least one"):
         encode(1, 0, [], NOON)
     with pytest.raises(ValueError, match="64 bits"):
@@ -171,7 +171,7 @@ def test_merge_when_the_clock_went_back_into_a_block_with_deltas() -> None:
     assert [whole.message_time(m) - NOON for m in range(4)] == [50, 50, 50, 90]
 
 
-def test_what_merge_refuses() -> None:
+def test_merge_refuses_blocks_that_do_not_fit_together() -> None:
     one = encode(1, 0, [b"a"], NOON)
     with pytest.raises(ValueError, match="no block"):
         merge([])
@@ -239,12 +239,12 @@ def test_a_block_under_another_key_is_refused() -> None:
 
 
 def resealed(value: bytes, at: int, octets: bytes) -> bytes:
-    """A value changed by someone who knows how the checksum is made."""
+    """Change a value and compute the checksum again, as an attacker would."""
     changed = value[:at] + octets + value[at + len(octets) :]
     return changed[:8] + Struct(">I").pack(crc32c(changed[12:], crc32c(changed[:8]))) + changed[12:]
 
 
-def test_newer_formats_are_told_from_damage() -> None:
+def test_newer_formats_are_distinguished_from_damage() -> None:
     value = pack(encode(3, 5, [b"a"], NOON))
     for at, octets in ((4, b"\2"), (5, b"\4"), (5, b"\x80")):
         with pytest.raises(NewerFormat, match="this version reads format 1"):
@@ -339,8 +339,8 @@ def test_offsets_are_good_only_when_every_frame_has_room(offsets: list[int], siz
             unpack(3, 5, value)
 
 
-def test_a_check_of_very_many_offsets_leaves_nothing_in_memory() -> None:
-    """The numbers that it takes for blocks as they are written here are kept for the next block."""
+def test_a_check_of_very_many_offsets_keeps_nothing_in_memory() -> None:
+    """Only the numbers for blocks of the usual size are cached for the next block."""
     count = 1 << 17
     offsets = numbers.pack(range(0, 20 * count + 1, 20))
     tracemalloc.start()

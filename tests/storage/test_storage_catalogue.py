@@ -1,4 +1,4 @@
-"""The catalogue: topics, their ids and what was reserved, over any number of starts."""
+"""The catalogue: topics, their ids and reservations, across restarts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "catalogue"
 
 
-def test_records_come_back_as_they_were(path: Path) -> None:
+def test_records_are_read_as_they_were_written(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     one = catalogue.create(b"prices \xff\n", "broadcast", "weak", True)
     two = catalogue.create(b"x" * 100_000, "", "", False, reserved=9)
@@ -35,7 +35,7 @@ def test_records_come_back_as_they_were(path: Path) -> None:
     catalogue.close()
 
 
-def test_ids_that_were_not_handed_out_are_given_back(path: Path) -> None:
+def test_unused_reserved_ids_are_returned(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     catalogue.create(b"prices", "broadcast", "weak", True, reserved=1)
     catalogue.reserve({0: 1000})
@@ -49,7 +49,7 @@ def test_ids_that_were_not_handed_out_are_given_back(path: Path) -> None:
     catalogue.close()
 
 
-def test_a_catalogue_that_knows_of_no_store_skips_ids_too(path: Path) -> None:
+def test_a_catalogue_without_a_lineage_skips_ids(path: Path) -> None:
     record = TopicRecord(0, b"prices", "broadcast", "weak", True, reserved=100)
     Catalogue.make(path, [record], 1, None, map_size=MAP_SIZE)
     catalogue = Catalogue(path, map_size=MAP_SIZE)
@@ -75,7 +75,7 @@ def test_an_id_is_never_used_again(path: Path) -> None:
     assert seen == set(range(9))
 
 
-def test_what_is_refused_changes_nothing(path: Path) -> None:
+def test_a_refused_change_changes_nothing(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     one = catalogue.create(b"one", "", "", True, reserved=10)
     two = catalogue.create(b"two", "", "", True, reserved=10)

@@ -1,4 +1,4 @@
-"""Power failures, killed processes, failing disks: what an environment without syncs is after them."""
+"""The state of an environment without syncs after power failures, kills and disk failures."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ from omq_storage.levels import Level
 
 
 def image(environment: Environment, path: Path, to: Path) -> Path:
-    """The directory as it is at this moment, as if the machine had written all and then lost its power."""
+    """Return a copy of the directory, as if the power failed after all writes reached the disk."""
     environment.usage()  # raises when it is closed
     shutil.copytree(path, to)
     return to
 
 
-def test_a_power_failure_goes_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+def test_a_power_failure_returns_to_the_last_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "weak"
     environment = open_level(path)
     first = [numbered(1, 0, 10), numbered(2, 0, 10)]
@@ -66,8 +66,8 @@ def test_a_power_failure_goes_back_to_the_last_checkpoint(tmp_path: Path) -> Non
     again.close()
 
 
-def test_nothing_of_a_checkpoint_is_written_over(tmp_path: Path) -> None:
-    """The oldest are deleted and much is written after it; still every block of the checkpoint is whole."""
+def test_no_page_of_a_checkpoint_is_overwritten(tmp_path: Path) -> None:
+    """Old blocks are deleted and many are written afterwards; every block of the checkpoint stays intact."""
     path = tmp_path / "weak"
     environment = open_level(path)
     for n in range(100):
@@ -121,7 +121,7 @@ def test_a_checkpoint_without_anything_new_writes_nothing(
 
 
 @pytest.mark.parametrize("torn", [0, 1])
-def test_a_torn_checkpoint_leaves_the_one_before(tmp_path: Path, torn: int) -> None:
+def test_a_torn_checkpoint_leaves_the_previous_one(tmp_path: Path, torn: int) -> None:
     path = tmp_path / "weak"
     environment = open_level(path)
     states = []
@@ -165,7 +165,7 @@ def test_without_a_good_checkpoint_file_the_data_is_kept(tmp_path: Path, content
 
 
 @pytest.mark.parametrize("first", [b"\0", b"\xff"])
-def test_a_checkpoint_that_does_not_begin_as_one_is_none(tmp_path: Path, first: bytes) -> None:
+def test_a_checkpoint_with_a_wrong_magic_number_is_ignored(tmp_path: Path, first: bytes) -> None:
     path = tmp_path / "weak"
     open_level(path).close()
     content = bytearray((path / "checkpoint").read_bytes())
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_does_not_begin_as_one_is_none(tmp_path: Path, first: 
     assert recover(path, "first").rolled_back
 
 
-def test_damage_to_one_half_of_a_clean_checkpoint_takes_nothing_back(tmp_path: Path) -> None:
+def test_damage_to_one_slot_of_a_clean_checkpoint_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "weak"
     environment = open_level(path)
     environment.append([numbered(1, 0, 10)])
@@ -277,10 +277,10 @@ def test_a_checkpoint_file_that_cannot_be_written_keeps_both_states(
     again.close()
 
 
-def test_nothing_is_written_after_opening_anew_until_there_is_a_checkpoint(
+def test_nothing_is_written_after_reopening_until_a_checkpoint_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opened anew, it holds no state any more, so a write could take pages of the last checkpoint."""
+    """A reopened environment has no snapshot, so a write could reuse pages of the last checkpoint."""
     path = tmp_path / "weak"
     environment = open_level(path)
     environment.append([numbered(1, 0, 100), numbered(2, 0, 100)])
@@ -310,7 +310,7 @@ def test_nothing_is_written_after_opening_anew_until_there_is_a_checkpoint(
     again.close()
 
 
-def test_a_checkpoint_file_that_cannot_be_written_for_long_leaves_places_for_readers(
+def test_a_checkpoint_file_that_cannot_be_written_leaves_reader_slots_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = open_level(tmp_path / "weak")
@@ -332,7 +332,7 @@ def test_a_checkpoint_file_that_cannot_be_written_for_long_leaves_places_for_rea
 
 
 @pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
-def test_an_environment_that_panicked_is_opened_anew(
+def test_an_environment_that_panicked_is_reopened(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Panicking:
@@ -374,10 +374,10 @@ def test_an_environment_that_panicked_is_opened_anew(
 
 
 @pytest.mark.parametrize("level", [Level.STRONG, Level.WEAK])
-def test_an_environment_that_could_not_be_opened_anew_is_opened_later(
+def test_an_environment_that_could_not_be_reopened_is_reopened_later(
     tmp_path: Path, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Say because clients had taken all descriptors."""
+    """For example because connections had taken all file descriptors."""
     environment = open_level(tmp_path / "level", level)
     environment.append([numbered(1, 0, 10)])
 

@@ -1,4 +1,4 @@
-"""Blocks in LMDB: what is stored, found, deleted and merged, beside a model that is nothing but a list."""
+"""Blocks in LMDB: stored, found, deleted and merged, compared with a model that is a list."""
 
 import threading
 from contextlib import suppress
@@ -120,7 +120,7 @@ def test_extents_of_topics_without_messages(environment: Environment) -> None:
 
 
 def before(time: int) -> TooOld:
-    """All messages with an earlier time."""
+    """Select all messages with an earlier time."""
     return TooOld(time, time_below=1 << 63, below=0)
 
 
@@ -146,7 +146,7 @@ def test_retention_by_age_looks_at_the_last_message(environment: Environment) ->
     assert environment.retain(1, None, before(NOON + 101), 3) == Extent(3, 2, 0, 0)
 
 
-def test_retention_by_age_may_be_told_by_ids(environment: Environment) -> None:
+def test_retention_by_age_uses_ids_too(environment: Environment) -> None:
     environment.append([numbered(1, 10 * n, 10, time=NOON) for n in range(4)])
 
     def kept(time: int, time_below: int, below: int) -> int:
@@ -159,7 +159,7 @@ def test_retention_by_age_may_be_told_by_ids(environment: Environment) -> None:
     assert kept(NOON + 1, 1000, 0) == 40  # the newest block, too
 
 
-def test_retention_is_bounded_and_goes_on_when_called_again(environment: Environment) -> None:
+def test_retention_is_bounded_and_continues_at_the_next_call(environment: Environment) -> None:
     environment.append([numbered(1, n, 1, size=1) for n in range(600)])
     assert [environment.retain(1, None, before(NOON + 1), None).messages for _ in range(4)] == [344, 88, 0, 0]
     environment.append([numbered(2, n, 1, size=1) for n in range(600)])
@@ -182,7 +182,7 @@ def test_positions(environment: Environment) -> None:
 
 
 def merge_all(environment: Environment, topic: int) -> int:
-    """Merges until nothing is left; how many calls that took."""
+    """Merge until nothing is left to merge, and return the number of calls."""
     calls, start = 0, 0
     while True:
         calls += 1
@@ -267,7 +267,7 @@ def test_merging_many_blocks_is_bounded(environment: Environment) -> None:
 
 
 def damage(path: Path, table: bytes, key: bytes, change: object) -> None:
-    """Changes one value behind the environment's back; ``change`` answers None to delete it."""
+    """Change one value without the environment; ``change`` returns None to delete it."""
     assert callable(change)
     with lmdb.open(str(path), max_dbs=8) as environment:
         found = environment.open_db(table, create=False)
@@ -284,10 +284,13 @@ def flipped(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kept", [20, 1000])
-def test_what_is_deleted_while_it_is_merged_stays_deleted(
+def test_a_block_deleted_during_its_merge_stays_deleted(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """A merge reads before it writes, so that others can write meanwhile; it must not undo what they did."""
+    """A merge reads before it writes.
+
+    Other threads may write in between, and it must not undo their changes.
+    """
     environment.append([numbered(1, 5 * n, 5) for n in range(20)])
 
     def delete_first(block: Block) -> bytes:
@@ -307,7 +310,7 @@ def test_what_is_deleted_while_it_is_merged_stays_deleted(
 
 
 @pytest.mark.parametrize("change", [flipped, lambda _: None, lambda v: v[:40]])
-def test_a_damaged_block_is_told_by_its_ids_and_never_served(tmp_path: Path, change: object) -> None:
+def test_a_damaged_block_is_reported_by_its_ids_and_never_returned(tmp_path: Path, change: object) -> None:
     environment = open_level(tmp_path / "weak")
     blocks = [numbered(1, 10 * n, 10) for n in range(4)]
     environment.append(blocks)
@@ -327,7 +330,7 @@ def test_a_damaged_block_is_told_by_its_ids_and_never_served(tmp_path: Path, cha
     environment.close()
 
 
-def test_damaged_records_are_told(tmp_path: Path) -> None:
+def test_damaged_records_are_reported(tmp_path: Path) -> None:
     environment = open_level(tmp_path / "weak")
     environment.append([numbered(1, 0, 10)])
     environment.set_positions({1: Position(4)})
@@ -341,7 +344,7 @@ def test_damaged_records_are_told(tmp_path: Path) -> None:
     environment.close()
 
 
-def test_a_damaged_index_costs_nothing_while_the_blocks_are_whole(tmp_path: Path) -> None:
+def test_a_damaged_index_loses_no_intact_block(tmp_path: Path) -> None:
     environment = open_level(tmp_path / "weak")
     blocks = [numbered(1, 10 * n, 10) for n in range(4)]
     environment.append(blocks)
@@ -370,8 +373,8 @@ def test_a_damaged_index_costs_nothing_while_the_blocks_are_whole(tmp_path: Path
 
 
 @pytest.mark.parametrize("table", [b"index", b"extents", b"positions", b"sequences"])
-def test_a_record_under_the_key_of_another_is_damaged(tmp_path: Path, table: bytes) -> None:
-    """A bit of a key that flips leaves everything else as it was."""
+def test_a_record_under_another_key_counts_as_damaged(tmp_path: Path, table: bytes) -> None:
+    """A flipped bit in a key leaves everything else intact."""
     environment = open_level(tmp_path / "weak")
     environment.append([numbered(1, 0, 10)], {1: {b"producer": 7}})
     environment.set_positions({1: Position(4)})
@@ -395,7 +398,7 @@ def test_a_record_under_the_key_of_another_is_damaged(tmp_path: Path, table: byt
     environment.close()
 
 
-def test_a_table_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_missing_table_is_not_created_again(tmp_path: Path) -> None:
     environment = open_level(tmp_path / "weak")
     environment.append([numbered(1, 0, 10)])
     environment.close()
@@ -408,7 +411,7 @@ def test_a_table_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 
 
 def fill(environment: Environment, stored: list[Block], count: int) -> None:
-    """Appends blocks of topic 1 until there is no more room, and notes which were stored."""
+    """Append blocks of topic 1 until there is no more room, and record which were stored."""
     full: StoreFull | None = None
     while full is None:
         block = numbered(1, stored[-1].next if stored else 0, count)
@@ -444,10 +447,12 @@ def test_a_full_map(tmp_path: Path, level: Level) -> None:
 
 @pytest.mark.parametrize("map_size", [1 << 20, 3_000_000])
 @pytest.mark.parametrize("others", range(4))
-def test_a_full_map_takes_more_as_soon_as_a_topic_is_deleted(
+def test_a_full_map_accepts_blocks_after_a_topic_is_deleted(
     tmp_path: Path, map_size: int, others: int
 ) -> None:
-    """Also when deleting took the last free pages: LMDB gives what it freed to the commit after the next."""
+    """Also when the deletion used the last free pages: LMDB reuses freed pages in the commit after
+    the next.
+    """
     environment = open_level(tmp_path / "level", Level.STRONG, map_size=map_size)
     for topic in range(2, 2 + others):
         environment.append([encode(topic, 1, [b"x" * 20_000], 0)])
@@ -468,7 +473,7 @@ def test_a_full_map_takes_more_as_soon_as_a_topic_is_deleted(
 
 
 def test_many_threads_at_once(environment: Environment) -> None:
-    """Readers see whole states only, whatever the writer, the merger and the checkpoints do meanwhile."""
+    """Readers see consistent states only, whatever the writer, merging and checkpoints do meanwhile."""
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -507,7 +512,7 @@ def test_many_threads_at_once(environment: Environment) -> None:
     environment.close()
 
 
-def test_after_close_every_call_says_so(environment: Environment) -> None:
+def test_every_call_after_close_raises(environment: Environment) -> None:
     environment.close()
     environment.close()
     for ask in (environment.extents, environment.usage, lambda: environment.append([numbered(1, 0, 1)])):
@@ -516,7 +521,7 @@ def test_after_close_every_call_says_so(environment: Environment) -> None:
 
 
 class EnvironmentAgainstAList(RuleBasedStateMachine):
-    """Random operations, beside the messages that should be there."""
+    """Random operations, compared with a list of the messages that must be there."""
 
     topics = st.integers(0, 2)
 

@@ -1,4 +1,4 @@
-"""Levels that say which store they belong to: files in a wrong place, and starts that are interrupted."""
+"""Identities of levels: misplaced files, and interrupted starts."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("what", ["data.mdb", "directories"])
 @pytest.mark.parametrize(("one", "other"), [("strong", "weak"), ("weak", "async"), ("strong", "async")])
-def test_levels_that_changed_places_are_told_and_put_back(
+def test_exchanged_levels_are_reported_and_moved_back(
     tmp_path: Path, what: str, one: str, other: str
 ) -> None:
     path = filled(tmp_path / "store")
@@ -67,7 +67,7 @@ def test_levels_that_changed_places_are_told_and_put_back(
     assert not list(path.glob("*.damaged-*"))
 
 
-def test_three_levels_in_a_ring_are_put_back_also_when_that_is_cut_short(
+def test_three_exchanged_levels_are_moved_back_despite_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = filled(tmp_path / "store")
@@ -96,7 +96,7 @@ def test_three_levels_in_a_ring_are_put_back_also_when_that_is_cut_short(
         assert contents(copy) == whole
 
 
-def test_checkpoints_that_changed_places_harm_nothing(tmp_path: Path) -> None:
+def test_exchanged_checkpoints_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with opened(filled(path)):
         shutil.copytree(path, tmp_path / "cut")
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_not_written_into_a_file_of_another_level(tmp_path: Path
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_a_level_of_an_earlier_day_is_told_and_its_ids_are_not_used_again(
+def test_a_level_of_an_earlier_day_is_reported_and_its_ids_are_not_reused(
     tmp_path: Path, level: Level
 ) -> None:
     path = filled(tmp_path / "store")
@@ -148,8 +148,8 @@ def test_a_level_of_an_earlier_day_is_told_and_its_ids_are_not_used_again(
     assert resumes(path)[f"{level.value} news"] == 1011
 
 
-def test_an_older_checkpoint_file_is_told(tmp_path: Path) -> None:
-    """It may say that the level was closed cleanly, when it was not."""
+def test_an_older_checkpoint_file_is_reported(tmp_path: Path) -> None:
+    """It may record a clean close although the level was not closed."""
     path = filled(tmp_path / "store")
     earlier = (path / "weak" / "checkpoint").read_bytes()
     opened(path).close()
@@ -161,7 +161,7 @@ def test_an_older_checkpoint_file_is_told(tmp_path: Path) -> None:
     assert contents(path) == whole
 
 
-def test_a_catalogue_of_an_earlier_day_is_told_and_its_ids_are_not_used_again(tmp_path: Path) -> None:
+def test_a_catalogue_of_an_earlier_day_is_reported_and_its_ids_are_not_reused(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     shutil.copytree(path / "catalogue", tmp_path / "earlier")
     with opened(path) as store:
@@ -182,7 +182,7 @@ def test_a_catalogue_of_an_earlier_day_is_told_and_its_ids_are_not_used_again(tm
 
 
 @pytest.mark.parametrize("name", ["catalogue", "strong", "weak"])
-def test_a_file_of_another_store_is_not_taken_for_ours(tmp_path: Path, name: str) -> None:
+def test_a_file_of_another_store_is_refused(tmp_path: Path, name: str) -> None:
     path, other = filled(tmp_path / "store"), tmp_path / "other"
     with opened(other) as store:
         store.catalogue.create(b"something else", "news", "weak", True, reserved=11)
@@ -207,7 +207,7 @@ def test_a_file_of_another_store_is_not_taken_for_ours(tmp_path: Path, name: str
         assert resumes(path)[f"{name} news"] == 1001
 
 
-def test_a_level_of_a_backup_is_not_taken_for_ours(tmp_path: Path) -> None:
+def test_a_level_of_a_backup_is_refused(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     backup(path, tmp_path / "backup", "first", lambda _: None)
     shutil.rmtree(path / "weak")
@@ -216,7 +216,7 @@ def test_a_level_of_a_backup_is_not_taken_for_ours(tmp_path: Path) -> None:
         opened(path)
 
 
-def test_what_says_where_a_level_belongs_is_guarded_too(tmp_path: Path) -> None:
+def test_a_damaged_identity_is_reported(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
     for name in ("weak", "catalogue"):
@@ -236,10 +236,10 @@ def test_what_says_where_a_level_belongs_is_guarded_too(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing that comes behind it is done."""
+    """Stands for SIGKILL: no code after it runs."""
 
 
-def test_only_its_own_table_says_what_a_level_is(tmp_path: Path) -> None:
+def test_an_identity_is_read_from_its_own_table_only(tmp_path: Path) -> None:
     path = filled(tmp_path / "store") / "weak"
     own = read_identity(path)
     assert own is not None
@@ -253,7 +253,7 @@ def test_only_its_own_table_says_what_a_level_is(tmp_path: Path) -> None:
 
 
 def steps(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    """Lets a start end before its so many-th step that changes something."""
+    """Interrupt a start before its Nth step that changes something."""
     done = [0]
 
     def counted(owner: type, name: str) -> None:
@@ -389,7 +389,7 @@ def full(*_: object) -> None:
     raise StoreFull(Limit.DISK, "There is no room on disk.")
 
 
-def test_a_store_without_room_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_room_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
     for owner, name in ((Catalogue, "set_lineage"), (Environment, "identify")):
@@ -402,7 +402,7 @@ def test_a_store_without_room_opens_all_the_same(tmp_path: Path, monkeypatch: py
 
 
 class WordsOfTheArchive(Words):
-    """Those of omq, as far as they are needed."""
+    """Interprets the records of omq, as far as the tests need it."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
         return None if record.persistence == "Transient" else Level(record.persistence.lower())
@@ -415,7 +415,7 @@ def of_format_1(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_store_of_format_1_learns_what_it_is(of_format_1: Path) -> None:
+def test_a_store_of_format_1_gets_an_identity(of_format_1: Path) -> None:
     before = contents_of_levels(of_format_1, "fixture")
     assert json.loads((of_format_1 / "format").read_bytes()) == {"format": 2}
     assert contents_of_levels(of_format_1, "another") == before
@@ -454,7 +454,7 @@ def test_a_store_of_format_1_is_checked_repaired_and_backed_up(of_format_1: Path
 
 
 def contents_of_levels(path: Path, boot_id: str) -> dict[tuple[Level, int], list[tuple[int, bytes]]]:
-    """Every message of every level."""
+    """Return every message of every level."""
     with Store.open(path, map_size=1 << 28, boot_id=boot_id) as store:
         return {
             (level, topic): bodies_of(read_all(store.level(level), topic))

@@ -1,4 +1,4 @@
-"""The two pages that each data file begins with: what a bit that flips there does."""
+"""The two meta pages of each data file: the effect of a flipped bit."""
 
 import shutil
 import struct
@@ -19,10 +19,10 @@ from omq_storage.store import Store
 
 PAGE = 4096
 META = 152
-"""Octets of such a page that mean anything."""
+"""The octets of a meta page that have a meaning."""
 
 MAP_SIZE = range(32, 40)
-"""How large the map was. It is not used: whoever opens an environment says how large it may be."""
+"""The size of the map. LMDB does not use it: the caller who opens an environment sets the size."""
 
 FILES = ["catalogue", "strong", "weak", "async"]
 
@@ -62,7 +62,7 @@ def flipped(file: Path, page: int, octet: int, bit: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("page", [0, 1])
-def test_every_bit_is_seen(whole: Path, name: str, page: int) -> None:
+def test_every_flipped_bit_is_detected(whole: Path, name: str, page: int) -> None:
     assert integrity.problems(whole / name, thorough=True) == []
     unseen = []
     for octet in range(META):
@@ -74,7 +74,7 @@ def test_every_bit_is_seen(whole: Path, name: str, page: int) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_bit_of_the_newest_page_is_passed_over_at_a_start(whole: Path, name: str) -> None:
+def test_a_start_detects_every_flipped_bit_of_the_newest_page(whole: Path, name: str) -> None:
     content = (whole / name / "data.mdb").read_bytes()
     numbers = [int.from_bytes(content[at : at + 8], "little") for at in (144, PAGE + 144)]
     page = numbers.index(max(numbers))
@@ -86,7 +86,9 @@ def test_no_bit_of_the_newest_page_is_passed_over_at_a_start(whole: Path, name: 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("page", [0, 1])
-def test_a_repair_mends_it_and_costs_no_message(whole: Path, tmp_path: Path, name: str, page: int) -> None:
+def test_a_repair_corrects_it_without_losing_a_message(
+    whole: Path, tmp_path: Path, name: str, page: int
+) -> None:
     everything = contents(shutil.copytree(whole, tmp_path / "whole"))
     for octet in [0, 10, *range(16, 32, 5), *range(41, META, 7), 44, 92, 93, 128, 144, 145]:
         for bit in (2, 1) if octet in (92, 93, 144) else (octet % 8,):
@@ -101,8 +103,8 @@ def test_a_repair_mends_it_and_costs_no_message(whole: Path, tmp_path: Path, nam
             shutil.rmtree(store)
 
 
-def test_a_start_is_not_refused_for_what_only_further_damage_would_need(whole: Path) -> None:
-    """One bit of the last page's number is wrong in the older page, which LMDB does not use."""
+def test_a_start_ignores_faults_that_matter_only_with_further_damage(whole: Path) -> None:
+    """One bit of the last page's number is wrong in the older meta page, which LMDB does not use."""
     content = (whole / "weak" / "data.mdb").read_bytes()
     numbers = [int.from_bytes(content[at : at + 8], "little") for at in (144, PAGE + 144)]
     with flipped(whole / "weak" / "data.mdb", numbers.index(min(numbers)), 136, 0):
@@ -111,8 +113,8 @@ def test_a_start_is_not_refused_for_what_only_further_damage_would_need(whole: P
         integrity.require_intact(whole / "weak")
 
 
-def test_a_copy_is_not_taken_for_empty(whole: Path, tmp_path: Path) -> None:
-    """LMDB's compact copies have one commit only: the other page leads to nothing."""
+def test_a_compact_copy_does_not_count_as_empty(whole: Path, tmp_path: Path) -> None:
+    """LMDB's compact copies have only one commit: the other meta page refers to no tree."""
     with lmdb.open(str(whole / "strong"), max_dbs=16, map_size=1 << 28) as environment:
         environment.copy(str(tmp_path), compact=True)
     assert integrity.problems(tmp_path) == []
@@ -121,7 +123,7 @@ def test_a_copy_is_not_taken_for_empty(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [0, 1])
-def test_what_is_not_used_does_no_harm(whole: Path, tmp_path: Path, page: int) -> None:
+def test_damage_to_unused_octets_does_no_harm(whole: Path, tmp_path: Path, page: int) -> None:
     everything = contents(shutil.copytree(whole, tmp_path / "whole"))
     for octet in MAP_SIZE:
         store = shutil.copytree(whole, tmp_path / "store")
@@ -137,7 +139,7 @@ def test_what_is_not_used_does_no_harm(whole: Path, tmp_path: Path, page: int) -
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_root_that_is_a_free_page_does_not_make_its_state_the_older_one(
+def test_a_root_that_is_a_free_page_does_not_make_its_state_older(
     whole: Path, tmp_path: Path, name: str
 ) -> None:
     """Then each of the two states seems to have freed the root of the other."""
@@ -159,8 +161,8 @@ def test_a_root_that_is_a_free_page_does_not_make_its_state_the_older_one(
     assert contents(store) == everything
 
 
-def test_a_page_that_leads_to_itself_twice_is_no_tree_and_takes_no_time(whole: Path, tmp_path: Path) -> None:
-    """Each step down would else double what is to be looked at."""
+def test_a_page_that_links_to_itself_is_rejected_in_short_time(whole: Path, tmp_path: Path) -> None:
+    """Otherwise each level of the tree would double the number of pages to read."""
     file = tmp_path / "data.mdb"
     content = (whole / "strong" / "data.mdb").read_bytes()
     number = len(content) // PAGE
@@ -175,8 +177,8 @@ def test_a_page_that_leads_to_itself_twice_is_no_tree_and_takes_no_time(whole: P
             assert pages.walk(meta.main_root) is not None
 
 
-def test_the_end_of_a_page_is_no_tree(whole: Path, tmp_path: Path) -> None:
-    """The record of a tree takes 48 octets; this node says that its record is in the last 8 of the page."""
+def test_a_tree_record_beyond_the_end_of_a_page_is_ignored(whole: Path, tmp_path: Path) -> None:
+    """The record of a tree has 48 octets; this node claims that its record is in the last 8 of the page."""
     file = tmp_path / "data.mdb"
     content = (whole / "strong" / "data.mdb").read_bytes()
     number = len(content) // PAGE
@@ -191,7 +193,7 @@ def test_the_end_of_a_page_is_no_tree(whole: Path, tmp_path: Path) -> None:
 
 
 def test_the_largest_pages_are_read(whole: Path, tmp_path: Path) -> None:
-    """LMDB makes pages as large as those of the machine, and at most of 32 KiB."""
+    """LMDB uses the page size of the machine, at most 32 KiB."""
     size = 32 << 10
     content = (whole / "strong" / "data.mdb").read_bytes()
     file = tmp_path / "data.mdb"

@@ -1,4 +1,4 @@
-"""Large messages read piece by piece: the same octets as read whole, and never others."""
+"""Large messages read piece by piece give the same octets as when read whole."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +23,13 @@ def environment(tmp_path: Path) -> Environment:
 
 
 def large(first: int, sizes: list[int], heads: tuple[bytes, ...] = ()) -> Block:
-    """Bodies in which no two MiB are alike."""
+    """Return a body in which every MiB is different."""
     bodies = [b"".join(b"%07d " % n for n in range(first, first + size // 8 + 1))[:size] for size in sizes]
     return encode(1, first, bodies, NOON, heads)
 
 
 def whole(environment: Environment, message: int, octets: int) -> bytes:
-    """A body, gathered from pieces."""
+    """Read a body piece by piece."""
     looked_at = environment.open_message(1, message)
     assert looked_at is not None
     body = b""
@@ -62,7 +62,7 @@ def test_an_empty_message_is_one_empty_piece(environment: Environment) -> None:
         assert environment.read_piece(looked_at, 0, MIB) == b""
 
 
-def test_a_large_block_is_not_read_unless_wanted(environment: Environment) -> None:
+def test_a_block_above_the_limit_is_not_read(environment: Environment) -> None:
     small, block = numbered(1, 0, 5), large(5, [2 * MIB])
     environment.append([small, block])
     with pytest.raises(LargeBlock) as caught:
@@ -72,7 +72,7 @@ def test_a_large_block_is_not_read_unless_wanted(environment: Environment) -> No
     assert [found.block for found in environment.read_stored(1, 5, MIB)] == [block]
 
 
-def test_what_is_deleted_is_not_found(environment: Environment) -> None:
+def test_a_deleted_message_is_not_found(environment: Environment) -> None:
     environment.append([large(5, [2 * MIB]), numbered(1, 6, 5)])
     looked_at = environment.open_message(1, 5)
     assert looked_at is not None
@@ -82,7 +82,7 @@ def test_what_is_deleted_is_not_found(environment: Environment) -> None:
     assert environment.open_message(1, 11) is None
 
 
-def test_a_block_that_was_merged_is_looked_at_anew(environment: Environment) -> None:
+def test_a_message_is_opened_again_after_its_block_was_merged(environment: Environment) -> None:
     blocks = [numbered(1, first, 1, size=100_000) for first in range(4)]
     environment.append(blocks)
     looked_at = environment.open_message(1, 3)
@@ -114,7 +114,7 @@ def test_a_message_is_found_while_its_block_is_merged(environment: Environment) 
     assert looks > rounds
 
 
-def test_damage_is_found_before_and_after_a_message_was_looked_at(
+def test_damage_is_detected_before_and_after_a_message_was_opened(
     environment: Environment, tmp_path: Path
 ) -> None:
     block = large(5, [3 * MIB])

@@ -1,4 +1,4 @@
-"""The last sequences of idempotent producers: they go with the blocks, whatever happens to these."""
+"""The last sequence numbers of idempotent producers always agree with the stored blocks."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ def environment(tmp_path: Path) -> Environment:
 
 
 def records(path: Path) -> dict[bytes, int]:
-    """How many records each table of producers has."""
+    """Return the number of records in each table of producers."""
     found = {}
     with lmdb.open(str(path), max_dbs=8, readonly=True) as environment:
         for table in (b"sequences", b"uses"):
@@ -35,7 +35,7 @@ def records(path: Path) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_each_producer_of_each_topic_has_its_own(tmp_path: Path, level: Level) -> None:
+def test_each_producer_of_each_topic_has_its_own_sequence(tmp_path: Path, level: Level) -> None:
     environment = open_level(tmp_path / "level", level)
     assert environment.sequences(1, NAMES) == {}
     wanted = {name: number for number, name in enumerate(NAMES)}
@@ -98,7 +98,7 @@ def test_a_full_environment_keeps_neither_block_nor_sequence(tmp_path: Path) -> 
     assert records(tmp_path / "weak") == {b"sequences": 0, b"uses": 0}
 
 
-def test_the_last_one_used_is_told_by_its_use_and_not_by_its_sequence(
+def test_the_order_of_use_does_not_depend_on_the_sequence(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_KEPT", 2)
@@ -144,7 +144,7 @@ def test_as_many_as_can_be_kept_are_dropped_in_steps(tmp_path: Path, environment
     assert records(tmp_path / "weak") == {b"sequences": 1, b"uses": 2}
 
 
-def test_an_interrupted_drop_is_told_by_the_extent(
+def test_the_extent_shows_that_a_drop_was_interrupted(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment.append([numbered(1, 0, 1)], {1: {b"a": 1}})
@@ -191,7 +191,7 @@ def test_a_power_failure_takes_sequences_back_with_their_blocks(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("table", [b"sequences", b"uses"])
-def test_damaged_records_are_told_and_can_be_dropped(tmp_path: Path, table: bytes) -> None:
+def test_damaged_records_of_producers_are_reported_and_can_be_dropped(tmp_path: Path, table: bytes) -> None:
     environment = open_level(tmp_path / "weak")
     environment.append([numbered(1, 0, 1)], {1: {b"a": 1}})
     environment.close()

@@ -1,4 +1,4 @@
-"""Damaged stores: what is found, what a repair saves, and what a backup holds."""
+"""Damaged stores: what a check reports, what a repair saves, and what a backup contains."""
 
 import os
 import re
@@ -34,7 +34,7 @@ backup(Path(sys.argv[1]), Path(sys.argv[2]), "first", lambda _: None)
 
 
 class Words:
-    """As a user of the store might have them."""
+    """An interpretation of records, as a user of the package may define it."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
         return Level(record.persistence)
@@ -48,7 +48,7 @@ class Words:
 
 
 def filled(path: Path) -> Path:
-    """A store with two topics a level, in small and in large blocks."""
+    """Return a store with two topics for each level, in small and in large blocks."""
     with Store.open(path, map_size=1 << 28, boot_id="first") as store:
         for level in Level:
             for name, delivery in ((b"news", "news"), (b"work", "work")):
@@ -80,7 +80,7 @@ def opened(path: Path) -> Store:
 
 
 def contents(path: Path) -> dict[int, list[tuple[int, bytes]]]:
-    """Every message of every topic."""
+    """Return every message of every topic."""
     found = {}
     with opened(path) as store:
         for record in store.catalogue.topics():
@@ -94,7 +94,7 @@ def change(file: Path, at: int, octets: bytes) -> None:
         damaged.write(octets)
 
 
-def test_nothing_is_wrong_with_a_whole_store(tmp_path: Path) -> None:
+def test_an_intact_store_has_no_problems(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert problems(path) == []
@@ -124,7 +124,7 @@ def test_a_damaged_block_is_named_and_all_others_are_saved(tmp_path: Path, level
         assert store.catalogue.topics()[topic].resume >= 1001
 
 
-def test_a_branch_that_is_lost_costs_no_message(tmp_path: Path) -> None:
+def test_a_lost_branch_page_loses_no_message(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
     file = path / "strong" / "data.mdb"
@@ -179,7 +179,7 @@ def test_a_lost_number_of_topics_is_named_and_no_topic_id_is_used_again(tmp_path
         )
 
 
-def test_lost_first_pages_cost_no_message(tmp_path: Path) -> None:
+def test_lost_meta_pages_lose_no_message(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
     for name in ("strong", "catalogue"):
@@ -188,8 +188,8 @@ def test_lost_first_pages_cost_no_message(tmp_path: Path) -> None:
     assert contents(path) == whole
 
 
-def test_what_was_deleted_is_not_brought_back_from_pages_that_were_not_used_again(tmp_path: Path) -> None:
-    """Without the first pages nobody knows which pages are free, so the deleted blocks are found there."""
+def test_a_repair_does_not_restore_deleted_messages(tmp_path: Path) -> None:
+    """Without the meta pages it is unknown which pages are free, so the repair finds deleted blocks there."""
     path = filled(tmp_path / "store")
     with opened(path) as store:
         store.level(Level.STRONG).trim(0, 501)
@@ -200,7 +200,7 @@ def test_what_was_deleted_is_not_brought_back_from_pages_that_were_not_used_agai
     assert contents(path) == whole
 
 
-def test_a_lost_file_is_told_and_its_ids_are_not_used_again(tmp_path: Path) -> None:
+def test_a_lost_file_is_reported_and_its_ids_are_not_reused(tmp_path: Path) -> None:
     path = filled(tmp_path / "store")
     whole = contents(path)
     (path / "strong" / "data.mdb").unlink()

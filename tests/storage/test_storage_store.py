@@ -70,7 +70,7 @@ def test_a_power_failure_rolls_back_weak_and_async_but_never_strong(tmp_path: Pa
         assert not any(recovery.rolled_back for recovery in store.recoveries)
 
 
-def test_only_one_may_have_it(tmp_path: Path) -> None:
+def test_a_store_is_open_in_one_process_only(tmp_path: Path) -> None:
     with open_small(tmp_path / "store"):
         with pytest.raises(StoreInUse, match="/store is in use"):
             open_small(tmp_path / "store")
@@ -85,7 +85,7 @@ def test_only_one_may_have_it(tmp_path: Path) -> None:
     open_small(tmp_path / "store").close()
 
 
-def test_what_cannot_be_a_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("")
@@ -115,7 +115,7 @@ def test_a_damaged_format_file(tmp_path: Path, content: str) -> None:
         open_small(tmp_path / "store")
 
 
-def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "format").write_text('{"format": 3}')
     with pytest.raises(NewerFormat, match="format 3"):
@@ -123,14 +123,14 @@ def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     assert {p.name for p in (tmp_path / "store").iterdir()} == {"format", "lock"}
 
 
-def test_an_interrupted_first_start_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_store_opens_after_an_interrupted_first_start(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "lock").write_text("")
     (tmp_path / "store" / "format.new").write_text('{"for')
     open_small(tmp_path / "store").close()
 
 
-def test_a_first_start_that_was_cut_short_begins_anew(tmp_path: Path) -> None:
+def test_an_interrupted_first_start_begins_again(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with open_small(path) as store:
         store.catalogue.create(b"never seen by anybody", "broadcast", "weak", True)
@@ -177,14 +177,14 @@ def test_damage_that_LMDB_would_trust_is_refused(tmp_path: Path, level: str, har
     open_small(path).close()
 
 
-def test_a_format_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_format_file_is_named(tmp_path: Path) -> None:
     open_small(tmp_path / "store").close()
     (tmp_path / "store" / "format").unlink()
     with pytest.raises(DamagedFile, match="store/format is missing"):
         open_small(tmp_path / "store")
 
 
-def test_a_damaged_environment_is_a_sentence_and_gives_the_lock_back(tmp_path: Path) -> None:
+def test_a_damaged_environment_is_reported_and_the_lock_is_released(tmp_path: Path) -> None:
     open_small(tmp_path / "store").close()
     good = (tmp_path / "store" / "strong" / "data.mdb").read_bytes()
     (tmp_path / "store" / "strong" / "data.mdb").write_bytes(b"no LMDB file" * 1000)
@@ -292,7 +292,7 @@ print("done")
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """The largest file a process may write stands in for the disk: it is refused at the same places."""
+    """A limit of the file size stands in for a full disk: the same writes fail."""
     writer = subprocess.run(
         [sys.executable, "-c", DISK_FULL, tmp_path / "store"],
         env=environment(),
