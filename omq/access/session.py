@@ -2,8 +2,8 @@
 
 Every operation of a `Session` checks the client's right, the quotas of the client and of the server, and the
 size of messages, before it reaches a driver. So no terminal decides what a client may do: a terminal
-translates a refusal (`Refused`, with a `Reason`) to the words of its protocol, and applies the rate limits in
-`rates` where it reads and sends.
+translates a refusal (`Refused`, with a `Reason`) to the words of its protocol. It hands `rates` to its
+`ReadAdmission` and its `Sender`, which apply them.
 
 The right is checked before anything is looked up. So a refusal does not tell a client without the right
 whether there is such a topic.

@@ -1,6 +1,6 @@
 """Every operation of every terminal, with the right, the quotas and the sizes that it takes.
 
-The tables are exhaustive: a command without an example or a line in `needs` fails here, and for mypy.
+The tables are exhaustive: a command without an example, or without a line in `needs`, fails here.
 """
 
 import hashlib

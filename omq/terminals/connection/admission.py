@@ -3,11 +3,14 @@
 
 Every connection may read a little at any time. To read more at once, and to hold more of a line or an
 envelope that is not complete, it needs a share of the memory for that. So no number of connections can fill
-the memory.
+the memory. A client with a rate limit is read no faster than the limit allows.
 """
+
+from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
+from omq.access.limits import RateLimit
 from omq.drivers.memory import Memory
 from omq.drivers.unfinished import Holding
 from omq.terminals.connection.transport import FIRST_OCTETS, Transport
@@ -19,9 +22,16 @@ FREE_OCTETS = 64 << 10
 class ReadAdmission:
     """The reading side of one connection. Always call `close` at the end."""
 
-    def __init__(self, transport: Transport, memory: Memory, scope: trio.CancelScope) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        memory: Memory,
+        scope: trio.CancelScope,
+        excused: AbstractContextManager[None] | None = None,
+    ) -> None:
         """The connection reads within `scope`. It is cancelled if others wait for memory that the connection
-        holds, and the connection does not go on; `gave_way` says so then.
+        holds, and the connection does not go on; `gave_way` says so then. Within `excused` it waits for the
+        rate limit of its client, who is then not silent.
         """
         self._transport = transport
         self._memory = memory
@@ -30,6 +40,8 @@ class ReadAdmission:
         self._holding = Holding(scope)
         self._may_hold = False
         """Whether `_holding` may hold something: without it nothing is unfinished, as most of the time."""
+        self._limit: RateLimit | None = None
+        self._excused = nullcontext() if excused is None else excused
 
     @property
     def gave_way(self) -> bool:
@@ -46,25 +58,36 @@ class ReadAdmission:
         """How many octets of the memory for what is unfinished it holds."""
         return self._holding.octets
 
-    async def receive(self, most: int | None = None) -> bytes:
-        """Read the socket: everything that has arrived, as far as there is memory for it, and otherwise a
-        little; or at most `most` octets.
+    def limit(self, rate: RateLimit | None, received: int = 0) -> None:
+        """From now on keep to this rate limit. The `received` octets that were read before count in it."""
+        self._limit = rate
+        if rate is not None:
+            rate.spend(received)
+
+    async def receive(self) -> bytes:
+        """Read the socket: everything that has arrived, as far as there is memory for it and the rate limit
+        allows, and otherwise a little.
 
         Return nothing when the other side has finished sending. Raises trio.BrokenResourceError.
         """
+        if self._limit is not None:
+            with self._excused:
+                await trio.sleep_until(self._limit.until)
         if not self._may_hold:
-            return await self._receive(most)
+            return await self._receive()
         received = b""
         self._holding.begin_wait()
         try:
-            received = await self._receive(most)
+            received = await self._receive()
         finally:
             self._holding.end_wait(len(received))
         return received
 
-    async def _receive(self, most: int | None) -> bytes:
-        if most is not None:
-            return await self._transport.receive(most)
+    async def _receive(self) -> bytes:
+        if self._limit is not None:
+            received = await self._transport.receive(self._limit.piece)
+            self._limit.spend(len(received))
+            return received
         if self._is_streaming:
             # The last read was full. If much has arrived again, read all of it at once.
             octets = self._take_arrived()

@@ -77,6 +77,11 @@ class Sender:
         self._answers = answers
         self._messages = messages
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds something back now."""
+        return not all(limit is None or limit.is_open() for limit in (self._answers, self._messages))
+
     def ready(self, source: Source) -> None:
         """A source has something to send: it gets its turn."""
         self._ready[source] = None

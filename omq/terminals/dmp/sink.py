@@ -156,7 +156,6 @@ class SinkService:
         self._topic = topic
         self._principal = principal
         self._untold = untold
-        self._rate_limit = session.rates.received
         self._envelopes = EnvelopeReader(session.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
@@ -221,14 +220,11 @@ class SinkService:
 
     async def _read(self, received: bytes) -> None:
         """Until the client has finished; or until a problem, which is noted."""
-        limit = self._rate_limit
+        self._admission.limit(self._session.rates.received, len(received))
         while True:
             if received:
                 await self._take(received)
-                if limit is not None:
-                    limit.spend(len(received))
-                    await trio.sleep_until(limit.until)
-            received = await self._admission.receive(None if limit is None else limit.piece)
+            received = await self._admission.receive()
             if not received:
                 break
         self._finished = True

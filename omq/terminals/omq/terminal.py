@@ -15,7 +15,6 @@ import trio
 
 from omq.access.access import Access
 from omq.access.leases import DmpEnd, Principal
-from omq.access.limits import UNLIMITED
 from omq.access.session import Session
 from omq.config import Config
 from omq.drivers.memory import Memory
@@ -129,7 +128,6 @@ class OmqTerminal:
         """`known` is called when Connect is accepted, and `received` is what came after the handshake."""
         self._transport = transport
         self._access = access
-        self._rates = UNLIMITED
         self._config = config
         self._known = known
         self._received = received
@@ -139,7 +137,7 @@ class OmqTerminal:
         self._nursery: trio.Nursery | None = None
         self._lines = LineReader(config.max_line_bytes)
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
-        self._admission = ReadAdmission(transport, memory, self._reading)
+        self._admission = ReadAdmission(transport, memory, self._reading, self._liveness.excused)
         self._sender = Sender(transport, memory.stalled, self._scope)
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies)
@@ -218,7 +216,7 @@ class OmqTerminal:
                 self._look_for_life(now)
             case Answering() | Finishing():
                 # The client cannot answer any more, but it can read.
-                if self._liveness.is_stuck(now, self._transport.sent, waiting=not self._may_send()):
+                if self._liveness.is_stuck(now, self._transport.sent, waiting=self._sender.is_limited):
                     self._scope.cancel()
             case Over():
                 pass
@@ -325,10 +323,6 @@ class OmqTerminal:
     def channels(self) -> Iterable[Channel]:
         return self._subscriptions.channels()
 
-    def _may_send(self) -> bool:
-        """Whether the client's rate limits are open: otherwise it is sent nothing."""
-        return all(limit is None or limit.is_open() for limit in (self._rates.answered, self._rates.sent))
-
     async def _make_long(self, make: Make) -> None:
         self._replies.made(await make())
 
@@ -338,7 +332,7 @@ class OmqTerminal:
         try:
             with self._reading:
                 while not self._received or await self._feed():
-                    self._received = await self._receive()
+                    self._received = await self._admission.receive()
                     if not self._received:
                         if self._lines.buffered:
                             text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
@@ -353,17 +347,6 @@ class OmqTerminal:
             self.fail(b"Line: it took too long to complete while others wait for its memory")
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
-
-    async def _receive(self) -> bytes:
-        """What comes next; not before the client's octets a second allow it."""
-        limit = self._rates.received
-        if limit is None:
-            return await self._admission.receive()
-        with self._liveness.excused:
-            await trio.sleep_until(limit.until)
-        received = await self._admission.receive(limit.piece)
-        limit.spend(len(received))
-        return received
 
     async def _feed(self) -> bool:
         """Act on what was received; False when the connection is to end."""
@@ -453,9 +436,10 @@ class OmqTerminal:
         self._known()
         self._session = session
         self._principal = Principal(host, session.name, partial(_report, self._replies))
-        self._rates = session.rates
-        self._fetches.rate_limit = session.rates.sent
-        self._sender.limit(session.rates.answered, session.rates.sent)
+        rates = session.rates
+        self._fetches.rate_limit = rates.sent
+        self._admission.limit(rates.received)
+        self._sender.limit(rates.answered, rates.sent)
         commands = Commands(
             session,
             self._principal,
