@@ -1,0 +1,86 @@
+"""A message passes few files on its way from socket to socket: docs/ARCHITECTURE.md lists them.
+
+The test traces one message through a real server, and compares what it finds with the list.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from .conversation import InProcess, publish, serving
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+MOST_FILES = 20
+"""How many files a message of a transient topic passes at the most."""
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> MockClock:
+    """No time passes, so no housekeeping is traced."""
+    return MockClock()
+
+
+@contextmanager
+def traced(files: set[str]) -> Iterator[None]:
+    """Note every file in which a function is called or goes on."""
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(ROOT):
+            files.add(str(path.relative_to(ROOT)))
+
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+async def files_of(host: InProcess, types: bytes) -> set[str]:
+    """The files that one published message passes, the third one: before that there is more to do."""
+    client, subscriber = await host.connect(), await host.connect()
+    await client.ask(b"(Declare t %s)" % types)
+    await subscriber.ask(b"(Subscribe t From_current)")
+    files: set[str] = set()
+    for number in range(3):
+        files.clear()
+        with traced(files):
+            # Not with the reader of frames that the tests use: it is one of ours.
+            await client.stream.send_all(publish(b"t", [b"%d" % number]))
+            await subscriber.stream.receive_some()
+            await wait_all_tasks_blocked()  # until the sender has noted what it sent
+    # When a task goes on, so do all coroutines around it: this one is around everything of a connection.
+    return {file for file in files if file.startswith(("omq/", "storage/"))} - {"omq/server.py"}
+
+
+def listed(heading: str) -> set[str]:
+    """The files of a list in the document."""
+    found = re.search(rf"^{heading}:\n\n((?:    .*\n)+)", DOCUMENT, re.MULTILINE)
+    assert found is not None
+    return set(found[1].split())
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="what measures coverage traces, too")
+async def test_a_transient_message_passes_the_files_that_are_listed(store: Path) -> None:
+    async with serving(store) as host:
+        files = await files_of(host, b"Broadcast Transient")
+    assert files == listed("A message of a transient topic passes these files")
+    assert len(files) <= MOST_FILES
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="what measures coverage traces, too")
+async def test_a_stored_message_passes_some_more(store: Path, tmp_path: Path) -> None:
+    async with serving(tmp_path / "other") as host:
+        transient = await files_of(host, b"Broadcast Transient")
+    async with serving(store) as host:
+        files = await files_of(host, b"Broadcast (Persistent Weak)")
+    assert files - transient == listed(
+        "A message of a persistent topic also passes these, in the Trio thread"
+    )
