@@ -15,7 +15,7 @@ class Begun(Protocol):
 
     @property
     def body(self) -> int:
-        """How many octets of its body have left."""
+        """How many octets of its body need not be given again: less than all of them until `is_done`."""
 
     @property
     def is_begun(self) -> bool:
@@ -35,7 +35,9 @@ class Begun(Protocol):
 
 
 class Form(Protocol):
-    """How one source frames its messages."""
+    """How one source frames its messages. omq and DMP put an opening before the body (`Opened`); a protocol
+    that cuts bodies into frames has a `Begun` of its own.
+    """
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         """Frame all of these messages, one after another: at most 1,024 parts for 512 cuts."""

@@ -1,0 +1,335 @@
+"""The sending side of a connection by itself: whose turn it is, how fast, and in which form."""
+
+import gc
+import math
+import struct
+import weakref
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.access.limits import RateLimit
+from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Octets
+from omq.drivers.stalled import Stalled
+from omq.model import FromCurrent
+from omq.terminals.connection.forms import Opened
+from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.transport import Transport
+from omq_storage.blocks import FRAME_HEADER
+
+from .conversation import PATIENCE, eventually, publish, serving
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Transport, trio.SocketStream]]:
+    """A transport, and the stream at its other end; little fits between them."""
+    ours, theirs = trio.socket.socketpair()
+    for each in (ours, theirs):
+        each.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, 4096)
+    async with trio.SocketStream(theirs) as stream:
+        transport = Transport(trio.SocketStream(ours))
+        try:
+            yield transport, stream
+        finally:
+            transport.close()
+
+
+class Words:
+    """A source that has a number of words to say, one in each turn."""
+
+    def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
+        self._sender = sender
+        self._words = list(words)
+        self.is_exempt = is_exempt
+
+    async def take_turn(self) -> bool:
+        await self._sender.forwarder.send([self._words.pop(0).encode()])
+        return bool(self._words)
+
+
+class Terminal:
+    """A terminal whose urgent words are given to it."""
+
+    def __init__(self, *urgent: bytes) -> None:
+        self.answers = list(urgent)
+        self.pings: list[bytes] = []
+        self.ping_at = math.inf
+        self.is_over = False
+
+    def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
+        if trio.current_time() >= self.ping_at:
+            self.ping_at = math.inf
+            return (b"!",)
+        return (self.answers.pop(0),) if may_answer and self.answers else ()
+
+    def urgent_sent(self) -> None:
+        pass
+
+    def may_forward(self) -> bool:
+        return True
+
+    def has_ended(self) -> bool:
+        return self.is_over
+
+    def due(self) -> float:
+        return self.ping_at
+
+    def channels(self) -> Iterable[Channel]:
+        return ()
+
+
+async def said(stream: trio.SocketStream, count: int) -> bytes:
+    """The next octets."""
+    octets = b""
+    with trio.fail_after(PATIENCE):
+        while len(octets) < count:
+            octets += await stream.receive_some(count - len(octets))
+    return octets
+
+
+async def test_answers_go_first_and_sources_take_turns() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), nursery.cancel_scope)
+        for words in ("abc", "ABC", "1"):
+            sender.ready(Words(sender, words))
+        terminal = Terminal(b"?", b"?")
+        nursery.start_soon(sender.run, terminal)
+        assert await said(stream, 9) == b"??aA1bBcC"
+        terminal.answers.append(b"?")
+        sender.ready(Words(sender, "de"))
+        assert await said(stream, 3) == b"?de"
+        nursery.cancel_scope.cancel()
+
+
+async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), nursery.cancel_scope)
+        seen = [0]
+
+        async def other() -> None:
+            while True:
+                seen.append(transport.sent)
+                await trio.lowlevel.checkpoint()
+
+        sender.ready(Words(sender, "a" * 100))
+        nursery.start_soon(other)
+        nursery.start_soon(sender.run, Terminal())
+        assert await said(stream, 100) == b"a" * 100
+        # Trio gives each task one turn in a round, in either order.
+        assert all(after - before <= 2 for before, after in pairwise(seen))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clock: MockClock) -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), nursery.cancel_scope)
+        answers, messages = RateLimit(1), RateLimit(1)
+        sender.limit(answers, messages)
+        for limit in (answers, messages):
+            limit.spend(100)  # which takes 99 seconds more than may come at once
+        terminal = Terminal(b"?")
+        sender.ready(Words(sender, "a"))
+        sender.ready(Words(sender, "ex", is_exempt=True))
+        nursery.start_soon(sender.run, terminal)
+        assert await said(stream, 2) == b"ex"
+        await wait_all_tasks_blocked()
+        assert transport.sent == 2
+        clock.jump(110)
+        assert await said(stream, 2) == b"?a"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_due_is_sent_in_time_and_the_end_is_noticed(clock: MockClock) -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), nursery.cancel_scope)
+        terminal = Terminal()
+        terminal.ping_at = trio.current_time() + 1000
+        nursery.start_soon(sender.run, terminal)
+        await wait_all_tasks_blocked()
+        assert not transport.sent
+        clock.jump(1000)
+        assert await said(stream, 1) == b"!"
+        terminal.is_over = True
+        sender.signal.set()
+
+
+async def test_nothing_points_to_the_terminal_when_the_sender_has_ended() -> None:
+    gc.disable()
+    try:
+        async with connected() as (transport, _stream):
+            sender = Sender(transport, Stalled(0), trio.CancelScope())
+            terminal = Terminal()
+            terminal.is_over = True
+            gone = weakref.ref(terminal)
+            await sender.run(terminal)
+            del terminal
+            assert gone() is None
+    finally:
+        gc.enable()
+
+
+# -- a form that cuts bodies into frames, as AMQP does -----------------------------------------------------
+
+FRAME = 1000
+_OPENING = struct.Struct(">QI")
+_HEAD = struct.Struct(">BH")
+_END = b"\xce"
+
+
+class CutBegun:
+    """A message as an opening and frames of at most FRAME octets, each with a head and an end."""
+
+    def __init__(self, message: int, size: int) -> None:
+        self._opening = _OPENING.pack(message, size)
+        self._size = size
+        self._at = 0  # octets that have left
+
+    def _wire(self, start: int, octets: Octets) -> bytes:
+        """What stands on the wire up to the octets of the body from `start` on, from where it is."""
+        wire, at = b"", 0
+        parts = [self._opening]
+        for frame in range(0, self._size, FRAME):
+            size = min(FRAME, self._size - frame)
+            begin, end = max(start, frame), min(start + len(octets), frame + size)
+            if frame >= start + len(octets):
+                break
+            before = bytes(max(0, min(start - frame, size)))  # has left
+            body = bytes(octets[begin - start : end - start]) if begin < end else b""
+            parts += (_HEAD.pack(3, size), before + body, _END if end == frame + size else b"")
+        for part in parts:
+            wire += part[max(0, self._at - at) :]
+            at += len(part)
+        return wire
+
+    @property
+    def body(self) -> int:
+        rest = max(0, self._at - len(self._opening))
+        whole, rest = divmod(rest, _HEAD.size + FRAME + len(_END))
+        body = min(self._size, whole * FRAME + max(0, min(FRAME, rest - _HEAD.size)))
+        # Something is left for the channel to give as long as something is left to send.
+        return body if self.is_done else min(body, self._size - 1)
+
+    @property
+    def is_begun(self) -> bool:
+        return self._at > 0
+
+    @property
+    def is_done(self) -> bool:
+        frames = -(-self._size // FRAME)
+        return self._at == len(self._opening) + self._size + frames * (_HEAD.size + len(_END))
+
+    def framed(self, octets: Octets) -> Sequence[Octets]:
+        return (self._wire(self.body, octets),)
+
+    def sent(self, octets: int) -> None:
+        self._at += octets
+
+
+class CutForm:
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        parts: list[Octets] = []
+        for cut in cuts:
+            for message in cut.ids:
+                body = cut.block.frame(message)[FRAME_HEADER:]
+                parts += self.begin(cut.block.topic, message, b"", len(body)).framed(body)
+        return parts
+
+    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+        for count, part in enumerate(parts):
+            if octets < len(part):
+                return count, octets
+            octets -= len(part)
+        return len(parts), octets
+
+    def begin(self, topic: int, message: int, head: bytes, size: int) -> CutBegun:
+        return CutBegun(message, size)
+
+
+class Bodies:
+    """The other side of it."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+
+    async def next(self) -> tuple[int, bytes]:
+        message, size = _OPENING.unpack(await said(self._stream, _OPENING.size))
+        body = b""
+        while len(body) < size:
+            kind, count = _HEAD.unpack(await said(self._stream, _HEAD.size))
+            assert kind == 3
+            body += await said(self._stream, count)
+            assert await said(self._stream, 1) == _END
+        return message, body
+
+
+class Taker:
+    """A subscriber that notes its wake-ups."""
+
+    def __init__(self) -> None:
+        self.woken = trio.Event()
+
+    def wake(self) -> None:
+        self.woken.set()
+
+    def replaced(self, channel: Channel) -> None:
+        raise AssertionError("the topic has messages")
+
+    def ended(self, end: End) -> None:
+        raise AssertionError("nobody deletes it")
+
+
+@pytest.mark.parametrize("types", [b"Transient", b"(Persistent Weak)"])
+async def test_a_message_in_frames_goes_on_where_its_client_stalled(
+    store: Path, clock: MockClock, types: bytes
+) -> None:
+    """Also in the middle of a frame, whether the rest is in hand or given again."""
+    sent = [b"".join(b"%d %06d " % (each, place) for place in range(40_000)) for each in range(2)]
+    async with serving(store, memory_bytes=64 << 20) as host, connected() as (transport, stream):
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast %s)" % types)
+        driver = host.server.catalogue.lookup(b"t")
+        assert driver is not None
+        taker = Taker()
+        channel = driver.open(taker, FromCurrent())
+        forwarder = Forwarder(transport, host.server.memory.stalled, trio.CancelScope())
+        forwarder.channels = lambda: (channel,)
+        await client.send(publish(b"t", sent))
+        await client.confirm()
+
+        async def forward() -> None:
+            while True:
+                await forwarder.forward(b"t", channel, CutForm(), lambda: True)
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward)
+            await eventually(lambda: forwarder.is_sending)
+            clock.jump(SLOW_SECONDS)
+            await eventually(lambda: forwarder.is_stalled)
+            bodies = Bodies(stream)
+            assert [await bodies.next() for _ in sent] == [(1, sent[0]), (2, sent[1])]
+            nursery.cancel_scope.cancel()
+        channel.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_message_is_done_when_its_opening_and_body_have_left(size: int) -> None:
+    """An empty one, too: it is not sent as long as its opening is not."""
+    body = b"x" * size
+    for first in range(3 + size):
+        opened = Opened(b"abc", size)
+        parts = b"".join(opened.framed(body))
+        opened.sent(first)
+        assert opened.is_begun == (first > 0)
+        assert not opened.is_done
+        rest = b"".join(opened.framed(body[opened.body :]))
+        assert parts[:first] + rest == b"abc" + body
+        opened.sent(len(rest))
+        assert opened.is_done
+        assert opened.body == size
