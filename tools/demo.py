@@ -1,4 +1,4 @@
-"""omq at work on real data: publish, deliver live, kill the server, restart it, go on, replay, compare.
+"""omq with real data: publish, deliver live, kill the server, restart it, continue, replay, compare.
 
 Every flight that left New York in 2013 is a row of a file and becomes a message; every carrier has a topic.
 At the end Spark reads the store, and what it finds is compared with the file once more.
@@ -27,7 +27,7 @@ from omq.client import (
     connect,
 )
 
-# Its modules are no part of the package: they stand beside this file and import one another.
+# Its modules are not part of the package: they are in the directory beside this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent / "flights"))
 
 from flights_file import DemoFailed, Flights, data_directory, read_file, read_flights
@@ -42,7 +42,7 @@ EXIT_INTERRUPTED = 130
 
 
 async def demonstrate(flights: Flights, directory: Path, sync: Sync) -> list[Line]:
-    """The story from the first start of the server to its last stop; the table that it ends with."""
+    """Run the demonstration from the first start of the server to its last stop. Return the final table."""
     total = len(flights.rows)
     clock = Clock()
     live, replay, publisher = Reception(flights), Reception(flights), Publisher(flights)
@@ -118,7 +118,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def run(flights: Flights, directory: Path, sync: Sync) -> int:
-    """Show it all, and say whether everything agrees; an exit status."""
+    """Run the demonstration and print whether everything agrees. Return an exit status."""
     started = time.perf_counter()
     try:
         lines = trio.run(demonstrate_until_signal, flights, directory, sync)
@@ -185,7 +185,7 @@ def show_spark(flights: Flights, directory: Path, picture: Path) -> int:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Being told to end is no different from Ctrl-C."""
+    """Handle SIGTERM as Ctrl-C."""
     raise KeyboardInterrupt
 
 
@@ -203,17 +203,17 @@ def parser() -> argparse.ArgumentParser:
         "--persistence",
         choices=[sync.value.lower() for sync in Sync],
         default="weak",
-        help="how safe a row is before it is confirmed (default weak)",
+        help="persistence of the topics (default weak)",
     )
     made.add_argument(
         "--picture",
         type=Path,
         default=Path("flights.png"),
         metavar="FILE",
-        help="where Spark's picture goes (default: flights.png here)",
+        help="file for the picture (default: flights.png in this directory)",
     )
-    made.add_argument("--no-spark", action="store_true", help="leave out the part with Spark")
-    made.add_argument("--keep", action="store_true", help="leave the store, and say where it is")
+    made.add_argument("--no-spark", action="store_true", help="skip the part with Spark")
+    made.add_argument("--keep", action="store_true", help="keep the store, and print its path")
     return made
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Change the code a little, many times, and report the changes that no test sees.
+"""Make many small changes to the code, and report those that no test detects.
 
 `tools/mutate.py --help` lists the options; docs/RELIABILITY.md says what was found.
 """

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Kill omq-server, cut its power, damage its files, take its room, let hostile clients in: does it keep its
+"""Kill omq-server, simulate power failures, damage its files, fill its disk, run hostile clients: does it
+keep its
 promises?
 
-`--help` lists what it does; docs/RELIABILITY.md says what is promised.
+`--help` lists the options; docs/RELIABILITY.md lists the promises.
 """
 
 import sys
 from pathlib import Path
 
-# Its modules are no part of the package: they stand beside this file and import one another.
+# Its modules are not part of the package: they are in the directory beside this file.
 sys.path.insert(0, str(Path(__file__).resolve().parent / "torture"))
 
 from program import main

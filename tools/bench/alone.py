@@ -1,4 +1,4 @@
-"""The load generators without a server between them: how fast they are by themselves."""
+"""The load generators without a server between them, to measure their own speed."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Many topics: one connection publishes to them in turn, and another subscribes to all of them or to one."""
+"""Many topics: one connection publishes to them in turn, another subscribes to all of them or to one."""
 
 import socket
 import time
@@ -112,7 +112,7 @@ def check_topics(system: System, settings: Settings) -> str:
 
 
 def receive_bodies(system: System, connected: socket.socket, count: int) -> list[bytes]:
-    """Receive until so many messages have come."""
+    """Receive until `count` messages have arrived."""
     data, received = b"", list[bytes]()
     while len(received) < count:
         try:

@@ -1,4 +1,4 @@
-"""Contents, compared properly once: what the measurements only count is here read message by message."""
+"""Compares contents once, message by message; the measurements only count messages."""
 
 import select
 import time
@@ -35,7 +35,7 @@ def check_systems(
 
 
 def check_contents(system: System, settings: Settings) -> list[str]:
-    """Send small numbers of messages through every kind of topic and compare each body; what was compared."""
+    """Send a few messages through every kind of topic and compare each body. Return what was compared."""
     return [
         check_delivery(system, settings, Kind.LIVE, 2),
         check_delivery(system, settings, Kind.ROUND_ROBIN, 4),

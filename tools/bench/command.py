@@ -101,7 +101,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--spark",
         action="store_true",
-        help="measure Spark and the replay instead: needs omq-server[spark], Java",
+        help="measure Spark and the replay instead; requires omq-server[spark] and Java",
     )
     parser.add_argument(
         "--steps",
@@ -149,7 +149,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--directory",
         type=Path,
         metavar="DIR",
-        help="where stores are made (default: the temporary directory)",
+        help="directory for the stores (default: the temporary directory)",
     )
     parser.add_argument(
         "--server", metavar="CMD", help="command of the omq server (default: this checkout's)"
@@ -267,7 +267,10 @@ class Bench:
         self.failed |= failed
 
     def run(self, runs: int, sizes: Sequence[int]) -> None:
-        """All runs. The systems take turns, so that whatever else the machine does meets them alike."""
+        """Run all measurements.
+
+        The systems take turns, so that other load on the machine affects all of them.
+        """
         for turn in range(runs):
             for case in self.cases:
                 if case in ONCE and turn > 0:
@@ -297,7 +300,7 @@ class Bench:
 
 
 def explain(settings: Settings, runs: int) -> str:
-    """How the figures were taken, in words."""
+    """Describe how the figures were measured."""
     window = WINDOW_OCTETS // 2**20
     return f"""\
 Figures are medians of {runs} runs of {settings.seconds:g} s: messages/s where no unit stands, MB/s of bodies.
@@ -327,14 +330,14 @@ keep pages nevertheless, and a disk below a virtual machine may have a cache of 
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Leave the measurement, once: a second Ctrl-C must not cut the cleaning up short."""
+    """Interrupt the measurement once: a second Ctrl-C must not interrupt the cleanup."""
     for each in STOPPING:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Being told to end, or losing the terminal, is no different from Ctrl-C: everything is cleaned up."""
+"""SIGTERM and SIGHUP are handled as Ctrl-C is: everything is cleaned up."""
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""A data source that does nothing: what Spark itself takes for rows that come from Python."""
+"""A data source that does nothing, to measure Spark's own cost for rows from Python."""
 
 import os
 from collections.abc import Iterator, MutableMapping

@@ -1,4 +1,4 @@
-"""How cost grows: the same measurement at more and more of one thing, every system in turn."""
+"""How cost grows: the same measurement with increasing values of one parameter, every system in turn."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -175,7 +175,10 @@ class Growth:
         return found
 
     def run(self, runs: int) -> None:
-        """All runs. The systems take turns, so that whatever else the machine does meets them alike."""
+        """Run all measurements.
+
+        The systems take turns, so that other load on the machine affects all of them.
+        """
         for turn in range(runs):
             for sweep, places in self.wanted.items():
                 for system in self.systems:

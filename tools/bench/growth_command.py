@@ -90,7 +90,7 @@ def growth_points(
 
 
 def explain(settings: Settings, runs: int) -> str:
-    """How the figures were taken, in words."""
+    """Describe how the figures were measured."""
     window = WINDOW_OCTETS // 2**20
     return f"""\
 Figures are {count_runs(runs)}. Live figures are of {settings.seconds:g} s,

@@ -39,7 +39,7 @@ class Row:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were taken on."""
+    """Describe the machine."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""How long the server works at one connection's input: for an octet of each kind, and in one step.
+"""How long the server works on the input of one connection: for an octet of each kind, and in one step.
 
 What is read are lines and envelopes that take the most work for what they cost to send. The reader runs in
 this process, without a server, with the compiled codec and with the plain one.
@@ -21,7 +21,7 @@ from omq_storage import codec
 
 MIB = 1 << 20
 READ_OCTETS = 512 << 10
-"""What one read of a connection brings at most."""
+"""The greatest size of one read of a connection."""
 
 LINES = {
     "line of parentheses": b"(" * MIB,
@@ -78,7 +78,7 @@ ENVELOPES = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What one kind of input takes."""
+    """The cost of one kind of input."""
 
     kind: str
     octets: int
@@ -112,7 +112,7 @@ def _read_envelopes(octets: bytes) -> Iterator[Any]:
 
 
 def _measured(kind: str, octets: int, begin: Callable[[], Iterator[Any]]) -> Figure:
-    """The best of three, in time of the processor: what else the machine does is not to count."""
+    """Return the best of three runs in processor time, so that other programs do not count."""
     totals: list[float] = []
     longest: list[float] = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A store that grows: what a start, the memory and a replay cost with more and more messages in it."""
+"""A growing store: the cost of a start, of memory and of a replay with increasing numbers of messages."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What a system under measurement has to offer: a server to start, and the octets of its protocol."""
+"""The interface of a system under measurement: starting its server, and encoding its protocol."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from pathlib import Path
 from workers import BenchFailure, Board
 
 SOCKET_SECONDS = 30.0
-"""Longest time that a generator waits for one answer."""
+"""The longest time that a load generator waits for one answer."""
 
 CHUNK_OCTETS = 256 * 1024
 """Size of a prepared buffer of publish commands, sent over and over with one system call."""
@@ -25,7 +25,7 @@ RECEIVE_OCTETS = 1024 * 1024
 
 
 class Kind(Enum):
-    """The work a topic is there for."""
+    """The workload of a topic."""
 
     LIVE = "every message to every subscriber, in memory"
     ROUND_ROBIN = "every message to one subscriber, in memory"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
     @property
     def stored(self) -> bool:
-        """Whether every message is still there at the end, to be counted and replayed."""
+        """Whether every message is stored, so that it can be counted and replayed."""
         return self in (Kind.WEAK, Kind.STRONG)
 
     @property
@@ -56,7 +56,7 @@ class Chunk:
 
 
 def batches(items: Sequence[bytes], size: int = 500) -> Iterator[Sequence[bytes]]:
-    """The items, so many at a time: what is asked for together must not outgrow the buffers of a socket."""
+    """Yield the items in groups: the requests of a group must fit into the buffers of a socket."""
     for at in range(0, len(items), size):
         yield items[at : at + size]
 
@@ -87,7 +87,7 @@ class Publisher:
 
 
 Sink = Callable[[memoryview], None]
-"""Gets every piece of a replay, in check mode only."""
+"""Called with every piece of a replay, in check mode only."""
 
 
 class System(ABC):
@@ -113,7 +113,7 @@ class System(ABC):
 
     @abstractmethod
     def guarantee(self, kind: Kind) -> str:
-        """What the system promises for this kind of topic, in a few words for the table."""
+        """Return the guarantee for this kind of topic, in a few words for the table."""
 
     def lacks(self, case: str) -> str | None:
         """Why this system has nothing to compare with in a case, or None."""
@@ -142,7 +142,7 @@ class System(ABC):
             )
 
     def launch_on_free_port(self, command: Callable[[int], Sequence[str]], directory: Path) -> None:
-        """Start a server that must be told its port; should somebody take that in between, try another."""
+        """Start a server at a given port; if another program takes the port in between, try another one."""
         for _ in range(5):
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 self.port = probe.getsockname()[1]
@@ -160,7 +160,7 @@ class System(ABC):
         raise BenchFailure(f"{self.name} did not start: {self.log_tail()}")
 
     def stop(self) -> None:
-        """End the server, politely first."""
+        """End the server, first with SIGTERM."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -175,7 +175,7 @@ class System(ABC):
             process.stdout.close()
 
     def kill(self) -> None:
-        """End the server so that it can do nothing about it."""
+        """End the server with SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.stop()
@@ -236,7 +236,7 @@ class System(ABC):
 
     @abstractmethod
     def subscribe(self, kind: Kind, topics: Sequence[bytes]) -> socket.socket:
-        """A connection that gets the topics' messages from now on; the server has said so.
+        """Return a connection that gets the messages of the topics from now on; the server has confirmed it.
 
         Where there are several, their names are equally long: so are their messages then.
         """
@@ -254,7 +254,7 @@ class System(ABC):
         """The octets in which a subscriber gets the topic's message with this number (from 1)."""
 
     def ask(self, kind: Kind, topic: bytes) -> bytes:
-        """What a subscriber sends to get more, where messages do not come by themselves."""
+        """Return the request for more messages, for systems that do not push them."""
         return b""
 
     def pull_loop(
@@ -265,7 +265,7 @@ class System(ABC):
 
     @abstractmethod
     def idle(self) -> socket.socket:
-        """A connection that has introduced itself and does nothing, with the server's answer to that read."""
+        """Return an idle connection after its handshake."""
 
     def stall(self, topic: bytes) -> socket.socket | None:
         """Subscribe to a stored topic on a connection that nobody reads; None: not measured here."""
@@ -300,7 +300,7 @@ def receive_exactly(connected: socket.socket, count: int) -> bytes:
 
 
 def receive_until(connected: socket.socket, end: bytes) -> bytes:
-    """Receive until these octets have come; only a ping may follow them."""
+    """Receive until these octets have arrived; only a ping may follow them."""
     data = b""
     while end not in data:
         part = connected.recv(65536)

@@ -1,4 +1,4 @@
-"""Spark and the replay: what scanning, bounds, writing and copying cost, and what Parquet does."""
+"""Spark and the replay: the cost of scans, bounded reads, writes and copies, compared with Parquet."""
 
 import base64
 import gc

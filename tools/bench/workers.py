@@ -1,4 +1,4 @@
-"""Processes of their own for the load, and the counters they share.
+"""Processes that generate load, and the counters that they share.
 
 The generators are forked, so that they inherit prepared buffers without copying, and so that neither Python's
 interpreter lock nor the measuring process stands between a generator and its socket.
@@ -21,7 +21,7 @@ MAX_SUBSCRIBERS = 64
 
 
 class BenchFailure(Exception):
-    """A figure that cannot be trusted or could not be taken. It is reported, never left out."""
+    """A figure that is not reliable or could not be measured. The report always names it."""
 
 
 class Board:
@@ -53,7 +53,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Span:
-    """What one process measured: its first and last moment on the monotonic clock, and its processor time."""
+    """The measurement of one process: first and last time on the monotonic clock, and processor time."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ def cpu_seconds() -> float:
 
 
 Begin = Callable[[], None]
-"""Called by a generator when it is connected and prepared; returns when everybody is."""
+"""Called by a load generator when it is connected and prepared; returns when all are."""
 
 Task = Callable[[Begin], Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class DemoFailed(Exception):
-    """Something is not as it must be; the message is for whoever runs the demo."""
+    """The demonstration failed; the message is for the user."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Publisher:
 
 
 class Crash:
-    """The server is to be killed once, when enough rows are confirmed."""
+    """The server is killed once, when enough rows are confirmed."""
 
     def __init__(self, server: Server, enough: int) -> None:
         self.enough = enough

@@ -1,4 +1,4 @@
-"""What subscribers of all topics get, counted and checked."""
+"""Counts and checks what subscribers of all topics receive."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Tally:
-    """The messages of one topic as they arrive, each compared with the row of the file that it must be."""
+    """Compares the messages of one topic with the rows of the file."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self.count = 0

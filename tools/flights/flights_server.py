@@ -51,7 +51,7 @@ class Server:
         self._address = said.removeprefix(READY).decode().strip()
 
     async def kill(self) -> None:
-        """End it without any warning, as a crash would."""
+        """Kill it without warning, as a crash would."""
         if self._process is not None:
             self._process.kill()
             with trio.CancelScope(shield=True):

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 YEAR = 2013
 CANCELLED = "NA"
-"""What stands in the file where a flight has no time of departure."""
+"""The value in the file for a flight without a departure time."""
 
 COLUMNS = "year INT, month INT, day INT, dep_time STRING, sched_dep_time INT, dep_delay STRING"
 """The first columns of a row; the carrier is in the topic's name. Those behind them are not looked at."""
@@ -24,7 +24,7 @@ COLUMNS = "year INT, month INT, day INT, dep_time STRING, sched_dep_time INT, de
 
 @dataclass(frozen=True)
 class Delays:
-    """What is said of a carrier."""
+    """The figures of a carrier."""
 
     flights: int
     cancelled: int
@@ -96,7 +96,7 @@ def delays_from_store(spark: SparkSession, store: Path) -> tuple[dict[str, Delay
 
 
 def differences(from_store: Mapping[str, Delays], from_csv: Mapping[str, Delays]) -> list[str]:
-    """A sentence for each carrier of which the two say different things."""
+    """Return a sentence for each carrier whose figures differ."""
     return [
         f"{carrier}: Spark says {from_store.get(carrier)}, the file {from_csv.get(carrier)}"
         for carrier in sorted({*from_store, *from_csv})

@@ -1,4 +1,4 @@
-"""What was published, delivered and replayed, beside what the file has."""
+"""Compares what was published, delivered and replayed with the file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from flights_receiving import Reception
 
 @dataclass(frozen=True)
 class Line:
-    """What is said of one topic: how many rows in the file, and how many messages on each way."""
+    """The figures of one topic: rows in the file, and messages published, delivered and replayed."""
 
     topic: str
     carrier: str
@@ -27,7 +27,7 @@ class Line:
 
 
 def compare(lines: Sequence[Line]) -> list[str]:
-    """A sentence for everything that is not as in the file; none when all is well."""
+    """Return a sentence for each difference from the file."""
     sentences = []
     for line in lines:
         for what, count in (

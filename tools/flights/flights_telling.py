@@ -1,4 +1,4 @@
-"""What the demo prints while it goes on."""
+"""The progress output of the demonstration."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Random calls of the compiled codec: good, mutated, and hostile ones that no caller of ours makes.
+"""Random calls of the compiled codec: valid, mutated, and hostile ones that our code never makes.
 
 A case may be refused with any exception that Python code can raise, but for those that say the extension is
 broken. What is done is also what the plain twin does. Whether memory was left alone is for the sanitizers to
@@ -46,7 +46,7 @@ STRANGERS: tuple[Callable[[], Any], ...] = (
     lambda: array("I", [1, 2, 3]), lambda: (b"a" for _ in range(3)), lambda: b"", lambda: True,
     lambda: float("nan"), lambda: [b"a"] * 3,
 )  # fmt: skip
-"""Makers of what nobody should hand over."""
+"""Functions that make invalid arguments."""
 
 SEXP_PIECES = (
     b"a", b"#", b"|", b"#|", b"|#", b"#;", b";", b" ", b"\n", b"\r", b"\r\n", b"(", b"(", b")", b")", b'"',
@@ -98,7 +98,7 @@ def bodies_of(random: Random) -> list[bytes]:
 
 
 def mutated(random: Random, good: bytes) -> bytes:
-    """Some octets changed, cut out, put in or repeated; or cut off anywhere; or as it is."""
+    """Return the octets unchanged, truncated, or with octets changed, removed, inserted or repeated."""
     changed = bytearray(good)
     for _ in range(random.choice((0, 1, 1, 2, 3, 6))):
         at = random.randint(0, len(changed))

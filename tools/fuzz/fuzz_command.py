@@ -43,19 +43,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="all, or names of --list",
     )
     parser.add_argument(
-        "--inputs", type=int, default=1_000_000, metavar="N", help="how many (default %(default)s)"
+        "--inputs", type=int, default=1_000_000, metavar="N", help="number of inputs (default %(default)s)"
     )
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="of what is random (default %(default)s)"
+        "--seed", type=int, default=1, metavar="S", help="seed of the random numbers (default %(default)s)"
     )
-    parser.add_argument("--seconds", type=int, default=0, metavar="T", help="end each target after that long")
-    parser.add_argument("--case", type=int, default=0, metavar="N", help="of the codec, begin with this case")
+    parser.add_argument("--seconds", type=int, default=0, metavar="T", help="end each target after T seconds")
     parser.add_argument(
-        "--corpus", type=Path, metavar="DIR", help="begin with the inputs in DIR/TARGET too, and add to them"
+        "--case", type=int, default=0, metavar="N", help="number of the first case for the codec"
     )
     parser.add_argument(
-        "--input", type=Path, metavar="FILE", help="try this one input, and print what is wrong with it"
+        "--corpus", type=Path, metavar="DIR", help="also use the inputs in DIR/TARGET, and add new ones there"
     )
+    parser.add_argument("--input", type=Path, metavar="FILE", help="try this one input, and print its fault")
     parser.add_argument(
         "--keep",
         action="store_true",

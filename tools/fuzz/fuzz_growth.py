@@ -1,4 +1,4 @@
-"""Whether a parser keeps anything of what it has read."""
+"""Detects whether a parser keeps memory after parsing."""
 
 import gc
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from fuzz_checks import Target
 
 ROUNDS = 30
-"""How often the inputs are read between two looks."""
+"""How often the inputs are parsed between two measurements."""
 
 LOOKS = 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A folder of modules, and the tests that are to see the mutants of each of them."""
+    """A folder of modules, and the tests that should kill the mutants of each."""
 
     folder: str
     tests: tuple[str, ...]

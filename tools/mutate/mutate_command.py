@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = Path(__file__).resolve().parent / "equivalent.toml"
 
 LIMIT_FACTOR, LIMIT_SECONDS = 3, 30
-"""A mutant has so many times what its tests take without one, and so many seconds."""
+"""The time limit of a mutant: a multiple of the time that its tests take without it, plus some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Equivalent:
-    """A change that no test can see, because it changes nothing that anybody could see."""
+    """A change that no test can detect, because it has no visible effect."""
 
     module: str
     before: str
@@ -48,7 +48,7 @@ class Equivalent:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A mutant, and the tests that are to kill it."""
+    """A mutant, and the tests that should kill it."""
 
     mutant: Mutant
     area: Area
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="how many places of each area, 0 for all (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="S", help="of the random sample (default %(default)s)"
+        "--seed", type=int, default=1, metavar="S", help="seed of the random sample (default %(default)s)"
     )
     parser.add_argument(
         "--workers", type=int, default=2, metavar="N", help="mutants at a time (default %(default)s)"
@@ -77,15 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--root", type=Path, default=ROOT, help="the project (default: the one that this tool belongs to)"
     )
     parser.add_argument(
-        "--tests", nargs="+", metavar="TEST", help="run these tests, and not the nearest to each module"
+        "--tests", nargs="+", metavar="TEST", help="run these tests instead of those of the area"
     )
     parser.add_argument(
         "--seconds", type=float, default=None, metavar="S",
-        help="run tests that take so long for a mutant, the quickest first, and not all that run its line",
+        help="limit the tests of a mutant to this total time, the fastest first",
     )  # fmt: skip
     parser.add_argument(
         "--surveys", type=Path, default=None, metavar="FOLDER",
-        help="keep here which test runs which line, and believe what is there already",
+        help="store in this file which test runs which line, and reuse it if it exists",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="show the mutants of the sample, and run nothing")
     options = parser.parse_args(arguments)
@@ -120,7 +120,7 @@ def _equivalents(path: Path) -> list[Equivalent]:
 
 
 def _try_area(name: str, area: Area, options: argparse.Namespace, equivalents: list[Equivalent]) -> int:
-    """Try a sample of its mutants, and print the report; how many survived."""
+    """Try a sample of the mutants, print the report, and return how many survived."""
     modules = [module for module in options.module or area.modules(options.root) if area.has(module)]
     mutants = list(sample(options.root, modules, options.sample or None, options.seed))
     tried = [mutant for mutant in mutants if not any(one.fits(mutant) for one in equivalents)]

@@ -17,7 +17,7 @@ from mutate_mutants import Mutant
 from mutate_survey import Survey
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "__pycache__", "*.egg-info")
-"""What of a checkout is not needed for its tests."""
+"""Parts of a checkout that its tests do not need."""
 
 MODULES = Path(__file__).resolve().parent
 """Where the plugin mutate_spy is."""
@@ -128,7 +128,7 @@ class Copy:
         return Trial(Outcome.KILLED if status else Outcome.SURVIVED, took, output)
 
     def end(self) -> None:
-        """End the tests that run in it, if any do: whoever waits for them hears that they failed."""
+        """End the running tests, if any; a waiting caller gets a failure."""
         if self._running is not None and self._running.poll() is None:
             os.killpg(self._running.pid, signal.SIGKILL)
 

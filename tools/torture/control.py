@@ -1,4 +1,4 @@
-"""A publisher and a subscriber that do nothing special: how long does a message take between them?"""
+"""A well-behaved publisher and subscriber, which measure the latency of each message."""
 
 import time
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ PAUSE_SECONDS = 0.02
 
 @dataclass(slots=True)
 class Latencies:
-    """What was measured of one topic: seconds, in the order of the messages."""
+    """Latencies of one topic in seconds, in the order of the messages."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    """What came otherwise than it should, a sentence each."""
+    """A sentence for each message that was lost, repeated or out of order."""
 
 
 class Control:
@@ -44,11 +44,11 @@ class Control:
                 await self._publish(publisher)
 
     def count(self) -> dict[str, int]:
-        """How many have come, by topic."""
+        """Return the number of received messages by topic."""
         return {topic: len(found.seconds) for topic, found in self.latencies.items()}
 
     def end(self) -> None:
-        """Publish no more; `run` returns when everything has come."""
+        """Stop publishing; `run` returns when every message has arrived."""
         self._ending.set()
 
     async def _publish(self, client: Client) -> None:

@@ -16,7 +16,7 @@ from hostile import KINDS, Client, clients
 
 
 async def crowd(port: int, seed: int, count: int, number: int, of: int) -> Counter[str]:
-    """Run them until standard input ends; how many connections each kind has made."""
+    """Run the clients until standard input ends. Return the number of connections of each kind."""
     made = Counter({kind.name: 0 for kind in KINDS})
     everybody = []
     async with trio.open_nursery() as nursery:

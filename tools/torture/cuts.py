@@ -1,4 +1,4 @@
-"""Power failures: a server is recorded under load, and started on what the disk may have held at a moment."""
+"""Power failures: record a server under load, and start one on a possible content of the disk."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ from server import Server
 from tally import Outcome
 
 IMAGES = 80
-"""How many images are made of one recording."""
+"""Number of disk images from one recording."""
 
 WEAK_SECONDS = 0.25
 ASYNC_SECONDS = 0.6
@@ -28,7 +28,7 @@ CHECKPOINTS = {Safety.WEAK: "weak/checkpoint", Safety.ASYNC: "async/checkpoint"}
 
 
 async def cuts(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """So many images. Raises NoCompiler. `done` is called after each image."""
+    """Try `count` images. Raises NoCompiler. `done` is called after each image."""
     library = build(directory)
     shapes = cycle(Shape)
     outcome = Outcome()
@@ -99,7 +99,7 @@ async def _record(
 
 
 def _failures(disk: Disk, log: Path, count: int, chance: random.Random) -> Iterator[Failure]:
-    """Feeds the disk up to so many random moments, and tells of each what a failure then may take.
+    """Replay the recording up to random moments, and yield what a power failure then may lose.
 
     Of Weak and Async that is what was told after the last checkpoint but one was complete: what was told
     earlier is in the last one, however long the machine took for it.

@@ -1,4 +1,4 @@
-"""Damage to files: bits that flip, files that end early, files that are gone.
+"""Damage to files: flipped bits, truncated files, missing files.
 
 Whatever it is, the server either does not start, and names the file, or serves every message as it was and
 says which are missing. After a repair it starts, and a single bit has cost no more than the block it was in.
@@ -22,14 +22,14 @@ from tally import Outcome
 MOST_IN_A_BLOCK = 4096
 
 RUN_SECONDS = 0.4
-"""How long a store is filled: small, so that what leads to the messages is a good part of it."""
+"""How long a store is filled: it is small, so that index pages are a large part of it."""
 
 Told = Mapping[str, Stored]
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What the store holds without damage, and what ids meant that it does not hold any more, by topic."""
+    """The messages of the intact store, and those that it no longer has, by topic and id."""
 
     topics: Told
     seen: Mapping[str, Mapping[int, bytes]]
@@ -37,7 +37,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What is done to one file."""
+    """A damage to one file."""
 
     file: str
     what: str
@@ -47,7 +47,7 @@ class Harm:
 
 
 async def damage(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """So many flipped bits, and every file cut, emptied and removed. `done` is called after each bit."""
+    """Flip `count` bits, and truncate, empty and remove every file. `done` is called after each bit."""
     outcome = Outcome()
     store = directory / "whole"
     history = History()
@@ -124,7 +124,7 @@ def _flip(file: Path, bit: int) -> None:
 
 
 def _as_found(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id: str) -> Iterator[str]:
-    """What is wrong with how the server takes it."""
+    """Return how the server's reaction breaks a promise."""
     store = copy.with_name(copy.name + "-opened")
     shutil.copytree(copy, store)
     match examiner.examine(store, boot_id):
@@ -142,7 +142,7 @@ def _as_found(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id:
 
 
 def _repaired(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id: str) -> Iterator[str]:
-    """What is wrong with the store after a repair."""
+    """Return how the repaired store breaks a promise."""
     store = copy.with_name(copy.name + "-repaired")
     shutil.copytree(copy, store)
     repaired = examiner.repair(store, boot_id)
@@ -164,12 +164,12 @@ def _repaired(examiner: Examiner, copy: Path, harm: Harm, whole: Whole, boot_id:
 
 
 def _is_of_later_format(sentence: str, harm: Harm) -> bool:
-    """A bit can make a later number of the number of the format."""
+    """Return whether the flipped bit turned the number of the format into a later one."""
     return harm.file == "format" and " has format " in sentence
 
 
 def _not_true(topics: Told, whole: Whole) -> Iterator[str]:
-    """Messages that are not as they were, and ids that are given a second time."""
+    """Return wrong messages, and ids that were assigned a second time."""
     for name, topic in topics.items():
         # Work that was done may be dealt again, when what said so is lost.
         known = {**whole.seen[name], **dict(whole.topics[name].messages)}
@@ -181,7 +181,7 @@ def _not_true(topics: Told, whole: Whole) -> Iterator[str]:
 
 
 def _tells(sentence: str, name: str, first: int, last: int) -> bool:
-    """Whether a sentence says that these messages, and perhaps others beside them, cannot be read."""
+    """Return whether a sentence reports these messages, and perhaps adjacent ones, as unreadable."""
     match = re.search(r"messages (\d+) to (\d+) of '(.+)' cannot", sentence)
     return match is not None and match[3] == name and int(match[1]) <= first and last <= int(match[2])
 
@@ -195,7 +195,7 @@ def _missing(topics: Told, whole: Whole) -> Iterator[tuple[str, list[int]]]:
 
 
 def _not_told(topics: Told, whole: Whole) -> Iterator[str]:
-    """Messages that are missing without a word."""
+    """Return missing messages that no sentence reports."""
     for name, missing in _missing(topics, whole):
         gaps = topics[name].gaps if name in topics else []
         silent = [id for id in missing if not any(first <= id <= last for first, last in gaps)]
@@ -204,7 +204,7 @@ def _not_told(topics: Told, whole: Whole) -> Iterator[str]:
 
 
 def _too_much(topics: Told, whole: Whole, sentences: list[str]) -> Iterator[str]:
-    """Messages that one bit can not have cost."""
+    """Return lost messages that one flipped bit does not explain."""
     for name, missing in _missing(topics, whole):
         first, last = missing[0], missing[-1]
         between = [id for id, _ in whole.topics[name].messages if first <= id <= last]

@@ -1,4 +1,4 @@
-"""A disk as a power failure leaves it: a recording is replayed, and at any moment images are made of it.
+"""A disk after a power failure: replays a recording, and makes images of possible disk contents.
 
 A write is durable when a sync of its file that began after it has returned, or when its descriptor asked for
 that. Of every other write each page of 4 KiB may be on the disk or not; `Shape` says in which patterns. The
@@ -20,7 +20,7 @@ PAGE = 4096
 
 
 class Shape(Enum):
-    """What of the unsynced pages of a file is on the disk."""
+    """Which of the unsynced pages of a file reached the disk."""
 
     NONE = "nothing that was not synced"
     PREFIX = "the first writes, as they were made"
@@ -46,17 +46,17 @@ Change = Write | Resize
 
 @dataclass(slots=True)
 class File:
-    """What is durable of a file, and what was done to it since."""
+    """The durable content of a file, and the changes since then."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     syncing: int = 0
-    """How many of the pending changes a sync that is under way will have made durable."""
+    """How many of the pending changes the running sync will make durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """A change to the names in a directory. `file` is None when the name goes."""
+    """A change of a directory entry. `file` is None when the entry is removed."""
 
     directory: str
     name: str
@@ -68,7 +68,7 @@ class Disk:
     """Feed it the entries of a recording; `image` may be called between any two."""
 
     def __init__(self, start: Path | None = None) -> None:
-        """`start` is what the directory held before; all of that is durable."""
+        """`start`: the content of the directory before the recording; all of it is durable."""
         self._files: dict[int, File] = {}
         self._names: dict[str, File] = {}
         self._durable_names: dict[str, File] = {}
@@ -84,7 +84,7 @@ class Disk:
                     self._files[path.stat().st_ino] = self._names[name] = self._durable_names[name] = file
 
     def feed(self, entry: Entry) -> None:
-        """One more thing was done."""
+        """Apply the next entry of the recording."""
         match entry.kind:
             case Kind.OPENED:
                 if entry.offset or entry.path not in self._names:
@@ -129,7 +129,7 @@ class Disk:
                 assert_never(never)
 
     def write_image(self, to: Path, shape: Shape, chance: random.Random) -> None:
-        """Make the directory that a start after a power failure at this moment may find."""
+        """Create the directory as a start after a power failure at this moment may find it."""
         names, directories = dict(self._durable_names), set(self._durable_directories)
         surviving = 0 if shape is Shape.NONE else chance.randint(0, len(self._namings))
         for naming in self._namings[:surviving]:

@@ -1,4 +1,4 @@
-"""Starts the real server on one store after another and reads all that it serves.
+"""Starts the real server on one store after another and reads everything that it sends.
 
 It runs in a process of its own, `Examiner` is the other end: so a damaged file that ends the process ends
 this one, and is told.
@@ -27,35 +27,35 @@ from omq_storage.repair import repair
 from omq_storage.store import lock_store
 
 PATIENCE = 30.0
-"""Seconds after which an answer is taken for missing."""
+"""Seconds after which an answer counts as missing."""
 
 _ANSWER = "import examiner; examiner.main()"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server started: what it serves, by topic."""
+    """The server started: the messages that it sends, by topic."""
 
     topics: dict[str, Stored]
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedToStart:
-    """The server said why it does not start."""
+    """The server did not start, and logged the reason."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The server crashed, hung, or did what it never should."""
+    """The server crashed, hung, or violated the protocol."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What a repair said."""
+    """The output of a repair."""
 
     sentences: list[str]
 
@@ -64,10 +64,10 @@ Finding = Served | RefusedToStart | Broken
 
 
 class Examiner:
-    """The process that examines. Leaving the block ends it."""
+    """The process that examines stores. The end of the block ends it."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: what the process has besides the environment of this one."""
+        """`environment`: variables of the process besides those of this one."""
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -78,13 +78,13 @@ class Examiner:
         self._end()
 
     def examine(self, store: Path, boot_id: str) -> Finding:
-        """What the server makes of a store; the store is closed properly after it."""
+        """Start the server on a store, read all messages, and stop it cleanly."""
         answer = self._ask("examine", store, boot_id)
         assert not isinstance(answer, Repaired)
         return answer
 
     def repair(self, store: Path, boot_id: str) -> Repaired | RefusedToStart | Broken:
-        """What `omq store repair` makes of it."""
+        """Run `omq store repair` on a store."""
         answer = self._ask("repair", store, boot_id)
         assert not isinstance(answer, Served)
         return answer
@@ -159,7 +159,7 @@ def mend(store: Path, boot_id: str) -> Repaired | RefusedToStart:
 
 
 async def read_all(port: int) -> dict[str, Stored]:
-    """What a server serves of the topics that it has."""
+    """Return the messages of all topics of a server."""
     gaps: list[Gap] = []
     async with connect(f"omq://127.0.0.1:{port}", on_gap=gaps.append) as client:
         there = {info.topic.decode() for info in await client.topics()}
@@ -174,7 +174,7 @@ async def read_all(port: int) -> dict[str, Stored]:
 
 
 async def _read_topic(client: Client, kind: Kind) -> tuple[list[tuple[int, bytes]], int, bytes]:
-    """Every message up to one that is published here, and that one's id and body."""
+    """Return every message up to one that this function publishes, and the id and body of that one."""
     mark = MARK + os.urandom(8).hex().encode()
     found: list[tuple[int, bytes]] = []
     credit = 100_000 if kind.is_work else None

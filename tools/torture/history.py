@@ -1,4 +1,4 @@
-"""What clients of a server were told, and whether what a later start serves keeps the promises made by it."""
+"""What clients received and what was confirmed, and whether a later start keeps these promises."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from enum import Enum
 SECOND = 1_000_000_000
 
 PRODUCER = b"producer"
-"""Publishes with numbers, and sends again with the same numbers what was not confirmed before a failure."""
+"""An idempotent producer, which repeats its unconfirmed messages after a failure."""
 
 PRODUCED = frozenset(("strong", "weak"))
 """The topics that it publishes to."""
 
 MARK = b"mark:"
-"""Begins the messages that are published by those who look what is there."""
+"""Begins the bodies of the messages that the examiner publishes."""
 
 
 class Safety(Enum):
@@ -34,7 +34,7 @@ class Kind:
     is_work: bool = False
     """Round-robin, with credit."""
     is_trimmed: bool = False
-    """Its oldest messages are deleted by its retention."""
+    """Retention deletes its oldest messages."""
 
 
 KINDS = (
@@ -50,12 +50,12 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a start serves of a topic. Bodies are short: they tell who published what, and as which number."""
+    """The messages of a topic after a start. Bodies are short: publisher and number."""
 
     messages: list[tuple[int, bytes]]
-    """Ids and bodies, as they came. Of work: what was dealt."""
+    """Ids and bodies in the order of arrival; of round-robin topics, the delivered ones."""
     gaps: list[tuple[int, int]]
-    """First and last id of what was told to be missing."""
+    """First and last id of the reported gaps."""
     next_id: int
     """The id of a message that was published after that, to mark the end."""
     mark: bytes
@@ -64,17 +64,17 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """When the failure was, and what it may take."""
+    """The time of the failure, and what it may lose."""
 
     when: int
     due: Mapping[Safety, int]
-    """For each level the time up to which all that was told must be there."""
+    """For each level, the time up to which every promise must be kept."""
     ids_are_consecutive: bool
 
 
 @dataclass(slots=True)
 class Told:
-    """What clients know of one topic, each thing with the time when they learnt it, `time.monotonic_ns`."""
+    """What clients know of one topic, each fact with the time when they learnt it (`time.monotonic_ns`)."""
 
     published: set[bytes] = field(default_factory=set)
     confirmed: dict[bytes, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Told:
     done: dict[bytes, int] = field(default_factory=dict)
     """Work whose Received was sent."""
     meant: dict[int, bytes] = field(default_factory=dict)
-    """What ids meant that may be gone since an earlier failure."""
+    """Messages by id that an earlier failure may have lost."""
     wrong: list[str] = field(default_factory=list)
     """Promises that were broken while the server ran."""
 
@@ -99,10 +99,10 @@ class History:
     def __init__(self) -> None:
         self.topics = {kind.name: Told() for kind in KINDS}
         self.produced = dict.fromkeys(PRODUCED, 0)
-        """For topics with a producer, how many of its messages are known to be there."""
+        """Return for topics with a producer how many of its messages are certainly stored."""
 
     def broken(self, stored: Mapping[str, Stored], failure: Failure) -> list[str]:
-        """The promises that a start after a failure does not keep, a sentence each."""
+        """Return a sentence for each promise that a start after a failure breaks."""
         found: list[str] = []
         for kind in KINDS:
             told = self.topics[kind.name]
@@ -114,7 +114,7 @@ class History:
         return found
 
     def after(self, stored: Mapping[str, Stored], failure: Failure) -> "History":
-        """What clients know who have seen what was served after a failure."""
+        """Return what clients know after they received the messages of that start."""
         made = History()
         for name, told in self.topics.items():
             new = made.topics[name]
@@ -130,7 +130,7 @@ class History:
         return made
 
     def look(self, stored: Mapping[str, Stored], when: int) -> None:
-        """Reading what a start serves leaves a mark in each topic, and work that was dealt for it is done."""
+        """Record that the examiner published a message to each topic, and confirmed the work it received."""
         for kind in KINDS:
             if kind.name in stored:
                 told, topic = self.topics[kind.name], stored[kind.name]

@@ -1,4 +1,4 @@
-"""Clients that a server must bear: what each kind of them does with a connection, again and again."""
+"""Hostile clients: what each kind does with a connection, again and again."""
 
 import itertools
 import random
@@ -14,19 +14,19 @@ CONNECTED = HANDSHAKE + b"(Connect 1 hostile)\n"
 DMP = b"AMQP\x0a\x01\x00\x01"
 
 BUSY = "busy"
-"""A transient broadcast topic on which something is published all the time."""
+"""A transient broadcast topic with a steady flow of messages."""
 HISTORY = "history"
 """A broadcast topic with many stored messages."""
 WORK = "work"
 """A round-robin topic with many stored messages."""
 DRAIN = "drain"
-"""A topic for whatever hostile clients publish."""
+"""The topic to which hostile clients publish."""
 
 LITTLE = 4096
-"""Octets of what the kernel receives for a client that does not want to read."""
+"""Size of the kernel's receive buffer of a client that does not read."""
 
 DWELL_SECONDS = 4.0
-"""How long those stay on average that break off."""
+"""Average time before a client disconnects."""
 
 _FRAME = struct.Struct(">IB")
 _LEASED = 7
@@ -38,15 +38,15 @@ class Kind:
 
     name: str
     share: int
-    """How many of a thousand clients are of it."""
+    """How many of 1,000 clients are of this kind."""
     act: Callable[["Client"], Awaitable[None]]
-    """One connection or two; it raises OSError where the server has ended it."""
+    """One action with one or two connections; raises OSError when the server ends it."""
     pause: float
     """Seconds until the next time, on average."""
 
 
 class Client:
-    """What one hostile client has: chance, and sockets that are closed after each of its acts."""
+    """The state of a hostile client: random numbers, and sockets that are closed after each action."""
 
     def __init__(self, port: int, chance: random.Random) -> None:
         self.chance = chance
@@ -67,11 +67,11 @@ class Client:
         return made
 
     async def dwell(self) -> None:
-        """Stay as it is for a while."""
+        """Do nothing for a while."""
         await trio.sleep(self.chance.uniform(0, 2 * DWELL_SECONDS))
 
     def reset(self) -> None:
-        """End all its connections without a word: the server sees them reset."""
+        """Reset all its connections."""
         for each in self._sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
@@ -134,7 +134,7 @@ async def reads_history_slowly(client: Client) -> None:
 
 
 async def _read_slowly(client: Client, subscribe: bytes) -> None:
-    """An octet a second. Half of them say now and then that they live, so they are not given up."""
+    """Read one octet a second. Half of these clients answer Pings, so the server keeps them."""
     acknowledges = client.chance.random() < 0.5
     slow = await client.open(CONNECTED + subscribe, LITTLE)
     # Those that are given up would take an hour to see it, at this pace: then they come again.
@@ -173,7 +173,7 @@ async def breaks_off_a_command(client: Client) -> None:
 
 
 async def breaks_off_an_envelope(client: Client) -> None:
-    """With its principal, so that there is nobody left to tell."""
+    """Together with its principal, so that nobody receives the Error."""
     lease, _ = await _lease(client, f"(Put {DRAIN})\n".encode())
     whole = envelope(b"y" * 1000) * client.chance.randint(1, 5)
     await client.open(DMP + lease + whole[: client.chance.randrange(len(whole))])
@@ -182,7 +182,7 @@ async def breaks_off_an_envelope(client: Client) -> None:
 
 
 async def cuts_an_envelope_short(client: Client) -> None:
-    """Ends properly, but in the middle: the answer finds its client, and the news no principal any more."""
+    """Half-close in the middle of an envelope: the client gets the answer, the principal is gone."""
     lease, principal = await _lease(client, f"(Put {DRAIN})\n".encode())
     sink = await client.open(DMP + lease)
     await sink.recv(1000)  # the lease is used
@@ -195,7 +195,7 @@ async def cuts_an_envelope_short(client: Client) -> None:
 
 
 async def _lease(client: Client, command: bytes) -> tuple[bytes, trio.socket.SocketType]:
-    """A lease, as the short string that a DMP connection shows, and its principal. Raises OSError."""
+    """Return a lease as a short string, and its principal. Raises OSError."""
     principal = await client.open(CONNECTED + command)
     received = b""
     while True:
@@ -214,7 +214,7 @@ async def _lease(client: Client, command: bytes) -> tuple[bytes, trio.socket.Soc
 
 
 def envelope(body: bytes) -> bytes:
-    """A DMP message with nothing but a body."""
+    """Return a DMP message with only a body."""
     rest = b"\0\0" + b"\0\0" + b"\0" + len(body).to_bytes(3, "big") + body
     return struct.pack(">I", len(rest)) + rest
 

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: after each the server starts again and must keep every promise."""
+"""SIGKILL at random moments: after each one the server starts again and must keep every promise."""
 
 import random
 import shutil
@@ -14,7 +14,7 @@ from server import DidNotStart, Server
 from tally import Outcome
 
 LIVES = 10
-"""How many kills a store goes through before a new one is taken."""
+"""Number of kills before a new store is used."""
 
 
 async def kills(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
@@ -32,7 +32,7 @@ async def kills(directory: Path, count: int, chance: random.Random, done: Callab
 async def _one_store(
     store: Path, lives: int, chance: random.Random, outcome: Outcome, done: Callable[[], None]
 ) -> list[str]:
-    """A store through so many kills; the promises that were broken."""
+    """Kill the server on one store `count` times. Return the broken promises."""
     history = History()
     settings = CONFIGURATION.format(weak=0.3, asynchronous=1.0)
     is_declared = False

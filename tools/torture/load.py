@@ -1,4 +1,4 @@
-"""Clients that publish, subscribe and work until the server is gone, and write down what they are told."""
+"""Clients that publish, subscribe and work until the server ends, and record what they receive."""
 
 import itertools
 import random
@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 
 
 def bare(body: bytes) -> bytes:
-    """The part of a body that tells who published it and as which number; the rest is filling."""
+    """Return the part of a body with publisher and number; the rest is padding."""
     return body.partition(b" ")[0]
 
 
@@ -51,7 +51,7 @@ async def declare_all(port: int) -> None:
 
 
 async def load(port: int, history: History, chance: random.Random) -> None:
-    """Run until the server is gone, or this is cancelled."""
+    """Run until the server ends, or until cancelled."""
     async with trio.open_nursery() as nursery:
         for _ in range(PUBLISHERS):
             nursery.start_soon(_until_it_is_gone, port, partial(_publish, history, chance))
@@ -123,7 +123,10 @@ async def _listen(kind: Kind, told: Told, client: Client) -> None:
 async def _work_for_ever(
     port: int, kind: Kind, told: Told, finished: set[int], chance: random.Random
 ) -> None:
-    """Workers, lost now and then with what they were dealt. `finished` is for one run of the server."""
+    """Run workers that disconnect at random with unconfirmed messages.
+
+    `finished`: for one run of the server.
+    """
     gone = trio.Event()
     while not gone.is_set():
         patience = chance.randint(1, 200)

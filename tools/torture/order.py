@@ -23,7 +23,7 @@ from omq.client import Delivery, Persistent, Sync, connect
 TOPIC = "ordered"
 STORE_FILE = "strong/data.mdb"
 HEAD_OCTETS = 2 * 32768
-"""LMDB's first two pages lie below this; writing one of them completes a commit."""
+"""The meta pages of LMDB are below this offset; writing one of them completes a commit."""
 
 TOKEN_OCTETS = 16
 VERSION = bytes(7) + b"\1"
@@ -35,7 +35,7 @@ _HEXADECIMAL = re.compile(rb"[0-9a-f]{%d,}" % TOKEN_OCTETS)
 
 @dataclass(slots=True)
 class Said:
-    """What was published, and which answer confirms it."""
+    """The published messages, and the answer that confirms them."""
 
     tokens: set[bytes] = field(default_factory=set)
     confirmed_by: dict[bytes, list[bytes]] = field(default_factory=dict)
@@ -127,7 +127,9 @@ async def _publish_by_dmp(port: int, number: int, count: int, said: Said, chance
 
 
 def too_early(log: Iterable[Entry], said: Said) -> list[str]:
-    """What was sent before it was durable, a sentence each; and what never was."""
+    """Return a sentence for each message or answer that was sent before it was durable, or never was
+    durable.
+    """
     file = 0
     written: set[bytes] = set()  # to the file, but not synced
     synced_soon: set[bytes] = set()  # a sync of it has begun

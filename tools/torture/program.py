@@ -1,4 +1,4 @@
-"""The command line: what to do to omq-server, how often, and what came of it."""
+"""The command line: which failures to cause, how often, and the report."""
 
 import argparse
 import random
@@ -26,11 +26,11 @@ Torture = Callable[[Path, int, random.Random, Callable[[], None]], Awaitable[Out
 
 TORTURES: dict[str, tuple[Torture, int, str]] = {
     "kills": (kills, 100, "SIGKILL at random moments"),
-    "starts": (starts, 160, "starts that are interrupted, and files that are not where they were"),
-    "images": (cuts, 1000, "disks as a power failure may leave them"),
-    "order": (order, 3000, "Strong messages, each on the disk before anybody hears of it"),
+    "starts": (starts, 160, "interrupted starts, and misplaced files"),
+    "images": (cuts, 1000, "disk images after a power failure"),
+    "order": (order, 3000, "Strong messages, each on the disk before it is sent or confirmed"),
     "rooms": (room, 1, "no room on the disk, in the map, for descriptors, in memory"),
-    "flips": (damage, 1000, "bits that flip, and each file cut short, emptied and removed"),
+    "flips": (damage, 1000, "flipped bits, and each file truncated, emptied and removed"),
 }
 DEFAULT_SEED = 1
 SOAK_SECONDS = 600
@@ -39,7 +39,7 @@ SOAK = "seconds with slow and hostile clients"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; its exit status."""
+    """Run the program, and return its exit status."""
     options = _parser().parse_args(arguments)
     seed: int = options.seed
     print(f"seed {seed}", flush=True)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         count = given if given is not None else 0 if options.soak else default
         if not count:
             continue
-        # A seed of its own, so that each can be repeated alone.
+        # Each kind has a seed of its own, so that it can be repeated alone.
         chance = random.Random(f"{seed} {name}")
         with tqdm(total=count, desc=name, unit="", disable=None) as bar:
             try:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except NoCompiler as problem:
                 outcome = Outcome([str(problem)])
         print(
-            f"{name}: {count} ({what}), {outcome.messages} messages looked at, "
+            f"{name}: {count} ({what}), {outcome.messages} messages checked, "
             f"{len(outcome.broken)} promises broken",
             flush=True,
         )
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  {sentence}")
         broken |= bool(outcome.broken)
     if broken:
-        print(f"what was left is in {directory}")
+        print(f"the files of the failed runs are in {directory}")
     else:
         shutil.rmtree(directory)
     return int(broken)
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         "--seed",
         type=seed_number,
         default=DEFAULT_SEED,
-        help=f"what all that is random is made from, a number or the word random (default {DEFAULT_SEED})",
+        help=f"seed of all random numbers: a number, or the word random (default {DEFAULT_SEED})",
     )
     for name, (_, count, what) in TORTURES.items():
         parser.add_argument(
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"how many hostile connections the soak has (default {SOAK_CONNECTIONS})",
     )
-    parser.add_argument("--directory", help="where to work (default: the system's temporary directory)")
+    parser.add_argument("--directory", help="working directory (default: the system's temporary directory)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What recorder.c writes down: building it, running a server under it, reading its log."""
+"""The recorder (recorder.c): building it, running a server with it, reading its log."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that was done. `when` is `time.monotonic_ns`; `file` an inode, or a socket's number."""
+    """One recorded operation. `when`: `time.monotonic_ns`. `file`: an inode, or the number of a socket."""
 
     kind: Kind
     when: int
@@ -40,7 +40,7 @@ class Entry:
 
 
 class NoCompiler(Exception):
-    """The recorder cannot be built here."""
+    """The recorder cannot be built on this machine."""
 
 
 def build(directory: Path) -> Path:
@@ -64,7 +64,7 @@ def recorded(library: Path, root: Path, log: Path) -> dict[str, str]:
 
 
 def entries(log: Path) -> Iterator[Entry]:
-    """The entries of a log, in the order in which things happened."""
+    """Yield the entries of a log in the order of the operations."""
     with log.open("rb") as file:
         while len(head := file.read(_ENTRY.size)) == _ENTRY.size:
             kind, path_length, inode, when, offset, size, data_length = _ENTRY.unpack(head)

@@ -39,13 +39,13 @@ MIB = 1 << 20
 
 
 HOUSEKEEPING_SECONDS = 6.0
-"""Within this everything that the server does now and then is done, but for checkpoints of Async."""
+"""Within this time all periodic work of the server runs, except checkpoints of Async."""
 
 IDLE_SECONDS = 11.0
-"""How long Trio keeps a thread that has nothing to do."""
+"""How long Trio keeps an idle thread."""
 
 STEADY = 100
-"""How many messages are published to each level while something is scarce."""
+"""Number of messages for each level during a shortage."""
 
 PIDS = Path("/sys/fs/cgroup/pids")
 
@@ -69,15 +69,15 @@ sys.stdin.read()
 
 
 class Failed(Exception):
-    """Something was not as it should be."""
+    """A promise was broken."""
 
 
 Scenario = Callable[[Path], Awaitable[int]]
-"""Tells how many messages were confirmed."""
+"""Called with the number of confirmed messages."""
 
 
 async def room(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """Every scenario, so many times."""
+    """Run every scenario `count` times."""
     outcome = Outcome()
     for number in range(count):
         for scenario in SCENARIOS:
@@ -92,7 +92,7 @@ async def room(directory: Path, count: int, chance: random.Random, done: Callabl
 
 
 async def file_limit(directory: Path) -> int:
-    """The operating system lets no file of the server grow, as with a quota."""
+    """A limit of the file size, as with a disk quota."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -112,7 +112,7 @@ async def file_limit(directory: Path) -> int:
 
 
 async def full_disk(directory: Path) -> int:
-    """A small file system of its own, which something else fills. Only where one may be mounted."""
+    """A small file system that another program fills. Requires permission to mount."""
     disk = directory / "disk"
     disk.mkdir()
     if not _mount(disk):
@@ -145,7 +145,7 @@ async def full_disk(directory: Path) -> int:
 
 
 async def full_map(directory: Path) -> int:
-    """The store is as large as it is configured to become."""
+    """The store has reached its configured map size."""
     server = Server(directory / "store", "disk_reserve_bytes = 0\nmap_bytes = 3_000_000\n", "this-boot", {})
     try:
         port = await server.ready()
@@ -156,7 +156,7 @@ async def full_map(directory: Path) -> int:
 
 
 async def no_descriptors(directory: Path) -> int:
-    """Clients have taken all descriptors that the server may have."""
+    """Connections have taken all file descriptors of the server."""
     server = Server(
         directory / "store", "weak_flush_seconds = 0.1\nhandshake_seconds = 600\n", "this-boot", {}
     )
@@ -200,7 +200,7 @@ async def no_descriptors(directory: Path) -> int:
 
 
 async def own_disk(directory: Path) -> int:
-    """A disk that the store itself fills, and topics deleted to make room, each after a kill and a restart.
+    """A disk that the store itself fills; topics are deleted to make room, each after a kill and a restart.
     Only where a file system may be mounted.
     """
     disk = directory / "disk"
@@ -233,7 +233,7 @@ async def own_disk(directory: Path) -> int:
 
 
 async def no_places(directory: Path) -> int:
-    """Another process holds all of LMDB's places for readers that it can get."""
+    """Another process holds all reader slots of LMDB that it can get."""
     server = Server(directory / "store", "weak_flush_seconds = 0.1\n", "this-boot", {})
     try:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
@@ -256,7 +256,7 @@ async def no_places(directory: Path) -> int:
 
 
 async def no_threads(directory: Path) -> int:
-    """No thread can be started for some seconds. Only where a control group can be made."""
+    """No thread can be started for some seconds. Requires permission to create a control group."""
     group = PIDS / f"omq-torture-{os.getpid()}"
     try:
         group.mkdir()
@@ -293,7 +293,7 @@ async def _publish_steadily(client: Client) -> None:
 
 
 async def little_memory(directory: Path) -> int:
-    """Publishers send many times what the server may hold, and a subscriber reads nothing."""
+    """Publishers send many times as much as fits into the memory, and a subscriber reads nothing."""
     settings = "disk_reserve_bytes = 0\nmemory_bytes = 4_194_304\nmax_message_bytes = 4_194_304\n"
     server = Server(directory / "store", settings, "this-boot", {})
     try:
@@ -343,7 +343,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 async def _without_room(
     port: int, fill: Callable[[], object], empty: Callable[[], object] | None, server: Server, word: bytes
 ) -> int:
-    """Publish until there is no room; then see that all that should goes on, and comes back.
+    """Publish until there is no room; then check that the server continues, and publishing resumes.
 
     Tells how many messages were confirmed.
     """
@@ -407,7 +407,7 @@ async def _publish_until_refused(client: Client, level: str, word: bytes) -> int
 
 
 async def _publish_again(client: Client, level: str) -> None:
-    """Publish once there is room: the server finds out by itself."""
+    """Publish when there is room again: the server detects that by itself."""
     for _ in range(100):
         try:
             await client.publish_confirmed(level, b"again")
@@ -432,7 +432,7 @@ async def _read_back(client: Client, level: str, count: int, at_least: bool = Fa
 
 
 async def _delete_in_need(client: Client, topic: str) -> None:
-    """Deleting is how room is made, so it must work without any."""
+    """Deleting makes room, so it must work without room."""
     try:
         await client.delete(topic)
     except ServerError as refusal:
@@ -455,12 +455,12 @@ async def _until(condition: Callable[[], bool], otherwise: str) -> None:
 
 
 def _descriptors(pid: int) -> int:
-    """How many a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def _fill_up(ballast: Path) -> None:
-    """Take what is left of a file system, to the last octet."""
+    """Fill a file system completely."""
     with ballast.open("wb", buffering=0) as file:
         for size in (MIB, 4096, 1):
             try:
@@ -477,7 +477,7 @@ def _is_quiet(server: Server) -> None:
 
 
 def _mount(place: Path) -> bool:
-    """Mount 24 MiB of memory there, if this process may."""
+    """Mount a file system of 24 MiB in memory, if this process may."""
     library = ctypes.CDLL(None, use_errno=True)
     done: int = library.mount(b"omq", os.fsencode(place), b"tmpfs", 0, b"size=24m")
     return done == 0

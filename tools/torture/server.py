@@ -1,4 +1,4 @@
-"""The command omq-server in a process of its own, that can be killed at any moment."""
+"""The command omq-server in a process that can be killed at any moment."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ class DidNotStart(Exception):
 
 
 class Server:
-    """`start` it, then `ready` tells the port."""
+    """`start` starts it, `ready` returns the port."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Server:
         environment: Mapping[str, str],
         descriptors: int | None = None,
     ) -> None:
-        """`descriptors`: how many it may have open; None for as many as the operating system allows."""
+        """`descriptors`: limit of open descriptors; None for the limit of the operating system."""
         self._log = store.with_name(store.name + ".log")
         settings = store.with_name(store.name + ".toml")
         settings.write_text(configuration)
@@ -48,7 +48,7 @@ class Server:
             )
 
     async def ready(self) -> int:
-        """The port, once it listens. Raises DidNotStart."""
+        """Wait until it listens, and return the port. Raises DidNotStart."""
         assert self.process.stdout is not None
         try:
             with trio.fail_after(STARTS_WITHIN):
@@ -62,15 +62,15 @@ class Server:
         return int(line.rpartition(b":")[2])
 
     def kill(self) -> None:
-        """SIGKILL; it is gone on return."""
+        """Send SIGKILL and wait for the end of the process."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; its exit status."""
+        """Send SIGTERM and return the exit status."""
         self.process.terminate()
         return self.process.wait(30)
 
     def log(self) -> str:
-        """What it, and those before it on this store, have logged."""
+        """Return the log of all servers on this store."""
         return self._log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""Slow and hostile clients, for a long time: does a well-behaved publisher or subscriber notice?
+"""Slow and hostile clients for a long time: do they affect a well-behaved publisher and subscriber?
 
 A control publishes and subscribes while nothing else goes on, and then while the clients of `hostile` do what
 they do. At the end they go away, and everything must be as it was.
@@ -27,38 +27,38 @@ from omq.client import Delivery, OmqError, Persistent, Sync, Transient, connect
 
 MIB = 1 << 20
 PROCESSES = 2
-"""How many processes the hostile clients are shared out to."""
+"""Number of processes with hostile clients."""
 
 SETTINGS = "disk_reserve_bytes = 0\nretention_bytes = 67_108_864\n"
 
 MEMORY_OCTETS = 64 * MIB
-"""`memory_bytes`, as it is unless configured."""
+"""The default of `memory_bytes`."""
 CONNECTION_OCTETS = 100 << 10
-"""What every connection may hold beyond that (docs/CONFIGURATION.md)."""
+"""The memory of a connection beyond that (docs/CONFIGURATION.md)."""
 
 STORED = 20_000
-"""Messages in the topics for those who read history, and for those who work."""
+"""Number of messages in the topics for replays and for workers."""
 BODY = b"h" * 1000
 
 BUSY_SECONDS = 0.05
 BUSY_MESSAGES = 20
 LOOK_SECONDS = 2.0
 AFTERWARDS_SECONDS = 60.0
-"""How long the server may take to be as it was, once the hostile clients are gone."""
+"""Time limit for the return to the initial state after the hostile clients have gone."""
 
 JUDGED_SECONDS = 180
-"""Shorter soaks measure, but judge neither latency nor growth: there is too little to compare."""
+"""Shorter soaks do not check latency and growth: there is too little to compare."""
 MOST_LATENCY = 2.0
-"""How many times as long as before the median may be."""
+"""The median latency may be this many times the one before."""
 MOST_GROWTH = 1.1
-"""How many times as much memory as in the second minute the last fifth may have."""
+"""The memory in the last fifth may be this many times that of the second minute."""
 
 LOG_LINES = 40
 """A minute, and as many besides."""
 
 
 HEADINGS = ("", "connections", "tasks", "MiB", "descriptors", "threads", "log", "processors", "others")
-"""Of the table: `processors` are those that the server took, `others` those that other programs took."""
+"""Columns of the table: `processors` used by the server, `others` used by other programs."""
 
 
 class Failed(Exception):
@@ -67,7 +67,7 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class Record:
-    """What was seen."""
+    """The measurements."""
 
     calm: dict[str, list[float]] = field(default_factory=dict)
     soaked: dict[str, list[float]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Record:
 async def soak(
     directory: Path, seconds: int, connections: int, chance: random.Random, done: Callable[[], None]
 ) -> Outcome:
-    """So many seconds with so many hostile connections. `done` is called after each second."""
+    """Run hostile connections for some seconds. `done` is called after each second."""
     outcome = Outcome()
     server = Server(directory / "soak", SETTINGS, "this-boot", {})
     try:
@@ -98,7 +98,7 @@ async def soak(
 
 
 async def _fill(port: int) -> None:
-    """Make the topics, with what those find there who read history or work."""
+    """Create the topics, with stored messages for replays and workers."""
     async with connect(f"omq://127.0.0.1:{port}") as client:
         await client.declare(BUSY, Delivery.BROADCAST, Transient())
         await client.declare(HISTORY, Delivery.BROADCAST, Persistent(Sync.WEAK))
@@ -118,7 +118,7 @@ async def _soak(
     done: Callable[[], None],
     outcome: Outcome,
 ) -> list[str]:
-    """What was not as it must be, a sentence each."""
+    """Return a sentence for each broken promise."""
     control = Control(port)
     record = Record()
     async with trio.open_nursery() as nursery:
@@ -175,7 +175,7 @@ async def _hostile(
     control: Control,
     record: Record,
 ) -> Counter[str]:
-    """Have them come, look at what the server does, and have them go; how many connections were made."""
+    """Start the hostile clients, measure the server, and end them. Return the number of connections."""
     seed = chance.randrange(1 << 32)
     program = Path(__file__).with_name("crowd.py")
     made: Counter[str] = Counter()
@@ -218,7 +218,7 @@ async def _hostile(
 
 
 async def _result(process: trio.Process) -> dict[str, int]:
-    """What a process of hostile clients says at its end. Raises Failed."""
+    """Return the report of a process of hostile clients. Raises Failed."""
     assert process.stdout is not None
     text = b"".join([part async for part in process.stdout])
     if await process.wait():
@@ -304,7 +304,7 @@ def _cut(control: Control, first: dict[str, int]) -> dict[str, list[float]]:
 
 
 def _log_lines(server: Server) -> int:
-    """How many lines the server has logged, but for those that it was asked for."""
+    """Return the number of log lines, except those that the soak requested."""
     return sum("SIGUSR1" not in line for line in server.log().splitlines())
 
 

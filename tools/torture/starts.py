@@ -1,4 +1,4 @@
-"""Starts that do not get through, or that find files which are not where they were.
+"""Starts that are interrupted, or that find misplaced files.
 
 A server under load is killed. Then something happens to its store. What starts next must keep every promise:
 above all that no id gets a second meaning, however often a start was interrupted before.
@@ -22,10 +22,10 @@ from tally import Outcome
 from omq_storage.levels import Level
 
 FLUSH_SECONDS = 60
-"""Between checkpoints: a power failure takes all of Weak and Async that no start has made durable."""
+"""Checkpoint interval: a power failure loses everything in Weak and Async that no start made durable."""
 
 FEWEST, MOST = 8, 40
-"""Descriptors, of which a start needs about 35."""
+"""Limits of descriptors; a start needs about 35."""
 
 STARTS_KILLED = 4
 
@@ -37,7 +37,7 @@ SAFETIES = {Level.STRONG: Safety.STRONG, Level.WEAK: Safety.WEAK, Level.ASYNC: S
 
 
 class Trouble(Enum):
-    """What happens between the kill and the start that is looked at."""
+    """What happens between the kill and the start that is checked."""
 
     KILLED = "the power fails, and starts are killed"
     DESCRIPTORS = "the power fails, and a start has too few descriptors"
@@ -50,7 +50,7 @@ class Trouble(Enum):
 
 
 async def starts(directory: Path, count: int, chance: random.Random, done: Callable[[], None]) -> Outcome:
-    """So many kills with trouble behind them. `done` is called after each."""
+    """Run `count` kills, each followed by a problem. `done` is called after each."""
     outcome = Outcome()
     with Examiner({"OMQ_MOUNT_ID": MOUNT}) as examiner:
         for number, trouble in zip(range(count), cycle(Trouble), strict=False):
@@ -108,7 +108,7 @@ class _Case:
         return Server(self._store, settings, self._boot, {"OMQ_MOUNT_ID": self._mount}, descriptors)
 
     async def _load(self) -> None:
-        """A life of a server under load, which ends properly or not."""
+        """Run a server under load, and stop or kill it."""
         began = time.monotonic()
         server = self._server()
         try:

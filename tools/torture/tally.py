@@ -1,4 +1,4 @@
-"""What came of one kind of torture."""
+"""The results of one kind of failure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,22 +8,22 @@ from history import Stored
 
 @dataclass(slots=True)
 class Outcome:
-    """The promises that were broken, a sentence each, and how many messages were looked at."""
+    """A sentence for each broken promise, and the number of checked messages."""
 
     broken: list[str] = field(default_factory=list)
     messages: int = 0
 
     def blame(self, where: str, found: Iterable[str]) -> None:
-        """Note what was broken, and where."""
+        """Record broken promises and where they were found."""
         self.broken += [f"{where}: {text}" for text in found]
 
     def count(self, topics: Mapping[str, Stored]) -> None:
-        """Every message of these topics was looked at."""
+        """Count the messages of these topics as checked."""
         self.messages += sum(len(topic.messages) for topic in topics.values())
 
 
 def leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
-    """What went wrong, without the groups that Trio puts it into."""
+    """Return the exceptions without the groups that Trio adds."""
     found: list[Exception] = []
     for problem in group.exceptions:
         found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]

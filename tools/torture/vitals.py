@@ -1,4 +1,4 @@
-"""What a running server takes, as Linux and the server itself tell."""
+"""The resources of a running server, from Linux and from the server itself."""
 
 import os
 import re
@@ -18,13 +18,13 @@ class Vitals:
 
     when: float
     memory: int
-    """Octets of memory that are the process's own, without what it maps of files (RssAnon)."""
+    """Anonymous memory of the process in octets (RssAnon)."""
     descriptors: int
     threads: int
 
 
 def vitals(pid: int) -> Vitals:
-    """Raises OSError when there is no such process any more."""
+    """Measure a process. Raises OSError if it has ended."""
     place = Path(f"/proc/{pid}")
     found = re.search(r"^RssAnon:\s+(\d+) kB$", (place / "status").read_text(), re.MULTILINE)
     assert found is not None, "this is not Linux"
@@ -38,7 +38,7 @@ def vitals(pid: int) -> Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What processors have done until now, in seconds."""
+    """Processor time so far, in seconds."""
 
     when: float
     all: float
@@ -46,17 +46,17 @@ class Work:
     """By process."""
 
     def since(self, before: "Work", *pids: int) -> float:
-        """How many processors these processes took, on average, of those that exist."""
+        """Return how many processors these processes used on average."""
         seconds = self.when - before.when
         return sum(self.by.get(pid, 0.0) - before.by.get(pid, 0.0) for pid in pids) / seconds
 
     def others(self, before: "Work") -> float:
-        """How many all other processes took."""
+        """Return how many processors all other processes used."""
         return (self.all - before.all) / (self.when - before.when) - self.since(before, *self.by)
 
 
 def work(*pids: int) -> Work:
-    """What the machine, and each of these processes, has done. Raises OSError when one is gone."""
+    """Return the processor time of the machine and of these processes. Raises OSError if one has ended."""
     tick = os.sysconf("SC_CLK_TCK")
     user, nice, system, _, _, irq, softirq, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
@@ -69,7 +69,7 @@ def work(*pids: int) -> Work:
 
 
 async def counts(server: Server) -> tuple[int, int]:
-    """How many connections and tasks the server says it has. Raises trio.TooSlowError."""
+    """Return the numbers of connections and tasks that the server logs. Raises trio.TooSlowError."""
     before = len(COUNTS.findall(server.log()))
     server.process.send_signal(signal.SIGUSR1)
     for _ in range(600):
