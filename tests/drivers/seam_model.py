@@ -6,10 +6,19 @@ others, such as which worker is dealt a message.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from served_drivers import Client, Got
 
-from omq.drivers.seam import Piece
+from omq.drivers.seam import (
+    MOST_DELIVERIES,
+    Accepted,
+    Modified,
+    Outcome,
+    Piece,
+    Rejected,
+    Released,
+)
 from omq_storage.blocks import FRAME_HEADER
 
 FOREVER = 1 << 63
@@ -62,17 +71,37 @@ class Member:
     is_finished: bool = False
     end: int = FOREVER
     """It gets no message from this id on."""
+    is_cancelled: bool = False
     position: int = 0
     """Broadcast: the next id that it gets."""
-    credit: int | None = None
+    window: int | None = None
+    count: int | None = None
+    """What is left of it."""
+    is_draining: bool = False
+    settles: bool = False
+    """Whether what it gets is unsettled until it settles it."""
+    unsettled: set[int] = field(default_factory=set)
+    """Broadcast, with a window: what it got and has not settled."""
     most: int = FOREVER
-    """Round-robin: how many messages it may have unconfirmed."""
+    """Round-robin: how many messages it may have unsettled."""
     newest: int = 0
     """Round-robin: the newest message that it got in the order of the ids."""
+    undeliverable: set[int] = field(default_factory=set)
+    """Round-robin: what it does not get again."""
 
     @property
     def may_take(self) -> bool:
         return not self.taken and self.piece is None
+
+    @property
+    def unwritten(self) -> list[int]:
+        """What it got and has not said to be written."""
+        return [got.id for got in self.taken] + ([self.begun[0].id] if self.begun is not None else [])
+
+    def delivered(self, count: int) -> None:
+        """So many messages are written."""
+        if self.count is not None:
+            self.count = max(0, self.count - count)
 
 
 class Broadcast:
@@ -84,24 +113,47 @@ class Broadcast:
     def gives(self, member: Member, got: Iterable[Got]) -> None:
         """Check that a channel may give these messages now."""
         for each in got:
-            assert each.id == member.position < member.end
+            assert each.id == member.position < self.limit(member)
             assert each == self.log.messages[each.id]
-            member.position += 1
+            assert each.deliveries == 0
+            self._take(member, each)
+            member.taken.append(each)
+
+    def _take(self, member: Member, got: Got) -> None:
+        member.position = got.id + 1
+        if member.window is not None:
+            member.unsettled.add(got.id)
+
+    def limit(self, member: Member) -> int:
+        """Before which id it may give messages."""
+        limit = member.end
+        if member.count is not None:
+            limit = min(limit, member.position - len(member.unwritten) + member.count)
+        if member.window is not None:
+            limit = min(limit, member.position + member.window - len(member.unsettled))
+        return limit
 
     def left(self, member: Member, got: Sequence[Got], count: int) -> None:
         """So many of these messages left; the others are given again."""
         member.position -= len(got) - count
+        member.unsettled -= {each.id for each in got[count:]}
 
     def gives_again(self, member: Member, got: Got) -> None:
         """It stays with the member, in whose middle it stalled."""
-        self.gives(member, [got])
+        self._take(member, got)
+
+    def grants_window(self, member: Member) -> None:
+        """From now on what it gets is unsettled."""
+        member.unsettled |= set(member.unwritten)
 
     def check(self, members: Iterable[Member], next_id: int) -> None:
         """Whoever has not got all messages below `next_id`, those taken over, has something to take."""
         for member in members:
             if member.may_take and member.begun is None:
-                end = min(member.end, next_id)
-                assert member.client.channel.ready() == (member.position < end)
+                is_ready = member.client.channel.ready()
+                assert is_ready == (member.position < min(self.limit(member), next_id))
+                if not is_ready and not member.is_held:
+                    assert not member.is_draining
 
 
 class RoundRobin:
@@ -116,8 +168,12 @@ class RoundRobin:
         """Who confirmed a message before all of it had left: it may see it again."""
         self.late: set[int] = set()
         """What may come behind messages with higher ids, as somebody had it before."""
+        self.deliveries: dict[int, int] = {}
+        """How often messages were delivered and came back, those that were."""
         self.durable: set[int] = set()
         """What was done when positions were saved."""
+        self.durable_deliveries: dict[int, int] = {}
+        """How often messages had been delivered then, as if all that had some were lost."""
 
     def has(self, member: Member) -> list[int]:
         return [id for id, owner in self.owners.items() if owner is member]
@@ -130,16 +186,19 @@ class RoundRobin:
             if self.unseen.get(each.id) is member:
                 continue
             assert each.id not in self.done, "it is done"
+            assert each.id not in member.undeliverable
+            assert each.deliveries == self.deliveries.get(each.id, 0)
             if each.id not in self.late:
                 assert each.id > member.newest
                 member.newest = each.id
             self.owners[each.id] = member
-        if member.credit is not None:
+        member.taken += got
+        if member.window is not None:
             assert len(self.has(member)) <= member.most
 
     def left(self, member: Member, got: Sequence[Got], count: int) -> None:
         for each in got[:count]:
-            if member.credit is None:
+            if not member.settles:
                 self.finish(each.id)
             self.unseen.pop(each.id, None)
         for each in got[count:]:
@@ -147,7 +206,43 @@ class RoundRobin:
             self.late.add(each.id)
 
     def gives_again(self, member: Member, got: Got) -> None:
-        self.gives(member, [got])
+        if self.unseen.get(got.id) is not member:
+            self.owners[got.id] = member
+
+    def settle(self, member: Member, message: int, outcome: Outcome) -> None:
+        """A member that has a message settles it."""
+        match outcome:
+            case Accepted() | Rejected():
+                self.finish(message)
+                if message in member.unwritten:
+                    self.unseen[message] = member
+            case Released() | Modified():
+                if isinstance(outcome, Modified):
+                    if outcome.delivery_failed:
+                        self.failed(message)
+                    if outcome.undeliverable_here:
+                        member.undeliverable.add(message)
+                del self.owners[message]
+                self.returns()
+            case other:
+                assert_never(other)
+
+    def failed(self, message: int) -> None:
+        """A message was delivered in vain."""
+        self.deliveries[message] = min(MOST_DELIVERIES, self.deliveries.get(message, 0) + 1)
+
+    def lost(self) -> dict[int, int]:
+        """How often messages were delivered if all that members have is lost."""
+        kept, self.deliveries = self.deliveries, self.deliveries.copy()
+        for message in self.owners:
+            self.failed(message)
+        found, self.deliveries = self.deliveries, kept
+        return found
+
+    def save(self) -> None:
+        """Positions are saved."""
+        self.durable = set(self.done)
+        self.durable_deliveries = self.lost()
 
     def finish(self, message: int) -> None:
         """A message is done."""
@@ -160,6 +255,7 @@ class RoundRobin:
 
     def closed(self, member: Member) -> None:
         for message in self.has(member):
+            self.failed(message)
             del self.owners[message]
         self.unseen = {id: owner for id, owner in self.unseen.items() if owner is not member}
         self.returns()
@@ -168,8 +264,9 @@ class RoundRobin:
         """While somebody has room and nobody has anything to take, no message waits."""
         members = list(members)
         for member in members:
-            if member.credit is not None and not self.has(member) and not member.client.channel.ready():
-                member.most = member.credit
+            is_idle = not self.has(member) and not member.client.channel.ready()
+            if member.window is not None and is_idle:
+                member.most = member.window
         if any(member.client.channel.ready() for member in members):
             return
         able = [
@@ -177,10 +274,15 @@ class RoundRobin:
             for member in members
             if not member.is_held
             and not member.is_finished
+            and not member.is_cancelled
             and member.may_take
             and member.begun is None
-            and (member.credit is None or len(self.has(member)) < member.credit)
+            and (member.window is None or len(self.has(member)) < member.window)
+            and (member.count is None or member.count)
         ]
-        if able:
+        for member in able:
             there = {id for id in self.log.messages if id < next_id}
-            assert there <= self.owners.keys() | self.done
+            assert there <= self.owners.keys() | self.done | member.undeliverable
+        for member in members:
+            if member.may_take and member.begun is None and not member.is_held:
+                assert not member.is_draining

@@ -5,7 +5,7 @@ terminal's side of their channels.
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,19 @@ from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import save_positions
 from omq.drivers.memory import Memory, MemoryStatistics
 from omq.drivers.reasons import Failure
-from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Gone, Messages, Outcome, Piece, Taken, hand_over
+from omq.drivers.seam import (
+    ACCEPTED,
+    Channel,
+    Credit,
+    Cut,
+    End,
+    Gone,
+    Messages,
+    Outcome,
+    Piece,
+    Taken,
+    hand_over,
+)
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Replay, Sync, Transient
 from omq_storage.batches import Bodies
@@ -167,19 +179,22 @@ class Got:
     id: int
     body: bytes
     head: bytes = b""
+    deliveries: int = field(default=0, compare=False)
+    """How often it was delivered before."""
 
 
 def messages_of(taken: Messages, topic: int) -> list[Got]:
     """The messages that were taken, read from their octets as a client of this topic does."""
-    return [got for cut in taken.cuts for got in _read(bytes(cut.frames()), cut.ids, topic, cut.block.head)]
+    return [got for cut in taken.cuts for got in _read(cut, topic)]
 
 
-def _read(frames: bytes, ids: range, topic: int, head: Callable[[int], bytes]) -> Iterator[Got]:
+def _read(cut: Cut, topic: int) -> Iterator[Got]:
+    frames = bytes(cut.frames())
     at = 0
-    for expected in ids:
+    for expected in cut.ids:
         length, kind, id, of_topic = _FRAME.unpack_from(frames, at)
         assert (kind, id, of_topic) == (2, expected, topic)
-        yield Got(id, frames[at + _FRAME.size : at + 4 + length], head(id))
+        yield Got(id, frames[at + _FRAME.size : at + 4 + length], cut.block.head(id), cut.deliveries)
         at += 4 + length
     assert at == len(frames)
 

@@ -6,8 +6,10 @@ memory, publishers wait, and messages come in pieces.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from enum import Enum
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import assert_never
 
@@ -22,7 +24,22 @@ from served_drivers import KIB, MIB, NOTHING, Client, Drivers, Kind, messages_of
 
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, End, Gone, Messages, Piece, Rest
+from omq.drivers.seam import (
+    ACCEPTED,
+    REJECTED,
+    RELEASED,
+    Accepted,
+    Credit,
+    End,
+    Gone,
+    Granted,
+    Messages,
+    Modified,
+    Outcome,
+    Piece,
+    Rejected,
+    Rest,
+)
 from omq.model import FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
@@ -30,6 +47,12 @@ from omq_storage.store import Store
 MEMORY = MIB
 SIZES = [0, 1, 30, 5 * KIB, 5 * KIB, 40 * KIB, 40 * KIB, 70 * KIB, 1200 * KIB]
 HEAD = b"\0" * 4
+OUTCOMES: list[Outcome] = [
+    ACCEPTED,
+    REJECTED,
+    RELEASED,
+    *(Modified(*flags) for flags in product([False, True], repeat=2)),
+]
 
 
 class StoreOfMany:
@@ -147,7 +170,10 @@ class Machine:
         if self.pending is None:
             assert self.driver.next_id == self.log.next
         self.model.check(self.members, self.driver.next_id)
-        if all(member.is_held for member in self.members):
+        for member in self.members:
+            assert member.client.channel.granted() == Granted(member.window, member.count)
+            assert member.client.channel.settles == member.settles
+        if all(member.is_held or member.is_cancelled for member in self.members):
             assert not self.driver.has_taker()
 
     def possible(self) -> Iterator[Step]:
@@ -181,10 +207,12 @@ class Machine:
         yield step("close", self.close)
         if not member.is_finished:
             yield step("finish", self.finish)
-        if isinstance(self.model, RoundRobin):
-            yield step("request", self.request)
-            if member.credit is not None:
-                yield from [step("received", self.received)] * 3
+        if not member.is_cancelled:
+            yield step("cancel", self.cancel)
+        yield from [step("grant", self.grant)] * 2
+        yield step("drain", self.drain)
+        if member.settles:
+            yield from [step("settle", self.settle)] * 3
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -221,7 +249,8 @@ class Machine:
                 settled = trio.Event()
                 confirmation.listen(settled.set)
                 await settled.wait()
-                assert confirmation.failure is None
+                failure = confirmation.failure
+                assert failure is None or (driver.deleted and failure.reason is Reason.DELETED)
         self.pending = None
 
     # -- out -----------------------------------------------------------------------------------------------
@@ -232,8 +261,8 @@ class Machine:
         self.opened += 1
         member = Member(client, self.opened, position=position)
         self.members.append(member)
-        if isinstance(self.model, RoundRobin) and self.draw(st.booleans(), label="credit"):
-            await self.request(member)
+        if self.draw(st.booleans(), label="credit"):
+            await self.grant(member)
 
     def _replay(self) -> tuple[Replay, int]:
         current = self.driver.next_id
@@ -259,9 +288,10 @@ class Machine:
         match taken:
             case Messages():
                 assert member.begun is None
-                member.taken = messages_of(taken, self.driver.topic.id)
-                assert member.taken
-                self.model.gives(member, member.taken)
+                got = messages_of(taken, self.driver.topic.id)
+                assert got
+                assert member.count is None or len(got) <= member.count
+                self.model.gives(member, got)
             case Piece():
                 self._take_piece(member, taken)
             case Gone():
@@ -272,10 +302,13 @@ class Machine:
     def _take_piece(self, member: Member, piece: Piece) -> None:
         assert piece.topic == self.driver.topic.id
         if member.begun is None:
-            got = self.log.messages[piece.message]
+            got = replace(self.log.messages[piece.message], deliveries=piece.deliveries)
+            assert member.count is None or member.count
             self.model.gives(member, [got])
+            member.taken.clear()
             member.begun = got, 0
         got, begin = member.begun
+        assert piece.deliveries == got.deliveries
         assert (piece.message, piece.head, piece.size, piece.begin) == (
             got.id,
             got.head,
@@ -304,6 +337,7 @@ class Machine:
             begun = self.draw(st.integers(0, max(0, len(taken[count].body) - 1)), label="octets")
             member.begun = taken[count], begun
         self.model.left(member, taken, count)
+        member.delivered(count)
         if member.begun is not None:
             self.model.gives_again(member, member.begun[0])
         member.client.channel.written(count, begun)
@@ -333,6 +367,7 @@ class Machine:
         assert member.begun is not None
         (got, _), member.begun = member.begun, None
         self.model.left(member, [got], 1)
+        member.delivered(1)
         member.client.channel.written(1)
 
     async def hold_or_release(self, member: Member) -> None:
@@ -347,7 +382,7 @@ class Machine:
     async def finish(self, member: Member) -> None:
         member.client.channel.finish()
         member.is_finished = True
-        member.end = self.driver.next_id
+        member.end = min(member.end, self.driver.next_id)
 
     async def close(self, member: Member) -> None:
         member.client.close()
@@ -358,25 +393,78 @@ class Machine:
         if self.draw(st.booleans(), label="written after the end"):
             member.client.channel.written(len(member.taken))
 
-    async def request(self, member: Member) -> None:
-        credit = self.draw(st.integers(0, 5), label="credit")
-        member.most = max(credit, FOREVER if member.credit is None else member.most)
-        member.credit = credit
-        member.client.request(credit)
+    async def grant(self, member: Member) -> None:
+        credit = self.draw(st.sampled_from(Credit), label="kind")
+        n = self.draw(st.integers(0, 5), label="credit")
+        match credit:
+            case Credit.WINDOW:
+                if isinstance(self.model, Broadcast) and member.window is None:
+                    self.model.grants_window(member)
+                member.most = max(n, FOREVER if member.window is None else member.most)
+                member.window = n
+                member.settles = True
+            case Credit.COUNT:
+                self._count(member, n)
+                member.is_draining = False
+            case other:
+                assert_never(other)
+        member.client.channel.grant(n, credit)
 
-    async def received(self, member: Member) -> None:
-        assert isinstance(self.model, RoundRobin)
-        mine = self.model.has(member)
-        others = sorted(self.model.done | self.model.owners.keys() - set(mine))
-        message = self.draw(st.sampled_from([*mine, *others[-3:], self.log.next]), label="message")
-        if message not in mine:
-            assert member.client.channel.settle(range(message, message + 1), ACCEPTED) == 0
-            return
-        member.client.settle(message)
-        self.model.finish(message)
-        unwritten = [got.id for got in member.taken] + ([member.begun[0].id] if member.begun else [])
-        if message in unwritten:
-            self.model.unseen[message] = member
+    def _count(self, member: Member, n: int) -> None:
+        member.count = n
+        if isinstance(self.model, RoundRobin):
+            member.settles = True
+            self.model.returns()
+
+    async def drain(self, member: Member) -> None:
+        if member.count is None:
+            self._count(member, 0)
+        member.is_draining = True
+
+        def drained(unused: int) -> None:
+            assert member.is_draining
+            assert not member.unwritten
+            assert unused == member.count
+            member.count = 0
+            member.is_draining = False
+
+        member.client.channel.drain(drained)
+
+    async def cancel(self, member: Member) -> None:
+        member.is_cancelled = True
+        if isinstance(self.model, RoundRobin):
+            member.end = 0
+            self.model.returns()
+        else:
+            member.end = min(member.end, member.position - len(member.unwritten))
+        member.client.channel.cancel()
+
+    async def settle(self, member: Member) -> None:
+        """Settle a range that has messages of this member, and of others, and perhaps some that are done."""
+        outcome = self.draw(st.sampled_from(OUTCOMES), label="outcome")
+        if isinstance(self.model, RoundRobin):
+            mine = set(self.model.has(member))
+            known = self.model.done | self.model.owners.keys()
+        else:
+            mine = set(member.unsettled)
+            known = set(range(1, self.log.next))
+        if isinstance(self.model, RoundRobin) and not isinstance(outcome, Accepted | Rejected):
+            mine -= set(member.unwritten)
+            known -= set(member.unwritten)
+        starts = [*sorted(mine), *sorted(known)[-3:], self.log.next]
+        first = self.draw(st.sampled_from(starts), label="message")
+        step = self.draw(st.integers(1, 3), label="step")
+        most = self.draw(st.integers(1, 9), label="most")
+        ids = range(first, first + step, step)
+        while len(ids) < most and ids.stop in known:
+            ids = range(first, ids.stop + step, step)
+        settled = sorted(mine & set(ids))
+        if isinstance(self.model, RoundRobin):
+            for message in settled:
+                self.model.settle(member, message, outcome)
+        else:
+            member.unsettled -= set(settled)
+        assert member.client.channel.settle(ids, outcome) == len(settled)
 
     # -- the rest ------------------------------------------------------------------------------------------
 
@@ -388,7 +476,7 @@ class Machine:
         if self.driver.writer is not None:
             await self.drivers.save_positions()
             if isinstance(self.model, RoundRobin):
-                self.model.durable = set(self.model.done)
+                self.model.save()
             await tidy(self.driver, self.driver.writer)
 
     async def delete(self) -> None:
@@ -428,6 +516,9 @@ class Machine:
         if isinstance(self.model, RoundRobin):
             if turn is Turn.KILLED:
                 self.model.done &= self.model.durable
+                self.model.deliveries = dict(self.model.durable_deliveries)
+            else:
+                self.model.deliveries = self.model.lost()
             self.model.owners.clear()
             self.model.unseen.clear()
             self.model.late = set(self.log.messages)
