@@ -147,6 +147,8 @@ class RoundRobinDriver(Driver):
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
         """Whether a subscriber with room is to get something that is there now."""
+        if channel in self._finishing:
+            return False
         return self._is_undealt() or channel.undealt < len(self._aside)
 
     def done(self, ids: range) -> None:
@@ -189,6 +191,23 @@ class RoundRobinDriver(Driver):
     # -- in ------------------------------------------------------------------------------------------------
 
     def _take_room(self, octets: int, in_turn: bool) -> Answer:
+        """Count the octets of a post if there is room for them.
+
+        A worker is idle when it has room for messages and all messages are dealt. The share is the memory
+        that the waiting messages of all topics have together.
+
+        | topic holds | worker idle | octets of the post               | answer                              |
+        |-------------|-------------|----------------------------------|-------------------------------------|
+        | nothing     | yes or no   | up to FREE_OCTETS                | TAKEN, even beyond the share        |
+        | nothing     | yes         | more, twice the share not spent  | TAKEN, even beyond the share        |
+        | nothing     | yes         | more, twice the share spent      | ALL_FULL                            |
+        | nothing     | no          | more than FREE_OCTETS            | TAKEN within the share*, MEMORY_FULL|
+        | something   | yes         | any                              | TAKEN within the share*, MEMORY_FULL|
+        | something   | no          | within the topic's part of it    | TAKEN within the share*, MEMORY_FULL|
+        | something   | no          | beyond the topic's part of it    | TOPIC_FULL                          |
+
+        * If the share has room for them, and it is the topic's turn or no other topic waits for the share.
+        """
         memory = self.resources.memory
         waiting = memory.waiting
         # What workers have at work does not keep the next messages from workers that have nothing to do.

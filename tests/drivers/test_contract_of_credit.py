@@ -464,6 +464,30 @@ async def test_what_was_taken_before_a_cancel_may_be_written(drivers: Drivers, k
 
 
 @of_kinds()
+@pytest.mark.parametrize("first", ["drain", "finish"])
+async def test_a_drain_of_a_finished_channel_gives_what_it_has(
+    drivers: Drivers, kind: Kind, first: str
+) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 2)
+    await numbered(driver, 6)
+    unused: list[int] = []
+    if first == "drain":
+        client.channel.drain(unused.append)
+        client.channel.finish()
+        assert (await client.read()).ids == [1, 2]
+        assert unused == [0]
+    else:
+        client.channel.finish()
+        assert (await client.read()).ids == [1, 2]
+        client.channel.grant(9, Credit.COUNT)
+        assert (await client.read()).ids == ([*range(1, 7)] if kind.is_broadcast else [1, 2])
+        client.channel.drain(unused.append)
+        assert unused == [5 if kind.is_broadcast else 9]
+    client.close()
+
+
+@of_kinds()
 async def test_a_cancel_ends_a_drain(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 5)
