@@ -5,30 +5,25 @@ import math
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
-from omq.model import LONGEST_BODY, MAX_TOPIC_OCTETS, Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import (
+    DELIVERIES,
+    LONGEST_BODY,
+    MAX_TOPIC_OCTETS,
+    PERSISTENCES,
+    Delivery,
+    DeliveryName,
+    Persistence,
+    PersistenceName,
+)
 
 DEFAULT_LISTEN = "127.0.0.1:7730"
 DEFAULT_STORE = "omq-store"
 
 MIB = 1 << 20
-
-DeliveryName = Literal["broadcast", "round-robin"]
-PersistenceName = Literal["transient", "strong", "weak", "async"]
-
-_DELIVERIES: dict[DeliveryName, Delivery] = {
-    "broadcast": Delivery.BROADCAST,
-    "round-robin": Delivery.ROUND_ROBIN,
-}
-_PERSISTENCES: dict[PersistenceName, Persistence] = {
-    "transient": Transient(),
-    "strong": Persistent(Sync.STRONG),
-    "weak": Persistent(Sync.WEAK),
-    "async": Persistent(Sync.ASYNC),
-}
 
 SECRET_HASH = re.compile(
     # scrypt is not defined for 2^16 rows and more of the smallest blocks
@@ -56,7 +51,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     retention_seconds: Seconds | None = None
 
     def types(self) -> tuple[Delivery, Persistence]:
-        return _DELIVERIES[self.delivery], _PERSISTENCES[self.persistence]
+        return DELIVERIES[self.delivery], PERSISTENCES[self.persistence]
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,7 +115,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def default_types(self) -> tuple[Delivery, Persistence]:
         """What a topic is when somebody uses its name before declaring it."""
-        return _DELIVERIES[self.default_delivery], _PERSISTENCES[self.default_persistence]
+        return DELIVERIES[self.default_delivery], PERSISTENCES[self.default_persistence]
 
     def retention(self, name: bytes) -> tuple[int | None, float | None]:
         """The octets and the seconds that a topic keeps; `None` for no bound."""

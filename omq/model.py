@@ -4,8 +4,10 @@ The OCaml types of the omq text have the same names; `omq.protocol.omq` reads an
 topic's name is octets, and need not be UTF-8.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal, assert_never
 
 MAX_TOPIC_OCTETS = 255
 """The longest topic name. The shortest has one octet."""
@@ -46,6 +48,64 @@ class Transient:
 
 
 Persistence = Persistent | Transient
+
+
+# -- names of types -----------------------------------------------------------------------------------------
+
+DeliveryName = Literal["broadcast", "round-robin"]
+PersistenceName = Literal["transient", "strong", "weak", "async"]
+
+DELIVERIES: Mapping[DeliveryName, Delivery] = {
+    "broadcast": Delivery.BROADCAST,
+    "round-robin": Delivery.ROUND_ROBIN,
+}
+PERSISTENCES: Mapping[PersistenceName, Persistence] = {
+    "transient": Transient(),
+    "strong": Persistent(Sync.STRONG),
+    "weak": Persistent(Sync.WEAK),
+    "async": Persistent(Sync.ASYNC),
+}
+"""The types of topics by the names that command lines and configurations use."""
+
+_NAMES_OF_DELIVERIES = {delivery: name for name, delivery in DELIVERIES.items()}
+_NAMES_OF_PERSISTENCES = {persistence: name for name, persistence in PERSISTENCES.items()}
+
+
+def delivery_name(delivery: Delivery) -> DeliveryName:
+    """Return the key of DELIVERIES."""
+    return _NAMES_OF_DELIVERIES[delivery]
+
+
+def persistence_name(persistence: Persistence) -> PersistenceName:
+    """Return the key of PERSISTENCES."""
+    return _NAMES_OF_PERSISTENCES[persistence]
+
+
+def stored_persistence(persistence: Persistence) -> str:
+    """Return the text that the catalogue of a store has for it: `Transient`, or the name of its sync."""
+    return persistence_name(persistence).capitalize()
+
+
+def read_stored_persistence(text: str) -> Persistence:
+    """Return what `stored_persistence` wrote. Raises ValueError for any other text."""
+    for persistence in PERSISTENCES.values():
+        if stored_persistence(persistence) == text:
+            return persistence
+    raise ValueError(f"{text!r} is not a persistence")
+
+
+def declaration(delivery: Delivery, persistence: Persistence) -> str:
+    """Return the types as a Declare command has them: `Broadcast (Persistent Weak)`."""
+    match persistence:
+        case Transient():
+            return f"{delivery.value} Transient"
+        case Persistent(sync):
+            return f"{delivery.value} (Persistent {sync.value})"
+        case _:
+            assert_never(persistence)
+
+
+# -- where reading begins, and what topics there are --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

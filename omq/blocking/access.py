@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from omq.model import BlockInfo
+from omq.model import BlockInfo, Delivery, Persistence, Transient
 from omq_storage.blocks import Block
 
 T = TypeVar("T")
@@ -77,10 +77,10 @@ class Access(AbstractContextManager["Access"], Protocol):
         """
 
 
-def why_unreadable(delivery: str, persistence: str) -> str | None:
+def why_unreadable(delivery: Delivery, persistence: Persistence) -> str | None:
     """Why a topic of these types cannot be read in bulk; None if it can."""
-    if persistence == "Transient":
+    if isinstance(persistence, Transient):
         return "it is transient, and nothing of it is stored"
-    if delivery != "Broadcast":
+    if delivery is Delivery.ROUND_ROBIN:
         return "it is a round-robin topic, whose messages are gone when they are done"
     return None

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from omq.blocking.access import HOLE, Gap, StoredTopic, why_unreadable
 from omq.blocking.errors import UnknownTopic
-from omq.model import BlockInfo
+from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
 from omq_storage.catalogue import TopicRecord
 from omq_storage.errors import DamagedBlock
@@ -44,7 +44,7 @@ class LocalStore:
         return found
 
     def _topic(self, record: TopicRecord, name: str) -> StoredTopic:
-        problem = why_unreadable(record.delivery, record.persistence)
+        problem = why_unreadable(Delivery(record.delivery), read_stored_persistence(record.persistence))
         extent = Extent() if problem else self._reader.extent(_level(record), record.id)
         next_id = max(1, extent.next, record.resume)
         first = extent.first if extent.messages else next_id
@@ -97,4 +97,10 @@ class LocalStore:
 
 def _level(record: TopicRecord) -> Level:
     """The sync level of a topic. A transient topic has none; return any, since nothing of it is stored."""
-    return Level.WEAK if record.persistence == "Transient" else Level(record.persistence.lower())
+    match read_stored_persistence(record.persistence):
+        case Transient():
+            return Level.WEAK
+        case Persistent(sync):
+            return Level(sync.value.lower())
+        case other:
+            assert_never(other)

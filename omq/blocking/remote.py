@@ -13,7 +13,7 @@ from omq.blocking.access import Gap, StoredTopic, why_unreadable
 from omq.blocking.credentials import NO_CREDENTIALS, Credentials
 from omq.blocking.errors import DataLoss, OmqError, Refused, Unreachable
 from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words, open_wire
-from omq.model import BlockInfo, TopicInfo, Transient
+from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
     Answer,
@@ -164,8 +164,7 @@ class Server:
                 name = info.topic.decode()
             except UnicodeDecodeError:
                 continue
-            persistence = "Transient" if isinstance(info.persistence, Transient) else "Persistent"
-            problem = why_unreadable(info.delivery.value, persistence)
+            problem = why_unreadable(info.delivery, info.persistence)
             first = info.first if info.messages else info.last + 1
             found[name] = StoredTopic(info.id, name, max(1, first), info.last + 1, info.bytes, problem)
         return found

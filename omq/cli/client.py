@@ -27,7 +27,6 @@ from omq.cli.output import (
     write_all,
 )
 from omq.cli.subscribing import sub
-from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import (
     Client,
     Connecting,
@@ -37,7 +36,7 @@ from omq.client import (
 )
 from omq.client.address import parse_url
 from omq.client.lines import publish_start
-from omq.model import check_topic
+from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.protocol.credentials import is_readable_by_others
 
 READ_OCTETS = 64 << 10

@@ -11,10 +11,9 @@ from typing import NamedTuple, NoReturn
 
 from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
-from omq.cli.words import DELIVERIES, PERSISTENCES
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
 from omq.client.address import parse_url
-from omq.model import check_topic
+from omq.model import DELIVERIES, PERSISTENCES, check_topic
 from omq.protocol.credentials import read_id
 from omq.replay import arguments as replay_arguments
 

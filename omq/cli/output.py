@@ -12,8 +12,8 @@ from dataclasses import fields
 
 import trio
 
-from omq.cli.words import DELIVERIES, PERSISTENCES, word
 from omq.client import Envelope, MessageRun, TopicInfo
+from omq.model import delivery_name, persistence_name
 from omq.printable import printable
 
 FORMATS = ("lines", "raw", "json")
@@ -73,8 +73,8 @@ def table(infos: list[TopicInfo]) -> str:
         (
             shown(info.topic),
             str(info.id),
-            word(DELIVERIES, info.delivery),
-            word(PERSISTENCES, info.persistence),
+            delivery_name(info.delivery),
+            persistence_name(info.persistence),
             *map(str, (info.messages, info.bytes, info.first, info.last, info.subscribers)),
         )
         for info in infos
@@ -96,8 +96,8 @@ def json_topics(infos: list[TopicInfo]) -> str:
         {
             **_text_or_base64("topic", info.topic),
             "id": info.id,
-            "delivery": word(DELIVERIES, info.delivery),
-            "persistence": word(PERSISTENCES, info.persistence),
+            "delivery": delivery_name(info.delivery),
+            "persistence": persistence_name(info.persistence),
             "messages": info.messages,
             "bytes": info.bytes,
             "first": info.first,

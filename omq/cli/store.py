@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from omq.config import DEFAULT_STORE
-from omq.drivers.words import OurWords
+from omq.drivers.stored_types import StoredTypes
 from omq_storage.backup import backup
 from omq_storage.errors import StoreError
 from omq_storage.inspection import inspect
@@ -68,7 +68,7 @@ def _repair(options: argparse.Namespace) -> int:
     store: Path = options.store
     _require_store(store)
     with lock_store(store):
-        told = repair(store, OurWords(), current_boot(), _step)
+        told = repair(store, StoredTypes(), current_boot(), _step)
     for sentence in told:
         print(sentence)
     print("The store can be used again." if told else "Everything is as it was written.")

@@ -18,10 +18,21 @@ from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
-from omq.drivers.words import LEVELS, persistence_from_text, persistence_text
+from omq.drivers.stored_types import LEVELS
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted, subject
-from omq.model import Delivery, FromCurrent, Persistence, Persistent, Topic, Transient, check_topic
+from omq.model import (
+    Delivery,
+    FromCurrent,
+    Persistence,
+    Persistent,
+    Topic,
+    Transient,
+    check_topic,
+    declaration,
+    read_stored_persistence,
+    stored_persistence,
+)
 from omq.threads import in_thread
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
@@ -119,7 +130,7 @@ class Catalogue:
         known: dict[Level, set[int]] = {level: set() for level in Level}
         burnt: dict[int, int] = {}
         for record in self._store.catalogue.topics():
-            persistence = persistence_from_text(record.persistence)
+            persistence = read_stored_persistence(record.persistence)
             match persistence:
                 case Transient():
                     self._add(record, Extent(), None, record.reserved)
@@ -166,7 +177,7 @@ class Catalogue:
             try:
                 await self.declare(topic.name.encode(), delivery, persistence)
             except Refused as refused:
-                types = f"{delivery.value} {_describe(persistence)}"
+                types = declaration(delivery, persistence)
                 raise Refused(
                     refused.reason, f"{topic.name!r}, configured as {types}: {refused}"
                 ) from refused
@@ -203,7 +214,7 @@ class Catalogue:
         time: int = 0,
         stored_before_cursor: int = 0,
     ) -> Driver:
-        persistence = persistence_from_text(record.persistence)
+        persistence = read_stored_persistence(record.persistence)
         opening = Opening(
             topic=Topic(record.id, record.name),
             persistence=persistence,
@@ -255,7 +266,7 @@ class Catalogue:
                 return driver
             if same or (not record.declared and driver.is_empty):
                 return await self._retype(driver, record, delivery, persistence)
-            types = f"{driver.delivery.value} {_describe(driver.persistence)}"
+            types = declaration(driver.delivery, driver.persistence)
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
     async def lookup_or_declare(self, name: bytes, admit: Admit | None = None) -> Driver:
@@ -304,7 +315,7 @@ class Catalogue:
                     self._store.catalogue.create,
                     name,
                     delivery.value,
-                    persistence_text(persistence),
+                    stored_persistence(persistence),
                     declared,
                     reserved=1,
                 )
@@ -327,7 +338,7 @@ class Catalogue:
                     record = dataclasses.replace(
                         record,
                         delivery=delivery.value,
-                        persistence=persistence_text(persistence),
+                        persistence=stored_persistence(persistence),
                         declared=True,
                         reserved=old.reserved,
                     )
@@ -445,14 +456,3 @@ def _check_name(name: bytes) -> None:
     problem = check_topic(name)
     if problem is not None:
         raise Refused(Reason.INVALID, problem)
-
-
-def _describe(persistence: Persistence) -> str:
-    """As a Declare would say it."""
-    match persistence:
-        case Transient():
-            return "Transient"
-        case Persistent(sync):
-            return f"(Persistent {sync.value})"
-        case _:
-            assert_never(persistence)

@@ -16,7 +16,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.posts import LATE
 from omq.drivers.seam import Messages
 from omq.drivers.sequences import Origin, RecentSequences, without_repeated
-from omq.drivers.words import LEVELS
+from omq.drivers.stored_types import LEVELS
 from omq.model import Delivery, FromCurrent, Persistence, Persistent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block

@@ -20,7 +20,7 @@ from load import bare
 from omq.client import Client, FromBeginning, FromCurrent, Gap, OmqError, Replay, connect
 from omq.config import Config
 from omq.drivers.reasons import Refused
-from omq.drivers.words import OurWords
+from omq.drivers.stored_types import StoredTypes
 from omq.server import open_server
 from omq_storage.errors import StoreError
 from omq_storage.repair import repair
@@ -153,7 +153,7 @@ def mend(store: Path, boot_id: str) -> Repaired | RefusedToStart:
     """Repair a store, as the command does."""
     try:
         with lock_store(store):
-            return Repaired(repair(store, OurWords(), boot_id, lambda _: None))
+            return Repaired(repair(store, StoredTypes(), boot_id, lambda _: None))
     except StoreError as problem:
         return RefusedToStart(str(problem))
 

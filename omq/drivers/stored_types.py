@@ -1,35 +1,26 @@
-"""The words that stand in the store's catalogue, and what they mean."""
+"""How the texts in the catalogue of a store map to the types and levels of topics."""
 
 from typing import assert_never
 
-from omq.model import Delivery, Persistence, Persistent, Sync, Transient
+from omq.model import (
+    Delivery,
+    Persistent,
+    Sync,
+    Transient,
+    read_stored_persistence,
+    stored_persistence,
+)
 from omq_storage.catalogue import TopicRecord
 from omq_storage.levels import Level
 
 LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.ASYNC}
 
 
-def persistence_text(persistence: Persistence) -> str:
-    """As the store's catalogue keeps it: `Transient`, or the name of the sync level."""
-    match persistence:
-        case Transient():
-            return "Transient"
-        case Persistent(sync):
-            return sync.value
-        case _:
-            assert_never(persistence)
-
-
-def persistence_from_text(text: str) -> Persistence:
-    """Raises ValueError for a text that `persistence_text` never writes."""
-    return Transient() if text == "Transient" else Persistent(Sync(text))
-
-
-class OurWords:
+class StoredTypes:
     """What `omq_storage.inspection.Words` asks for."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
-        match persistence_from_text(record.persistence):
+        match read_stored_persistence(record.persistence):
             case Transient():
                 return None
             case Persistent(sync):
@@ -46,6 +37,6 @@ class OurWords:
             id=topic,
             name=b"recovered-%d" % topic,
             delivery=(Delivery.ROUND_ROBIN if positioned else Delivery.BROADCAST).value,
-            persistence=persistence_text(Persistent(sync)),
+            persistence=stored_persistence(Persistent(sync)),
             declared=True,
         )
