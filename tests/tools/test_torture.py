@@ -44,7 +44,7 @@ def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None
         timeout=300,
         check=False,
     )
-    kept = rf"^{torture}: {count} .*, [1-9]\d* messages looked at, 0 promises broken$"
+    kept = rf"^{torture}: {count} .*, [1-9]\d* messages checked, 0 promises broken$"
     assert re.search(kept, done.stdout, re.MULTILINE), done.stdout
     assert done.stdout.startswith("seed 1\n")
     assert done.returncode == 0
@@ -60,7 +60,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
         timeout=200,
         check=False,
     )
-    kept = r"^soak: 10 .*, [1-9]\d* messages looked at, 0 promises broken$"
+    kept = r"^soak: 10 .*, [1-9]\d* messages checked, 0 promises broken$"
     assert re.search(kept, done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert done.returncode == 0
     assert not any(f"\n{name}: " in done.stdout for name in ALL)  # nothing else was done
