@@ -100,7 +100,12 @@ class LogThrottle:
         )
 
     def add(
-        self, line: object, *, peer: str | None = None, client: str | None = None, topic: bytes | None = None
+        self,
+        line: object,
+        *,
+        peer: str | None = None,
+        client: bytes | str | None = None,
+        topic: bytes | None = None,
     ) -> None:
         """Write a line, or count it. `peer`, `client` and `topic` are fields of the line for programs."""
         self.report()

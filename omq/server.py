@@ -35,11 +35,12 @@ from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
 from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
+from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import look_seconds
 from omq.terminals.connection.statistics import ConnectionStatistics, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
-from omq.terminals.dmp.terminal import DmpTerminal, Shared
+from omq.terminals.dmp.terminal import DmpTerminal
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.terminal import OmqTerminal
 from omq.threads import in_thread
@@ -100,8 +101,7 @@ class Server:
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
-        self._untold = LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal")
-        self._dmp = Shared(self._access, memory, config, self._untold)
+        self._context = Context.of(config, self._access, memory)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
@@ -240,24 +240,13 @@ class Server:
                 return  # the server stops
             self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s", received)
             return
+        arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
         match _protocol(received):
             case handshake.Omq():
                 await transport.send(handshake.ACCEPTED)
-                rest = bytes(received[handshake.LENGTH :])
-                await self._serve(
-                    OmqTerminal(
-                        transport,
-                        self._access,
-                        self.memory,
-                        self.config,
-                        self.long_answers,
-                        known,
-                        rest,
-                    )
-                )
+                await self._serve(OmqTerminal(arrival, self._context, self.long_answers))
             case handshake.Dmp():
-                rest = bytes(received[handshake.LENGTH :])
-                await self._serve(DmpTerminal(transport, self._dmp, known, rest))
+                await self._serve(DmpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.REFUSED)

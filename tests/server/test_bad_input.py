@@ -2,6 +2,7 @@
 notices anything.
 """
 
+import logging
 import resource
 import time
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
+from omq.logs import LINES, SECONDS
 from omq.model import Delivery, Topic
 from omq.protocol.omq.types import Confirmed, Declared, Deleted, Error, Message, Subscribed
 
@@ -473,8 +475,11 @@ async def test_long_lines_that_never_end_do_not_keep_others_from_publishing(
         await large.confirm()
 
 
-async def test_long_lines_that_do_not_go_on_give_way(store: Path, clock: MockClock) -> None:
+async def test_long_lines_that_do_not_go_on_give_way(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """They hold all the memory for incomplete lines, and others have theirs through at once all the same."""
+    caplog.set_level(logging.INFO)
     async with undisturbed(store) as host:
         stopped = [await host.connect() for _ in range(80)]
         for client in stopped:
@@ -497,6 +502,14 @@ async def test_long_lines_that_do_not_go_on_give_way(store: Path, clock: MockClo
             errors = [frame.text for frame in await client.rest() if isinstance(frame, Error)]
             ended += errors == told
         assert 15 <= ended <= 40  # as many as was needed, and no more
+        why = "it took too long to complete a line while others wait for its memory"
+        closed = [record for record in caplog.records if record.message.endswith(f": closed: {why}")]
+        assert len(closed) == LINES
+        assert {vars(record)["client"] for record in closed} == {"test"}
+        assert len({vars(record)["peer"] for record in closed}) == LINES
+        clock.jump(SECONDS)
+        more = f"{ended - LINES} more connections were closed that did not complete what they had begun"
+        await eventually(lambda: more in caplog.messages)
 
 
 async def test_a_lone_slow_line_may_take_as_long_as_it_likes(store: Path, clock: MockClock) -> None:

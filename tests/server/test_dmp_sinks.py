@@ -216,7 +216,10 @@ async def test_large_messages_at_once(store: Path) -> None:
 GAVE_WAY = b"530 NOT-ALLOWED 0 messages stored; an envelope took too long to complete while others wait"
 
 
-async def test_sinks_that_do_not_go_on_give_way(store: Path, clock: MockClock) -> None:
+async def test_sinks_that_do_not_go_on_give_way(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
         octets = envelopes([b"x" * 2 * MIB])
@@ -233,6 +236,9 @@ async def test_sinks_that_do_not_go_on_give_way(store: Path, clock: MockClock) -
             await connection.send(octets[100_000:])
             assert await stored(connection) == 1
         await eventually(lambda: unfinished.used == 0)
+    why = "it took too long to complete an envelope while others wait for its memory"
+    (closed,) = [record for record in caplog.records if record.message.endswith(f": closed: {why}")]
+    assert vars(closed)["client"] == "test"
 
 
 async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClock) -> None:

@@ -11,16 +11,16 @@ from typing import assert_never
 
 import trio
 
-from omq.access.leases import DmpEnd, Principal
-from omq.access.limits import RateLimit
+from omq.access.access import Leased
+from omq.access.leases import DmpEnd
 from omq.drivers.feed import Feed
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, Gone, Octets
-from omq.drivers.stalled import Stalled
-from omq.logs import LogThrottle, quoted
+from omq.logs import quoted
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
+from omq.terminals.connection.context import Context
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.connection.transport import Transport
@@ -43,29 +43,20 @@ class FeedService:
 
     is_exempt = False
 
-    def __init__(
-        self,
-        transport: Transport,
-        feed: Feed,
-        principal: Principal,
-        rate_limit: RateLimit | None,
-        stalled: Stalled,
-        null_seconds: float,
-        untold: LogThrottle,
-    ) -> None:
+    def __init__(self, transport: Transport, context: Context, leased: Leased, feed: Feed) -> None:
         self._transport = transport
+        self._context = context
         self._feed = feed
-        self._principal = principal
-        self._untold = untold
-        self._null_seconds = null_seconds
-        self._null_at = trio.current_time() + null_seconds
+        self._principal = leased.principal
+        self._null_seconds = context.config.feed_null_seconds
+        self._null_at = trio.current_time() + self._null_seconds
         # A message that came without a head has the topic for its key: a consumer of several feeds can tell
         # them apart, and in AMQP's terms that is a message to the default exchange.
         self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
         self._state = State.SERVING
         self._scope = trio.CancelScope()
-        self._sender = Sender(transport, stalled, self._scope)
-        self._sender.limit(None, rate_limit)
+        self._sender = Sender(transport, context.memory.stalled, self._scope)
+        self._sender.limit(None, leased.session.rates.sent)
 
     async def serve(self, received: bytes) -> None:
         """Forward messages until the client is done or the topic is gone. `received` came with the lease.
@@ -188,4 +179,4 @@ class FeedService:
         if not await self._principal.report(DmpEnd.FEED, self._feed.topic.topic, what):
             told = f"messages {what.first} to {what.last}: {what.reason}" if isinstance(what, Gone) else what
             peer, topic = self._transport.peer(), self._feed.topic.topic
-            self._untold.add(f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic)
+            self._context.untold.add(f"{peer}: feed {quoted(topic)}: {told}", peer=peer, topic=topic)

@@ -11,15 +11,13 @@ from typing import assert_never
 
 import trio
 
-from omq.access.leases import DmpEnd, Principal
-from omq.access.session import Session
+from omq.access.access import Leased
+from omq.access.leases import DmpEnd, Sink
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.memory import Memory
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
-from omq.logs import LogThrottle, quoted
-from omq.model import Topic
+from omq.logs import quoted
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
@@ -28,6 +26,7 @@ from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
 from omq.protocol.steps import Steps
 from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.context import Context
 from omq.terminals.connection.statistics import HeldOctets
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
@@ -142,26 +141,18 @@ def problem_of(failure: Failure) -> Problem:
 class SinkService:
     """Serves one sink, from its ready response to the end of its connection."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        memory: Memory,
-        session: Session,
-        topic: Topic,
-        principal: Principal,
-        untold: LogThrottle,
-    ) -> None:
+    def __init__(self, transport: Transport, context: Context, leased: Leased, sink: Sink) -> None:
         self._transport = transport
-        self._session = session
-        self._topic = topic
-        self._principal = principal
-        self._untold = untold
-        self._envelopes = EnvelopeReader(session.max_message_bytes)
+        self._context = context
+        self._session = leased.session
+        self._principal = leased.principal
+        self._topic = sink.topic
+        self._envelopes = EnvelopeReader(leased.session.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
         self._finished = False
         self._reading = trio.CancelScope()
-        self._admission = ReadAdmission(transport, memory, self._reading)
+        self._admission = ReadAdmission(transport, context.memory, self._reading)
 
     @property
     def held(self) -> HeldOctets:
@@ -180,6 +171,7 @@ class SinkService:
             self._admission.close()
         if self._admission.gave_way:
             self.fail(TOO_SLOW)
+            self._context.tell_gave_way(self._transport, self._session.name, "an envelope")
         # Others may wait for the memory of an envelope that nobody completes: it is free before the posts.
         self._envelopes.drop()
         # Everything that was taken over is seen through, also what came before a problem.
@@ -295,4 +287,4 @@ class SinkService:
     async def _report(self, what: str) -> None:
         if not await self._principal.report(DmpEnd.SINK, self._topic.topic, what):
             peer, topic = self._transport.peer(), self._topic.topic
-            self._untold.add(f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic)
+            self._context.untold.add(f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic)

@@ -13,19 +13,14 @@ What is answered to the lease, beside the 200 of a good one:
     541 INTERNAL-ERROR   (sinks only, later: the store failed)
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import assert_never
 
 import trio
 
-from omq.access.access import Access, Crowded, Leased
+from omq.access.access import Crowded, Leased
 from omq.access.leases import Sink, Unusable
-from omq.config import Config
 from omq.drivers.feed import Feed
-from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
-from omq.logs import LogThrottle
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
@@ -40,13 +35,13 @@ from omq.protocol.dmp.server import (
     SinkReady,
 )
 from omq.protocol.handshake import DMP_HEADER
+from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
     Kind,
     SubscriptionStatistics,
 )
-from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.feed import FeedService
 from omq.terminals.dmp.sink import SinkService, problem_of
 
@@ -62,28 +57,14 @@ ON_THE_PRINCIPAL = response(ResponseCode.INVALID, b"Ask for a lease on the princ
 NO_SUCH_COMMAND = response(ResponseCode.NOT_IMPLEMENTED, b"Only a lease is understood here")
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all DMP connections of a server share."""
-
-    access: Access
-    memory: Memory
-    config: Config
-    untold: LogThrottle
-    """What a principal is to be told, and cannot be, because it is gone: that goes to the log."""
-
-
 class DmpTerminal:
     """One connection after its header. `serve` returns when it is over, whatever the reason."""
 
-    def __init__(
-        self, transport: Transport, shared: Shared, known: Callable[[], None], received: bytes
-    ) -> None:
-        """`known` is called when the lease is accepted; `received` is what came after the header."""
-        self._transport = transport
-        self._shared = shared
-        self._known = known
-        self._received = DMP_HEADER + received
+    def __init__(self, arrival: Arrival, context: Context) -> None:
+        self._transport = arrival.transport
+        self._known = arrival.known
+        self._received = DMP_HEADER + arrival.received
+        self._context = context
         self._dialogue = ServerDialogue()
         self._service: SinkService | FeedService | None = None
         self._client: bytes | None = None
@@ -149,7 +130,7 @@ class DmpTerminal:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     async def _converse(self) -> None:
-        self._waiting.deadline = trio.current_time() + self._shared.config.handshake_seconds
+        self._waiting.deadline = trio.current_time() + self._context.config.handshake_seconds
         lease: bytes | None = None
         with self._waiting:
             lease = await self._read_lease()
@@ -185,7 +166,7 @@ class DmpTerminal:
             known = method in (b"put", b"get")
             await self._refuse(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)
             return
-        used = await self._shared.access.use_lease(lease, self._transport.host())
+        used = await self._context.access.use_lease(lease, self._transport.host())
         match used:
             case Leased():
                 self._known()
@@ -225,15 +206,7 @@ class DmpTerminal:
         except Refused as refused:
             await self._refuse(response(problem_of(refused.failure).code))
             return
-        shared = self._shared
-        service = SinkService(
-            self._transport,
-            shared.memory,
-            leased.session,
-            sink.topic,
-            leased.principal,
-            shared.untold,
-        )
+        service = SinkService(self._transport, self._context, leased, sink)
         self._service = service
         self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
@@ -242,11 +215,7 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
-        shared = self._shared
-        seconds = shared.config.feed_null_seconds
-        limit = leased.session.rates.sent
-        stalled = shared.memory.stalled
-        service = FeedService(self._transport, feed, leased.principal, limit, stalled, seconds, shared.untold)
+        service = FeedService(self._transport, self._context, leased, feed)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
 

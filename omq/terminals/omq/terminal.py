@@ -6,18 +6,15 @@ answers in the order of the commands, pings, and messages of the subscriptions i
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
 import trio
 
-from omq.access.access import Access
 from omq.access.leases import DmpEnd, Principal
 from omq.access.session import Session
-from omq.config import Config
-from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted, subject
@@ -28,6 +25,7 @@ from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, TooLon
 from omq.protocol.omq.lines import Refused as BadLine
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import Liveness, Tick
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import (
@@ -36,7 +34,6 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
-from omq.terminals.connection.transport import Transport
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
@@ -115,22 +112,12 @@ class OmqTerminal:
     runs: so the memory of a connection is free when its tasks have ended, without a garbage collection.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        access: Access,
-        memory: Memory,
-        config: Config,
-        long_answers: LongAnswers,
-        known: Callable[[], None],
-        received: bytes,
-    ) -> None:
-        """`known` is called when Connect is accepted, and `received` is what came after the handshake."""
-        self._transport = transport
-        self._access = access
-        self._config = config
-        self._known = known
-        self._received = received
+    def __init__(self, arrival: Arrival, context: Context, long_answers: LongAnswers) -> None:
+        config, memory = context.config, context.memory
+        self._transport = transport = arrival.transport
+        self._received = arrival.received
+        self._known = arrival.known
+        self._context = context
         self._state: State = Greeting(math.inf)
         self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
@@ -151,8 +138,8 @@ class OmqTerminal:
 
     async def serve(self) -> None:
         """Read and write until the other side is done, or something ends the connection."""
-        if self._access.clients.are_known:
-            self._state = Greeting(trio.current_time() + self._config.handshake_seconds)
+        if self._context.access.clients.are_known:
+            self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -233,7 +220,7 @@ class OmqTerminal:
             case Tick.PING:
                 self._sender.signal.set()
             case Tick.DEAD:
-                missed = self._config.missed_pings
+                missed = self._context.config.missed_pings
                 self.fail(b"Ping: %d in a row were not answered, the connection is closed" % missed)
             case other:
                 assert_never(other)
@@ -345,6 +332,8 @@ class OmqTerminal:
         self._admission.close()
         if self._admission.gave_way:
             self.fail(b"Line: it took too long to complete while others wait for its memory")
+            client = None if self._session is None else self._session.name
+            self._context.tell_gave_way(self._transport, client, "a line")
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
 
@@ -364,7 +353,7 @@ class OmqTerminal:
             self._admission.finished()
         self._admission.done()
         unfinished = self._lines.buffered
-        is_unknown = isinstance(self._state, Greeting) and self._access.clients.are_known
+        is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
         if is_unknown and unfinished > LONGEST_CONNECT:
             self._replies.add(types.Error(UNKNOWN_CLIENT))  # nobody's id is so long
             return False
@@ -429,7 +418,7 @@ class OmqTerminal:
         peer = self._transport.peer()
         host = self._transport.host()
         try:
-            session = await self._access.connect(id, host, peer)
+            session = await self._context.access.connect(id, host, peer)
         except Refused as refused:
             self._replies.add(types.Error(sentence("Connect", None, str(refused))))
             return False

@@ -1,0 +1,58 @@
+"""What every terminal is made of: what all connections share, and what has arrived on this one."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from omq.access.access import Access
+from omq.config import Config
+from omq.drivers.memory import Memory
+from omq.logs import LogThrottle
+from omq.terminals.connection.transport import Transport
+
+log = logging.getLogger("omq.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the terminals of a server share, whatever protocol they speak."""
+
+    access: Access
+    """Sessions of clients: the way to the drivers."""
+    memory: Memory
+    config: Config
+    untold: LogThrottle
+    """The log of what a principal cannot be told, because it is gone."""
+    gave_way: LogThrottle
+    """The log of connections that ended because others needed the memory of what they did not complete."""
+
+    @classmethod
+    def of(cls, config: Config, access: Access, memory: Memory) -> Self:
+        """The context of a server."""
+        return cls(
+            access,
+            memory,
+            config,
+            untold=LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal"),
+            gave_way=LogThrottle(
+                log, logging.INFO, "connections were closed that did not complete what they had begun"
+            ),
+        )
+
+    def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
+        """Log that a connection was closed because it did not complete `what`."""
+        peer = transport.peer()
+        line = f"{peer}: closed: it took too long to complete {what} while others wait for its memory"
+        self.gave_way.add(line, peer=peer, client=client)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A connection that has said which protocol it speaks."""
+
+    transport: Transport
+    received: bytes
+    """What came after the octets that said so."""
+    known: Callable[[], None]
+    """To be called when it is known whose connection it is: from then on it keeps its place."""
