@@ -6,15 +6,21 @@ takes more time than everything else (docs/PERFORMANCE.md). So the server makes 
 within bounds.
 
 But the bounds apply only to the end of each arena. glibc also keeps free memory below an allocation in use,
-and after a peak of clients that can be most of what they used. So the server checks the amount at intervals
-and returns memory when it is large. That takes about 10 ms for each 100 MiB, in which no thread can allocate,
-so the server does not do it for small amounts.
+and after a peak of clients that can be most of what they used. So the server checks the amount at intervals,
+and returns the free pages that lie between allocations too: large amounts at once, smaller ones when they
+have been there for some seconds. That takes about 10 ms for each 100 MiB, in which no thread can allocate,
+and a server that commits all the time needs the same memory again at once. So where free memory comes back
+after it was returned, the server waits longer before it returns it again.
+
+The objects of Python are in this memory too where `omq-server` was started as a command (omq/cli/start.py).
 """
 
 import ctypes
 import logging
 import os
+from typing import Protocol
 
+from omq.cli.collector import drop_spare_objects
 from omq.drivers.rounds import repeat
 from omq.threads import in_thread
 
@@ -27,11 +33,18 @@ MAPPED_OCTETS = 32 << 20
 ARENAS = 4
 """The number of arenas: threads share them, as they share the interpreter."""
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 2.5
 """The interval of the checks."""
 
 MUCH_OCTETS = 64 << 20
-"""The amount of kept memory from which on the server returns it: as much as the ends of all arenas may have.
+"""The amount of kept memory that the server returns at once: as much as the ends of all arenas may have."""
+
+LITTLE_OCTETS = 4 << 20
+"""The amount of kept memory that the server never returns."""
+
+FIRST_LOOKS, MOST_LOOKS = 2, 24
+"""In how many checks in a row there must be more than that before the server returns it: at first, and while
+it comes back every time.
 """
 
 log = logging.getLogger("omq.server")
@@ -64,6 +77,19 @@ class _Counts(ctypes.Structure):
     )  # fmt: skip
 
 
+class Library(Protocol):
+    """The memory of the process, as the C library has it."""
+
+    def in_use(self) -> int:
+        """Return how many octets are allocated."""
+
+    def resident(self) -> int:
+        """Return how many octets the process has of its own."""
+
+    def trim(self) -> None:
+        """Return all free pages to the kernel."""
+
+
 class Glibc:
     """glibc from 2.33 on. Raises OSError or AttributeError if the C library is another one."""
 
@@ -94,27 +120,51 @@ class Glibc:
 class Returns:
     """Decides when to return memory."""
 
-    def __init__(self, library: Glibc) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
+        self._lowest = library.resident()
         # The resident memory besides allocations: about constant while glibc keeps no free memory.
-        self._besides = library.resident() - library.in_use()
+        self._besides = self._lowest - library.in_use()
+        self._looks = 0
+        """The number of checks in a row that found more than a little."""
+        self._patience = FIRST_LOOKS
+        self._calm = 0
+        """The number of checks since memory was returned."""
 
     def look(self) -> int:
         """Return kept memory to the kernel if it is large. Return by how many octets the process shrank."""
-        library = self._library
-        resident = library.resident()
-        besides = resident - library.in_use()
-        if besides - self._besides < MUCH_OCTETS:
-            self._besides = min(self._besides, besides)
+        kept = self._kept()
+        self._calm += 1
+        self._looks = self._looks + 1 if kept > LITTLE_OCTETS else 0
+        if kept < MUCH_OCTETS and self._looks < self._patience:
             return 0
-        library.trim()
-        left = library.resident()
-        self._besides = left - library.in_use()
-        return resident - left
+        comes_back = self._calm <= 2 * self._patience
+        self._patience = min(2 * self._patience, MOST_LOOKS) if comes_back else FIRST_LOOKS
+        self._looks = self._calm = 0
+        return self._trim()
+
+    def _kept(self) -> int:
+        """Return an estimate of the free memory that glibc keeps."""
+        resident = self._library.resident()
+        if resident - self._lowest <= LITTLE_OCTETS:
+            # It cannot be more than that. Do not have glibc count it, which goes through every free piece.
+            self._lowest = min(self._lowest, resident)
+            return 0
+        besides = resident - self._library.in_use()
+        self._besides = min(self._besides, besides)
+        return besides - self._besides
+
+    def _trim(self) -> int:
+        before = self._library.resident()
+        drop_spare_objects()
+        self._library.trim()
+        self._lowest = self._library.resident()
+        self._besides = self._lowest - self._library.in_use()
+        return before - self._lowest
 
 
 async def give_back_much() -> None:
-    """Return freed memory to the kernel when glibc keeps much of it, until cancelled."""
+    """Return freed memory to the kernel when it is much, or has been there for long, until cancelled."""
     try:
         library = Glibc()
     except (OSError, AttributeError):

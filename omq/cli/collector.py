@@ -3,10 +3,11 @@
 Connections leave no cyclic garbage (tests/server/test_garbage.py), and the server stands still during a
 collection: with 2,000 connections a full collection took 150 ms, and one ran every few seconds when many
 clients came and went. So the collector scans new objects less often than by default, old ones very rarely,
-and never those that exist at the start.
+and never those that exist at the start, unless memory was returned since (omq/cli/allocator.py).
 """
 
 import gc
+import sys
 
 NEW_OBJECTS = 10_000
 """Scan the youngest generation after so many more allocations than deallocations: Python's default is 700."""
@@ -20,3 +21,16 @@ def look_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, YOUNG_LOOKS, OLD_LOOKS)
+
+
+def drop_spare_objects() -> None:
+    """Free what Python keeps for reuse: thousands of small objects, spread over the memory.
+
+    These are freed tuples and others, which only a full collection drops; it has nothing to look through, as
+    all objects are frozen meanwhile. And Python's cache of the attributes of classes holds the names that it
+    looked up: a pattern with positional arguments (`case Message(id)`) makes a string whenever it matches.
+    """
+    gc.freeze()
+    gc.collect()
+    gc.unfreeze()
+    sys._clear_type_cache()

@@ -1,8 +1,11 @@
-"""The entry point of the `omq` command, before the slow imports."""
+"""The entry points of the commands `omq` and `omq-server`, before the slow imports."""
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -28,3 +31,32 @@ def main() -> NoReturn:
         run()
     except KeyboardInterrupt:
         sys.exit(1)
+
+
+def serve() -> NoReturn:
+    """Run `omq-server`, with all objects of Python in the memory of the C library.
+
+    Python's own allocator returns memory in arenas of 1 MiB, and only those in which no object is left: after
+    a crowd of clients nearly every arena has one. glibc returns single pages (omq/cli/allocator.py). Which
+    allocator Python uses is decided before it starts, by a variable of the environment, so this starts it
+    again, in the same process. A choice that is in the environment already is respected.
+    """
+    if "PYTHONMALLOC" not in os.environ and _can_return_pages():
+        os.environ["PYTHONMALLOC"] = "malloc"
+        # Where the interpreter cannot be started again, the server runs all the same, and keeps more memory.
+        with suppress(OSError):
+            os.execv(sys.executable, sys.orig_argv)
+    from omq.cli import server
+
+    server.main()
+    sys.exit(0)
+
+
+def _can_return_pages() -> bool:
+    """Return whether the C library is glibc from 2.33 on, which says how much free memory it keeps."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (OSError, ValueError):
+        return False
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return name == "glibc" and found is not None and (int(found[1]), int(found[2])) >= (2, 33)

@@ -59,6 +59,9 @@ KINDS_OF_MANY = {name: case.kind for name, case in MANY.items()}
 UNITS = {"latency": MICROSECONDS, "memory": OCTETS, "connections": EACH}
 """By the beginnings of the cases; messages a second for the others."""
 
+SERVE = "from omq.cli.start import serve; serve()"
+"""What the command `omq-server` of this checkout runs."""
+
 ONCE = ("memory", "connections")
 """The cases that are not timed: one run says it."""
 
@@ -354,9 +357,7 @@ def main(words: Sequence[str] | None = None) -> int:
         latency_rate=1000,
         directory=arguments.directory or Path(tempfile.gettempdir()),
     )
-    command = (
-        split_command(arguments.server) if arguments.server else [sys.executable, "-m", "omq.cli.server"]
-    )
+    command = split_command(arguments.server) if arguments.server else [sys.executable, "-c", SERVE]
     available: dict[str, System] = {
         "omq": OmqSystem(command, settings.weak_flush_seconds),
         "omq-lines": OmqLines(command, settings.weak_flush_seconds),
