@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 import trio
 
-from omq.access.access import Access
+from omq.access.control import AccessControl
 from omq.access.limits import Quota
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
@@ -95,7 +95,7 @@ class Server:
         """Those where it speaks TLS and nothing else."""
         self.catalogue = catalogue
         self.memory = memory
-        self._access = Access(config, catalogue)
+        self._access = AccessControl(config, catalogue)
         self.long_answers = LongAnswers(self._access, memory.listed)
         self._connections = Quota(config.max_connections)
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")

@@ -13,12 +13,12 @@ from omq.replay.request import Request
 from omq_storage.blocks import FRAME_HEADER, Block
 
 
-class Refused(Exception):
+class WrongCommandLine(Exception):
     """The command line was wrong."""
 
 
 def refuse(sentence: str) -> NoReturn:
-    raise Refused(sentence)
+    raise WrongCommandLine(sentence)
 
 
 def parsed(*words: str) -> argparse.Namespace:

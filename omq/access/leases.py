@@ -13,7 +13,7 @@ import trio
 
 from omq.access.clients import Client
 from omq.access.limits import Owner, Quota, check_quota
-from omq.drivers.feed import Feed
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.seam import Gone
 from omq.model import Topic
 
@@ -25,7 +25,7 @@ USED_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class LeasedSink:
     """What Put leases: the right to post to a topic."""
 
     topic: Topic
@@ -73,7 +73,7 @@ class Principal:
 class Lease:
     """A lease that was not used yet."""
 
-    leased: Sink | Feed
+    leased: LeasedSink | LeasedFeed
     principal: Principal
     client: Client
     """The client that asked for it: what the lease opens has the rights and limits of that client."""
@@ -111,7 +111,7 @@ class Leases:
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, Owner.CLIENT, "unused leases")
 
-    def grant(self, leased: Sink | Feed, principal: Principal, client: Client) -> bytes:
+    def grant(self, leased: LeasedSink | LeasedFeed, principal: Principal, client: Client) -> bytes:
         """A new lease. Call `check_room` directly before; a feed that is not used in time is closed here."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, client, trio.current_time() + self._seconds)
@@ -166,5 +166,5 @@ class Leases:
 
 
 def _close(lease: Lease) -> None:
-    if isinstance(lease.leased, Feed):
+    if isinstance(lease.leased, LeasedFeed):
         lease.leased.close()

@@ -16,13 +16,13 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from omq.access.clients import Client
-from omq.access.leases import Leases, Principal, Sink
+from omq.access.leases import LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.rights import Right, Rights
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
-from omq.drivers.feed import Feed
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.offer import Offered
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
@@ -45,7 +45,7 @@ log = logging.getLogger("omq.access")
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SessionContext:
     """What the sessions of a server share."""
 
     catalogue: Catalogue
@@ -81,7 +81,7 @@ class Takers:
     """Whether a subscriber can take a message at once."""
 
 
-class StoredTopic(Protocol):
+class StoredMessages(Protocol):
     """The stored messages of one topic: what `Archive.find` gives of its driver."""
 
     topic: Topic
@@ -106,7 +106,7 @@ class Archive:
         self._catalogue = catalogue
         self._name = name
 
-    def find(self, first: int, count: int) -> StoredTopic:
+    def find(self, first: int, count: int) -> StoredMessages:
         """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
         driver = self._catalogue.lookup(self._name)
         if driver is None:
@@ -120,7 +120,9 @@ class Archive:
 class Session:
     """One connection of a client. Call `close` when the connection ends."""
 
-    def __init__(self, shared: Shared, client: Client, name: bytes, closed: Callable[[], None]) -> None:
+    def __init__(
+        self, shared: SessionContext, client: Client, name: bytes, closed: Callable[[], None]
+    ) -> None:
         """`name` is what the client calls itself. `closed` is called once, when the session is closed."""
         self._shared = shared
         self._catalogue = shared.catalogue
@@ -326,7 +328,7 @@ class Session:
         """Return a lease for a sink of this topic; make the topic if there is none. Raises Refused."""
         self._check(Right.PUBLISH, name)
         driver = await self._find_to_lease(name)
-        return self._shared.leases.grant(Sink(driver.topic), principal, self._client)
+        return self._shared.leases.grant(LeasedSink(driver.topic), principal, self._client)
 
     async def lease_feed(self, name: bytes, replay: Replay, principal: Principal) -> bytes:
         """Return a lease for a feed of this topic, which is open from now on; make the topic if there is
@@ -334,7 +336,7 @@ class Session:
         """
         self._check(Right.SUBSCRIBE, name)
         driver = await self._find_to_lease(name)
-        feed, channel = self._open(driver, replay, Feed, None)
+        feed, channel = self._open(driver, replay, LeasedFeed, None)
         feed.replaced(channel)
         return self._shared.leases.grant(feed, principal, self._client)
 

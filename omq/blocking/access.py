@@ -53,7 +53,7 @@ class Gap:
 class Access(AbstractContextManager["Access"], Protocol):
     """Gives access to stored blocks. A context manager that closes itself at the end.
 
-    Methods raise Unreachable, Refused, and omq_storage.errors.StoreError.
+    Methods raise Unreachable, ServerRefused, and omq_storage.errors.StoreError.
     """
 
     shows_all: bool

@@ -15,7 +15,7 @@ class Unreachable(OmqError):
     """The server did not answer, or stopped answering, and all retries failed."""
 
 
-class Refused(OmqError):
+class ServerRefused(OmqError):
     """The server refused; the message is its sentence."""
 
 

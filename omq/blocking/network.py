@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from omq.blocking.errors import OmqError, Refused
+from omq.blocking.errors import OmqError, ServerRefused
 from omq.protocol.silence import SILENCE_SECONDS, keep_alive
 from omq.protocol.tls_errors import CertificateRefused, TlsError
 
@@ -174,12 +174,12 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
 def in_our_words(what: str) -> Iterator[None]:
     """Translate errors of a wire. `what` describes the failure: "The connection to HOST:PORT broke".
 
-    Raises ConnectionLost, or Refused if a retry cannot succeed.
+    Raises ConnectionLost, or ServerRefused if a retry cannot succeed.
     """
     try:
         yield
     except CertificateRefused as error:
-        raise Refused(f"{what}: {error}.") from None
+        raise ServerRefused(f"{what}: {error}.") from None
     except TlsError as error:
         raise ConnectionLost(f"{what}: {error}") from None
     except OSError as error:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TypeVar, assert_never
 
 from omq.blocking.access import Access, Gap, StoredTopic
-from omq.blocking.errors import BadOptions, Refused, UnknownTopic
+from omq.blocking.errors import BadOptions, ServerRefused, UnknownTopic
 from omq.blocking.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, Topics
 from omq_storage import numbers
 from omq_storage.blocks import Block
@@ -34,7 +34,7 @@ class Range:
 
 
 def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
-    """Find the chosen topics, by name. Raises UnknownTopic, and Refused for a topic that cannot be read."""
+    """Find the chosen topics, by name. Raises UnknownTopic, and ServerRefused for unreadable topics."""
     found = access.topics()
     match choice:
         case Topics(names):
@@ -45,7 +45,7 @@ def choose(access: Access, choice: Choice) -> dict[str, StoredTopic]:
             chosen = {name: found[name] for name in names}
             for name, topic in chosen.items():
                 if topic.problem is not None:
-                    raise Refused(f"The topic {name!r} cannot be read: {topic.problem}.")
+                    raise ServerRefused(f"The topic {name!r} cannot be read: {topic.problem}.")
             return chosen
         case Pattern(expression):
             matching = re.compile(expression)

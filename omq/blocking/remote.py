@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from omq.blocking.access import Gap, StoredTopic, why_unreadable
 from omq.blocking.credentials import NO_CREDENTIALS, Credentials
-from omq.blocking.errors import DataLoss, OmqError, Refused, Unreachable
+from omq.blocking.errors import DataLoss, OmqError, ServerRefused, Unreachable
 from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words, open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
@@ -24,11 +24,11 @@ from omq.protocol.omq.client import (
     Declined,
     Event,
     Greeting,
+    HandshakeFailed,
     MessagesGone,
     Told,
     Unasked,
 )
-from omq.protocol.omq.client import Refused as VersionRefused
 from omq.protocol.omq.frames import FrameDecoder, FrameError, FrameType, MessageRun
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT
 from omq.protocol.omq.types import (
@@ -137,7 +137,10 @@ class Server:
             self._connection = None
 
     def connected(self) -> "Connection":
-        """Return the connection; connect if there is none. Raises ConnectionLost, Refused and BadOptions."""
+        """Return the connection; connect if there is none.
+
+        Raises ConnectionLost, ServerRefused and BadOptions.
+        """
         now = time.monotonic()
         if self._connection is not None and now - self._used > IDLE_SECONDS:
             # Nobody answered the server's pings meanwhile.
@@ -205,7 +208,7 @@ class Server:
 
 
 def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: float) -> "Connection":
-    """Connect to the first address that answers. Raises ConnectionLost, Refused and BadOptions."""
+    """Connect to the first address that answers. Raises ConnectionLost, ServerRefused and BadOptions."""
     problems = []
     for address in addresses:
         try:
@@ -216,8 +219,8 @@ def connect(addresses: tuple[Address, ...], credentials: Credentials, silence: f
 
 
 class Connection:
-    """One connection, after handshake and Connect. Methods raise ConnectionLost, and Refused if the server
-    refuses.
+    """One connection, after handshake and Connect. Methods raise ConnectionLost, and ServerRefused for a
+    refusal.
     """
 
     def __init__(self, address: Address, credentials: Credentials, silence: float) -> None:
@@ -254,8 +257,8 @@ class Connection:
             raise ConnectionLost(f"{lost} at once; if it wants TLS, it is omqs://{self.address}") from lost
         try:
             greeting.feed(answer)
-        except VersionRefused:
-            raise Refused(
+        except HandshakeFailed:
+            raise ServerRefused(
                 f"{self.address} is no omq server of version {VERSION_ONE}: it answered {answer!r}."
             ) from None
 
@@ -434,8 +437,8 @@ class Connection:
         if octets == UNKNOWN_CLIENT:
             id = self._credentials.id
             if id is None:
-                return Refused(
+                return ServerRefused(
                     f"The server {self.address} asks who we are, and no name and secret are given."
                 )
-            return Refused(f"The server {self.address} has no client with the name and secret in {id}.")
-        return Refused(f"The server {self.address} said: {text}")
+            return ServerRefused(f"The server {self.address} has no client with the name and secret in {id}.")
+        return ServerRefused(f"The server {self.address} said: {text}")

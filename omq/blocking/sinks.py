@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import assert_never
 
-from omq.blocking.errors import Refused, Unreachable
+from omq.blocking.errors import ServerRefused, Unreachable
 from omq.blocking.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words, open_wire
 from omq.blocking.remote import Patience, Server
 from omq.protocol.dmp.client import (
@@ -36,7 +36,7 @@ def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, cou
     """Send `count` envelopes to a topic, and wait until the server confirms them.
 
     When the connection is lost, send them again, as often as `patience` allows. Raises Unreachable and
-    Refused.
+    ServerRefused.
     """
     failures = 0
     while True:
@@ -55,16 +55,16 @@ def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, cou
 
 
 def _send(server: Server, topic: bytes, envelopes: bytes, count: int) -> None:
-    """Send the envelopes once. Raises ConnectionLost and Refused."""
-    with Sink(server, topic) as sink:
+    """Send the envelopes once. Raises ConnectionLost and ServerRefused."""
+    with SinkConnection(server, topic) as sink:
         sink.send(envelopes)
         sink.finish(count)
 
 
-class Sink:
+class SinkConnection:
     """One open sink. The end of its block closes it; the outcome of unconfirmed messages is then unknown.
 
-    Methods raise ConnectionLost and Refused.
+    Methods raise ConnectionLost and ServerRefused.
     """
 
     def __init__(self, server: Server, topic: bytes) -> None:
@@ -85,7 +85,7 @@ class Sink:
         self._wire.be_patient(Waiting(principal.silence, principal.heard))
         self.send(self._dialogue.start())
 
-    def __enter__(self) -> "Sink":
+    def __enter__(self) -> "SinkConnection":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +122,7 @@ class Sink:
                     if self._is_the_end(event, count):
                         return
         except DialogueError as error:
-            raise Refused(f"The server {self._address} does not speak DMP: {error}.") from error
+            raise ServerRefused(f"The server {self._address} does not speak DMP: {error}.") from error
         raise ConnectionLost(f"The server {self._address} closed a sink without an answer")
 
     def _events(self) -> Iterator[ClientEvent]:
@@ -139,10 +139,10 @@ class Sink:
                 if response.ok and stored is not None and int(stored[1]) == count:
                     return True
                 words = response.words.decode("utf-8", "backslashreplace")
-                raise Refused(
+                raise ServerRefused(
                     f"The server {self._address} said of a sink to {self._shown!r}: {response.code} {words}"
                 )
             case HeaderDeclined() | Received():
-                raise Refused(f"The server {self._address} does not speak DMP.")
+                raise ServerRefused(f"The server {self._address} does not speak DMP.")
             case _:
                 assert_never(event)

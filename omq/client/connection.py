@@ -60,7 +60,7 @@ SIGN_OF_LIFE_SECONDS = 1.0
 """How often to send an Ack while the reader waits for room and cannot read the server's pings."""
 
 
-class Sink(Protocol):
+class Receiver(Protocol):
     """A subscription, as the connection sees it."""
 
     @property
@@ -98,7 +98,7 @@ class Connection:
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._server_error: str | None = None
         self._outlet = Outlet(stream, self._refuse, self._wake_reader)
-        self._routes: dict[int, Sink] = {}
+        self._routes: dict[int, Receiver] = {}
         self._taken = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
         self._leaving = False
@@ -245,7 +245,9 @@ class Connection:
 
     # -- commands and their answers ------------------------------------------------------------------------
 
-    async def call(self, command: AnsweredCommand, sink: Sink | None = None, *, own: bool = False) -> Answer:
+    async def call(
+        self, command: AnsweredCommand, sink: Receiver | None = None, *, own: bool = False
+    ) -> Answer:
         """Send a command and wait for its answer. Set `own` for a Confirm that directly follows a message of
         the same caller.
 
@@ -266,7 +268,7 @@ class Connection:
             case answer:
                 return answer
 
-    async def subscribe(self, sink: Sink, replay: Replay) -> None:
+    async def subscribe(self, sink: Receiver, replay: Replay) -> None:
         """Subscribe, with credit if the sink has it. Raises as `call` does."""
         if sink.credit is not None:
             self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
@@ -280,7 +282,7 @@ class Connection:
         self._taken.unpark_all()
 
     def _expect(
-        self, command: AnsweredCommand, sink: Sink | None, *, awaited: bool, own: bool = False
+        self, command: AnsweredCommand, sink: Receiver | None, *, awaited: bool, own: bool = False
     ) -> Pending:
         pending = Pending(command, sink, awaited, own, self._ledger.published)
         self._session.ask(command, pending)
@@ -351,7 +353,7 @@ class Connection:
             case _:
                 assert_never(event)
 
-    async def _wait_for_room(self, sink: Sink) -> None:
+    async def _wait_for_room(self, sink: Receiver) -> None:
         """Stop reading while a subscription is full, unless a task waits for an answer."""
         while sink.full and self._outlet.broken is None:
             awaited = [pending for pending in self._session.waiting if pending.awaited]

@@ -9,7 +9,7 @@ from omq.client.errors import OmqError
 from omq.protocol.omq.client import Answer, AnsweredCommand
 
 if TYPE_CHECKING:
-    from omq.client.connection import Sink
+    from omq.client.connection import Receiver
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class Pending:
     """A command without an answer yet, and the task that waits for it."""
 
     command: AnsweredCommand
-    sink: "Sink | None"
+    sink: "Receiver | None"
     awaited: bool
     own: bool
     """For a Confirm: the waiting task published the message directly before it."""

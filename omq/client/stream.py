@@ -5,7 +5,7 @@ import trio
 from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
 from omq.client.reasons import reason
-from omq.protocol.omq.client import Greeting, Refused
+from omq.protocol.omq.client import Greeting, HandshakeFailed
 
 
 async def open_greeted(host: str, port: int, seconds: float, security: Security | None) -> Stream:
@@ -26,7 +26,7 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
             except BaseException:  # cancelled, too
                 stream.socket.close()
                 raise
-    except Refused as error:
+    except HandshakeFailed as error:
         raise HandshakeRefused(f"{where} {error}") from None
     except trio.TooSlowError as error:
         raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error

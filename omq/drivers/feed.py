@@ -12,7 +12,7 @@ from omq.drivers.seam import Channel, End
 from omq.model import Topic
 
 
-class Feed:
+class LeasedFeed:
     """A subscriber (see omq.drivers.seam.Subscriber) that waits for its terminal."""
 
     __slots__ = ("_channel", "_closed", "_ended", "_wake", "topic")

@@ -15,7 +15,7 @@ from omq.blocking.errors import Unreachable
 from omq.blocking.network import ConnectionLost
 from omq.blocking.ranges import Range
 from omq.blocking.remote import Server
-from omq.blocking.sinks import Sink
+from omq.blocking.sinks import SinkConnection
 from omq.replay.ahead import Ahead
 from omq.replay.envelopes import Producer, bodies_size, envelopes
 from omq.replay.gaps import pass_over
@@ -50,7 +50,7 @@ class ProducerNames:
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
     """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter.
 
-    Raises DataLoss, Unreachable, Refused, and omq_storage.errors.StoreError.
+    Raises DataLoss, Unreachable, ServerRefused, and omq_storage.errors.StoreError.
     """
     names = producers(destination)
     with destination.place.open() as server:
@@ -145,7 +145,7 @@ class _Copy:
         if piece is None:
             return False
         end = messages = octets = sent_octets = 0
-        with Sink(self._server, self._target) as sink:
+        with SinkConnection(self._server, self._target) as sink:
             while piece is not None:
                 end = piece.end
                 self._sent = max(self._sent, end)

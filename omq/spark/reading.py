@@ -29,7 +29,7 @@ class TopicPartition(InputPartition):
 def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
     """Yield the record batches of one partition, one block at a time.
 
-    Raises DataLoss, Unreachable, Refused and omq_storage.errors.StoreError.
+    Raises DataLoss, Unreachable, ServerRefused and omq_storage.errors.StoreError.
     """
     # Import late: only tasks make columns, and the planning processes need not load Arrow.
     from pyspark.sql.pandas.types import to_arrow_schema

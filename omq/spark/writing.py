@@ -114,7 +114,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def write_rows(
     options: WriteOptions, names: list[str], producer: Producer, batches: Iterator[Any]
 ) -> Written:
-    """Send all rows of a task. Raises BadRow, Unreachable and Refused."""
+    """Send all rows of a task. Raises BadRow, Unreachable and ServerRefused."""
     keep_what_is_loaded()
     rows = Rows(names, options.topic, producer)
     portions = _Portions(options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from omq.access.access import Access
+from omq.access.control import AccessControl
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -31,7 +31,7 @@ async def session(path: Path, **settings: object) -> AsyncIterator[Session]:
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            opened = await Access(config, catalogue).connect(b"tester", "127.0.0.1", "127.0.0.1:1")
+            opened = await AccessControl(config, catalogue).connect(b"tester", "127.0.0.1", "127.0.0.1:1")
             yield opened
             opened.close()
             nursery.cancel_scope.cancel()

@@ -14,9 +14,9 @@ from omq.protocol.omq.client import (
     Ended,
     Event,
     Greeting,
+    HandshakeFailed,
     MessagesGone,
     NotAnOmqServer,
-    Refused,
     Told,
     Unasked,
 )
@@ -66,7 +66,7 @@ def test_a_greeting_is_complete_with_its_last_octet() -> None:
 
 
 def test_a_server_of_another_version_refuses() -> None:
-    with pytest.raises(Refused, match=r"^does not speak version 1 of omq$"):
+    with pytest.raises(HandshakeFailed, match=r"^does not speak version 1 of omq$"):
         Greeting().feed(handshake.REFUSED)
 
 

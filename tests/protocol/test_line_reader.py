@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from test_commands import GENERATED, OF_ONE_LINE, commands, recorded_of
 
 from omq.protocol.omq.commands import CommandError, parse, publish_sexp, sexp_of_command
-from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.omq.types import Command, Confirm, Publish, Topics
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
 
 MIB = 1 << 20
 
-Outcome = Command | Refused | TooLong
+Outcome = Command | BadLine | TooLong
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ def outcomes(events: Iterable[Event]) -> list[Outcome]:
             case Parsed(command):
                 assert not isinstance(command, Publish)
                 found.append(command)
-            case Refused() | TooLong():
+            case BadLine() | TooLong():
                 found.append(event)
     return found
 
@@ -84,7 +84,7 @@ def each_parsed(lines: Iterable[bytes]) -> list[Command | bytes]:
 
 
 def told(found: list[Outcome]) -> list[Command | bytes]:
-    return [outcome.error if isinstance(outcome, Refused | TooLong) else outcome for outcome in found]
+    return [outcome.error if isinstance(outcome, BadLine | TooLong) else outcome for outcome in found]
 
 
 # -- the recorded lines -------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_every_recorded_line_by_itself_is_read_or_refused_as_by_ocaml() -> None:
         match outcomes(reader.feed(line + b"\n")):
             case []:
                 assert decided is None, line[:200]
-            case [Refused()]:
+            case [BadLine()]:
                 assert decided == "refused", line[:200]
             case [command]:
                 assert command == decided, line[:200]
@@ -115,7 +115,7 @@ def test_all_good_recorded_lines_in_one_read() -> None:
 def test_all_recorded_lines_in_one_read_in_their_order() -> None:
     found = fed(b"".join(line + b"\n" for line, _ in RECORDED))
     expected = [decided for _, decided in RECORDED if decided is not None]
-    assert ["refused" if isinstance(outcome, Refused) else outcome for outcome in found] == by_topic(expected)
+    assert ["refused" if isinstance(outcome, BadLine) else outcome for outcome in found] == by_topic(expected)
 
 
 def test_all_recorded_publish_lines_in_one_read() -> None:
@@ -132,7 +132,7 @@ def test_recorded_lines_in_small_reads(step: int) -> None:
     octets = b"".join(line + b"\n" for line, _ in sample)
     found = fed(*(octets[start : start + step] for start in range(0, len(octets), step)))
     expected = [decided for _, decided in sample if decided is not None]
-    assert ["refused" if isinstance(outcome, Refused) else outcome for outcome in found] == by_topic(expected)
+    assert ["refused" if isinstance(outcome, BadLine) else outcome for outcome in found] == by_topic(expected)
 
 
 # -- any lines ----------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def same(found: list[bytes], reads: list[bytes]) -> None:
     assert by_topic(told(outcome)) == by_topic(expected)
     assert reader.buffered == len(found[-1])
     for one in outcome:
-        if isinstance(one, Refused) and one.error.startswith((b"Publish ", b"Publish:")):
+        if isinstance(one, BadLine) and one.error.startswith((b"Publish ", b"Publish:")):
             assert one.publish
 
 
@@ -332,7 +332,7 @@ def test_messages_of_a_topic_are_one_run_up_to_another_command(lines: bytes, eve
 )
 def test_a_refusal_says_whether_the_line_meant_to_publish(line: bytes, publish: bool) -> None:
     match LineReader(100).feed(line + b"\n"):
-        case [Refused(error, meant)]:
+        case [BadLine(error, meant)]:
             assert error == each_parsed([line])[0]
             assert meant is publish
         case events:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_stores import NOON, Topic, damage, make_store
 from made_stores import body as made_body
-from replay_helpers import Counting, Refused, bodies, parsed, replay, request, stored
+from replay_helpers import Counting, WrongCommandLine, bodies, parsed, replay, request, stored
 from serving_stores import Serving, serving
 
 from omq.blocking.errors import Unreachable
@@ -463,7 +463,7 @@ TO = ("--to", "omq://127.0.0.1:7731")
     ],
 )
 def test_wrong_command_lines(words: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(WrongCommandLine) as caught:
         replay(*words)
     assert sentence in str(caught.value)
 

@@ -12,10 +12,10 @@ from typing import assert_never, get_args
 import pytest
 
 from omq.access.hashes import SecretHash
-from omq.access.leases import Sink
+from omq.access.leases import LeasedSink
 from omq.access.rights import Right
 from omq.config import ClientConfig, TopicConfig
-from omq.drivers.feed import Feed
+from omq.drivers.feed import LeasedFeed
 from omq.protocol.omq import types
 from omq.protocol.omq.commands import parse
 
@@ -207,13 +207,13 @@ async def test_using_a_new_name_takes_the_right_to_declare(store: Path, kind: ty
         assert b"new" in await everything.topics()
 
 
-async def served(host: Host, principal: Conversation, leased: type[Sink | Feed]) -> None:
+async def served(host: Host, principal: Conversation, leased: type[LeasedSink | LeasedFeed]) -> None:
     """What a lease is for, on a connection of its own: a message goes in or comes out."""
-    if leased is Sink:
+    if leased is LeasedSink:
         sink = await dmp.sink(host, principal, b"kept")
         await sink.send(dmp.envelopes([b"x"]))
         assert await dmp.stored(sink) == 1
-    elif leased is Feed:
+    elif leased is LeasedFeed:
         consumer = await dmp.feed(host, principal, b"(Get kept From_current)")
         publisher = await enter(host, "publisher")
         await publisher.send(publish(b"kept", [b"x"]))
@@ -222,9 +222,9 @@ async def served(host: Host, principal: Conversation, leased: type[Sink | Feed])
         raise AssertionError(f"say here how a {leased} is used")
 
 
-@pytest.mark.parametrize(("leased", "right"), [(Sink, Right.PUBLISH), (Feed, Right.SUBSCRIBE)])
+@pytest.mark.parametrize(("leased", "right"), [(LeasedSink, Right.PUBLISH), (LeasedFeed, Right.SUBSCRIBE)])
 async def test_a_dmp_connection_does_what_its_lease_is_for(
-    store: Path, leased: type[Sink | Feed], right: Right
+    store: Path, leased: type[LeasedSink | LeasedFeed], right: Right
 ) -> None:
     clients = [client("with", right), client("publisher", Right.PUBLISH)]
     async with serving(store, clients=clients, topics=TOPICS) as host:
@@ -310,10 +310,12 @@ async def test_a_command_takes_exactly_its_quotas(store: Path, counted: Counted,
             await alone(host, spender)
 
 
-@pytest.mark.parametrize("leased", [Sink, Feed])
+@pytest.mark.parametrize("leased", [LeasedSink, LeasedFeed])
 @pytest.mark.parametrize("whose", ["client", "server"])
-async def test_dmp_connections_are_counted(store: Path, leased: type[Sink | Feed], whose: str) -> None:
-    command = {Sink: b"(Put kept)", Feed: b"(Get kept From_current)"}[leased]
+async def test_dmp_connections_are_counted(
+    store: Path, leased: type[LeasedSink | LeasedFeed], whose: str
+) -> None:
+    command = {LeasedSink: b"(Put kept)", LeasedFeed: b"(Get kept From_current)"}[leased]
     settings = {"max_dmp_connections": 1} if whose == "server" else {}
     most = 2 if whose == "client" else None  # the principal, and one sink or feed
     one = ClientConfig(name="one", secret=str(SECRET), publish=["*"], subscribe=["*"], max_connections=most)

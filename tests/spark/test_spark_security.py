@@ -20,7 +20,7 @@ from certificates import Authority, Shown
 from made_stores import Topic, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from replay_helpers import Refused, replay
+from replay_helpers import WrongCommandLine, replay
 from serving_stores import HASH, Serving, secured, serving
 from spark_helpers import Log, plan_of
 
@@ -478,7 +478,7 @@ def test_what_a_replay_says_of_servers_that_do_not_fit(
     ],
 )
 def test_wrong_command_lines(words: list[str], sentence: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(WrongCommandLine) as caught:
         replay("prices", *words)
     assert sentence in str(caught.value)
     assert "sesame" not in str(caught.value)

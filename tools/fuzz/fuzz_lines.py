@@ -8,7 +8,7 @@ from omq.protocol.omq import frames, sexp, times, topics
 from omq.protocol.omq.commands import CommandError, parse, sexp_of_command
 from omq.protocol.omq.converters import ConversionError
 from omq.protocol.omq.frames import FrameDecoder, FrameError, MessageRun
-from omq.protocol.omq.lines import LineReader, Parsed, PublishRun, Refused, TooLong
+from omq.protocol.omq.lines import BadLine, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.omq.sexp import Sexp, SexpError
 from omq.protocol.omq.types import (
     Ack,
@@ -92,11 +92,11 @@ def _bodies(run: PublishRun) -> list[bytes]:
     return bodies
 
 
-def _judge(event: Parsed | Refused | TooLong) -> None:
+def _judge(event: Parsed | BadLine | TooLong) -> None:
     match event:
         case Parsed(command):
             _check_command(command)
-        case Refused(error) | TooLong(error):
+        case BadLine(error) | TooLong(error):
             check_sentence(error)
 
 

@@ -119,11 +119,11 @@ class Told:
 Event = Answered[T] | Declined[T] | BlockFetched[T] | MessagesGone | Ended | Told | MessageRun
 
 
-class Refused(Exception):
+class HandshakeFailed(Exception):
     """The peer is not a server of this version; the message gives the reason."""
 
 
-class NotAnOmqServer(Refused):
+class NotAnOmqServer(HandshakeFailed):
     """The peer's answer is not an answer of the omq protocol."""
 
 
@@ -157,13 +157,13 @@ class Greeting:
     def feed(self, octets: bytes) -> bool:
         """Take some of the answer, at most `missing` octets. Return True when it is complete and accepts.
 
-        Raises Refused.
+        Raises HandshakeFailed.
         """
         self._answer += octets
         if self.missing:
             return False
         if self._answer == handshake.REFUSED:
-            raise Refused(f"does not speak version {VERSION_ONE} of omq")
+            raise HandshakeFailed(f"does not speak version {VERSION_ONE} of omq")
         if self._answer != handshake.ACCEPTED:
             raise NotAnOmqServer(f"is no omq server: it answered {self._answer!r}")
         return True

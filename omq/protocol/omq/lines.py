@@ -37,7 +37,7 @@ class Parsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class BadLine:
     """A line that is not a command, and the sentence that answers it.
 
     `publish`: whether the line begins like a Publish: then the next Confirm must fail.
@@ -54,7 +54,7 @@ class TooLong:
     error: bytes
 
 
-Event = PublishRun | Parsed | Refused | TooLong
+Event = PublishRun | Parsed | BadLine | TooLong
 
 
 # -- the quick forms ----------------------------------------------------------------------------------------
@@ -388,14 +388,14 @@ def _mixed(rows: list[tuple[bytes, bytes, bytes, bytes]]) -> Steps[list[Event]]:
     return events.all()
 
 
-def _event_of_line(line: bytes) -> Steps[Publish | Parsed | Refused | None]:
+def _event_of_line(line: bytes) -> Steps[Publish | Parsed | BadLine | None]:
     if received := _RECEIVED.match(line):
         return Parsed(Received(received[1], int(received[2])))
     try:
         command = yield from parsing(line)
     except CommandError as error:
         publish = error.constructor == "Publish" or (error.constructor is None and _PUBLISH.match(line))
-        return Refused(error.sentence, bool(publish))
+        return BadLine(error.sentence, bool(publish))
     match command:
         case None | Publish():
             return command

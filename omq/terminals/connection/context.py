@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from omq.access.access import Access
+from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
 from omq.logs import LogThrottle
@@ -18,7 +18,7 @@ log = logging.getLogger("omq.server")
 class Context:
     """What the terminals of a server share, whatever protocol they speak."""
 
-    access: Access
+    access: AccessControl
     """Sessions of clients: the way to the drivers."""
     memory: Memory
     config: Config
@@ -28,7 +28,7 @@ class Context:
     """The log of connections that ended because others needed the memory of what they did not complete."""
 
     @classmethod
-    def of(cls, config: Config, access: Access, memory: Memory) -> Self:
+    def of(cls, config: Config, access: AccessControl, memory: Memory) -> Self:
         """The context of a server."""
         return cls(
             access,

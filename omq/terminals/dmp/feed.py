@@ -11,9 +11,9 @@ from typing import assert_never
 
 import trio
 
-from omq.access.access import Leased
+from omq.access.control import LeasedSession
 from omq.access.leases import DmpEnd
-from omq.drivers.feed import Feed
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted
@@ -43,7 +43,9 @@ class FeedService:
 
     is_exempt = False
 
-    def __init__(self, transport: Transport, context: Context, leased: Leased, feed: Feed) -> None:
+    def __init__(
+        self, transport: Transport, context: Context, leased: LeasedSession, feed: LeasedFeed
+    ) -> None:
         self._transport = transport
         self._context = context
         self._feed = feed

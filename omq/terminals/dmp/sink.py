@@ -11,8 +11,8 @@ from typing import assert_never
 
 import trio
 
-from omq.access.access import Leased
-from omq.access.leases import DmpEnd, Sink
+from omq.access.control import LeasedSession
+from omq.access.leases import DmpEnd, LeasedSink
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
@@ -141,7 +141,9 @@ def problem_of(failure: Failure) -> Problem:
 class SinkService:
     """Serves one sink, from its ready response to the end of its connection."""
 
-    def __init__(self, transport: Transport, context: Context, leased: Leased, sink: Sink) -> None:
+    def __init__(
+        self, transport: Transport, context: Context, leased: LeasedSession, sink: LeasedSink
+    ) -> None:
         self._transport = transport
         self._context = context
         self._session = leased.session

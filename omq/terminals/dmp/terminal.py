@@ -17,9 +17,9 @@ from typing import assert_never
 
 import trio
 
-from omq.access.access import Crowded, Leased
-from omq.access.leases import Sink, Unusable
-from omq.drivers.feed import Feed
+from omq.access.control import Crowded, LeasedSession
+from omq.access.leases import LeasedSink, Unusable
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
@@ -168,7 +168,7 @@ class DmpTerminal:
             return
         used = await self._context.access.use_lease(lease, self._transport.host())
         match used:
-            case Leased():
+            case LeasedSession():
                 self._known()
                 self._client = used.session.name
                 try:
@@ -188,11 +188,11 @@ class DmpTerminal:
             case _:
                 assert_never(used)
 
-    async def _serve_leased(self, leased: Leased) -> None:
+    async def _serve_leased(self, leased: LeasedSession) -> None:
         match leased.what:
-            case Sink() as sink:
+            case LeasedSink() as sink:
                 await self._serve_sink(sink, leased)
-            case Feed() as feed:
+            case LeasedFeed() as feed:
                 try:
                     await self._serve_feed(feed, leased)
                 finally:
@@ -200,7 +200,7 @@ class DmpTerminal:
             case other:
                 assert_never(other)
 
-    async def _serve_sink(self, sink: Sink, leased: Leased) -> None:
+    async def _serve_sink(self, sink: LeasedSink, leased: LeasedSession) -> None:
         try:
             await leased.session.check_leased(sink.topic)
         except Refused as refused:
@@ -211,7 +211,7 @@ class DmpTerminal:
         self._transport.keep_alive()
         await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
 
-    async def _serve_feed(self, feed: Feed, leased: Leased) -> None:
+    async def _serve_feed(self, feed: LeasedFeed, leased: LeasedSession) -> None:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from omq.access.limits import RateLimit
-from omq.access.session import Archive, StoredTopic
+from omq.access.session import Archive, StoredMessages
 from omq.drivers.driver import READ_OCTETS
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
@@ -142,7 +142,9 @@ class Fetches:
                 self._hold(0)
         await self._send([(encode(types.StoredBlock(end(stored.topic.id, position))),)])
 
-    async def _send_piece(self, topic: StoredTopic, command: types.Fetch, position: int, until: int) -> int:
+    async def _send_piece(
+        self, topic: StoredMessages, command: types.Fetch, position: int, until: int
+    ) -> int:
         """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
         is held when this returns.
         """

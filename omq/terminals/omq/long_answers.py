@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from omq.access.access import Access
+from omq.access.control import AccessControl
 from omq.access.rights import Rights
 from omq.access.session import Archive
 from omq.drivers.budget import Budget
@@ -103,7 +103,7 @@ class _Listing:
 class LongAnswers:
     """Makes those of all connections. `run` is a task of the server."""
 
-    def __init__(self, access: Access, budget: Budget) -> None:
+    def __init__(self, access: AccessControl, budget: Budget) -> None:
         self._access = access
         self._budget = budget
         self._waiting: dict[Rights, _Listing] = {}

@@ -21,8 +21,7 @@ from omq.logs import quoted, subject
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
-from omq.protocol.omq.lines import Event, LineReader, Parsed, PublishRun, TooLong
-from omq.protocol.omq.lines import Refused as BadLine
+from omq.protocol.omq.lines import BadLine, Event, LineReader, Parsed, PublishRun, TooLong
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT, gone, sentence
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context

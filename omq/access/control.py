@@ -7,13 +7,13 @@ from typing import assert_never
 
 from omq.access.bounds import Bounds
 from omq.access.clients import Client, Clients
-from omq.access.leases import Lease, Leases, Principal, Sink, Unusable
+from omq.access.leases import Lease, LeasedSink, Leases, Principal, Unusable
 from omq.access.limits import Owner, Quota, spent
 from omq.access.rights import Rights
-from omq.access.session import Session, Shared, visible_topics
+from omq.access.session import Session, SessionContext, visible_topics
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
-from omq.drivers.feed import Feed
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Reason, Refused
 from omq.model import TopicInfo
 
@@ -26,15 +26,15 @@ class Crowded(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedSession:
     """What a connection got for its lease. Close the session when the connection ends, and a feed, too."""
 
     session: Session
-    what: Sink | Feed
+    what: LeasedSink | LeasedFeed
     principal: Principal
 
 
-class Access:
+class AccessControl:
     """The clients of a server, and all that their sessions share."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
@@ -43,7 +43,7 @@ class Access:
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
         self._catalogue = catalogue
-        self._shared = Shared(
+        self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,
             subscriptions=self.subscriptions,
@@ -64,19 +64,19 @@ class Access:
             raise spent(client.connections, Owner.CLIENT, "connections")
         return Session(self._shared, client, name, lambda: client.connections.give())
 
-    async def use_lease(self, lease: bytes, host: str) -> Leased | Unusable | Crowded:
+    async def use_lease(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:
         """Return what a lease is for, and a session of the client to which it was given."""
         if not self.leased_connections.take():
             return Crowded.SERVER
-        used: Leased | Unusable | Crowded | None = None
+        used: LeasedSession | Unusable | Crowded | None = None
         try:
             used = await self._use(lease, host)
         finally:
-            if not isinstance(used, Leased):
+            if not isinstance(used, LeasedSession):
                 self.leased_connections.give()
         return used
 
-    async def _use(self, lease: bytes, host: str) -> Leased | Unusable | Crowded:
+    async def _use(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:
         found = self.leases.use(lease, host)
         match found:
             case Unusable():
@@ -86,11 +86,11 @@ class Access:
                 try:
                     taken = await client.connections.take_soon()
                 finally:
-                    if not taken and isinstance(what, Feed):
+                    if not taken and isinstance(what, LeasedFeed):
                         what.close()
                 if not taken:
                     return Crowded.CLIENT
-                return Leased(self._session(client, principal.name), what, principal)
+                return LeasedSession(self._session(client, principal.name), what, principal)
             case _:
                 assert_never(found)
 
