@@ -55,7 +55,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[clients]]` table: who may connect, and what it may do."""
+    """One `[[clients]]` table: a client that may connect, and its rights."""
 
     name: str
     secret: str
@@ -71,7 +71,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that can be set. The keys of the file are the names of these fields."""
+    """All settings. The keys of the file are the names of these fields."""
 
     listen: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_LISTEN])
     listen_tls: list[str] = []
@@ -114,11 +114,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     retention_seconds: Seconds | None = None
 
     def default_types(self) -> tuple[Delivery, Persistence]:
-        """What a topic is when somebody uses its name before declaring it."""
+        """The types of a topic whose name is used before it is declared."""
         return DELIVERIES[self.default_delivery], PERSISTENCES[self.default_persistence]
 
     def retention(self, name: bytes) -> tuple[int | None, float | None]:
-        """The octets and the seconds that a topic keeps; `None` for no bound."""
+        """Return the limits of a topic in octets and in seconds; `None` for no limit."""
         for topic in self.topics:
             if topic.name.encode() == name:
                 return (
@@ -152,7 +152,9 @@ def load(path: Path | None) -> Config:
         raise ConfigError(f"{path}: {_printable(_name_key(str(problem)))}") from problem
     except RecursionError as problem:
         raise ConfigError(f"{path}: values are nested too deep") from problem
-    except ValueError as problem:  # the reader of TOML lets it pass: Python converts no such number
+    except (
+        ValueError
+    ) as problem:  # the TOML parser accepts it, but Python refuses to convert such a long number
         raise ConfigError(f"{path}: a number has too many digits") from problem
     try:
         check(config)
@@ -162,7 +164,7 @@ def load(path: Path | None) -> Config:
 
 
 def check(config: Config) -> None:
-    """What one key alone cannot show. Raises ConfigError with one line that names the key."""
+    """Check the keys against one another. Raises ConfigError with one line that names the key."""
     for key in (
         "handshake_seconds", "lease_seconds", "weak_flush_seconds",
         "async_flush_seconds", "retention_seconds",
@@ -222,7 +224,7 @@ def _check_clients(config: Config) -> None:
             raise ConfigError(f"clients.name: {client.name!r} stands there twice")
         seen.add(client.name)
         if not SECRET_HASH.fullmatch(client.secret):
-            # What stands there is not repeated: it may be the secret itself.
+            # Do not repeat the value: it may be the secret itself.
             what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
             raise ConfigError(f"clients.secret: {what}")
         for key in ("declare", "publish", "subscribe", "delete"):
@@ -234,7 +236,7 @@ def _check_clients(config: Config) -> None:
 
 
 def _check_exposure(config: Config) -> None:
-    """Where anybody may do everything, only this machine may come."""
+    """Refuse addresses that other machines can reach if every client may do everything."""
     if config.clients or config.insecure:
         return
     for address in config.listen + (config.listen_tls if config.tls_client_ca is None else []):
@@ -246,7 +248,7 @@ def _check_exposure(config: Config) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is certain that a host, as an address or a name, is this machine for itself."""
+    """Return whether a host, an address or a name, is certainly a loopback address of this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -254,7 +256,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
-    """`HOST:PORT` or `[HOST]:PORT` as host and port (0 takes a free one). Raises ConfigError."""
+    """Parse `HOST:PORT` or `[HOST]:PORT`; port 0 selects a free port. Raises ConfigError."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -267,12 +269,12 @@ def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
 
 
 def _printable(text: str) -> str:
-    """`text` on one line: a key may have any characters."""
+    """Return `text` on one line, without control characters: a key may have any characters."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _name_key(problem: str) -> str:
-    """msgspec puts the path last (`... - at `$.ping_seconds``); people look for the key first."""
+    """Move the key to the beginning: msgspec puts its path last (`... - at `$.ping_seconds``)."""
     unknown = "Object contains unknown field `"
     if problem.startswith(unknown):
         field, _, where = problem.removeprefix(unknown).partition("`")

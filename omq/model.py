@@ -13,7 +13,7 @@ MAX_TOPIC_OCTETS = 255
 """The longest topic name. The shortest has one octet."""
 
 DEFAULT_MAX_BODY = 64 * 2**20
-"""Octets: the longest body of a message unless a configuration says otherwise."""
+"""The default for the longest body of a message, in octets."""
 
 LONGEST_BODY = (1 << 30) - 1 - 17
 """Octets: the longest body that any configuration may allow. Its frame has 17 octets more, and the block that

@@ -49,7 +49,7 @@ from omq_storage.levels import Level
 from omq_storage.store import Store
 
 SHUTDOWN_SECONDS = 3.0
-"""How long connections may take to end when the server stops; with the stores it stays within 5 seconds."""
+"""The time limit for connections to end when the server stops; with the stores it stays within 5 seconds."""
 
 log = logging.getLogger("omq.server")
 
@@ -59,26 +59,26 @@ class ListenError(Exception):
 
 
 class NotClosed(Exception):
-    """The server stopped, but could not close its stores as it should; the message is one line."""
+    """The server stopped, but could not close its stores properly; the message is one line."""
 
 
 class Terminal(Protocol):
     """What the server needs of a connection after its handshake."""
 
     async def serve(self) -> None:
-        """Return when the connection is over, whatever the reason."""
+        """Run the connection, and return when it has ended for any reason."""
 
     def statistics(self) -> ConnectionStatistics:
-        """What the connection is, and what it holds."""
+        """Return a snapshot of the connection."""
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
-        """Its subscriptions."""
+        """Return snapshots of its subscriptions."""
 
     def sweep(self, now: float) -> None:
         """Called about every second."""
 
     def shut_down(self) -> None:
-        """End the connection properly, and soon."""
+        """End the connection in order, within a short time."""
 
 
 class Server:
@@ -90,9 +90,9 @@ class Server:
         self.config = config
         self.certificates = certificates
         self.addresses: list[tuple[str, int]] = []
-        """What it listens on, host and real port."""
+        """The addresses on which it listens: host and actual port."""
         self.tls_addresses: list[tuple[str, int]] = []
-        """Those where it speaks TLS and nothing else."""
+        """The addresses at which it accepts TLS only."""
         self.catalogue = catalogue
         self.memory = memory
         self._access = AccessControl(config, catalogue)
@@ -104,7 +104,9 @@ class Server:
         self._context = Context.of(config, self._access, memory)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
-        self._newcomers: dict[trio.CancelScope, None] = {}  # whose client is not known yet, the oldest first
+        self._newcomers: dict[
+            trio.CancelScope, None
+        ] = {}  # connections whose client is not known yet, the oldest first
         self._stopping = False
         self._since = trio.current_time()
         self._dmp_terminals = 0
@@ -117,15 +119,15 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many there are, those included that have not said yet what they speak."""
+        """The number of open connections, including those before their handshake."""
         return self._connections.used
 
     def terminals(self) -> list[Terminal]:
-        """The connections after their handshake, in the order in which they came."""
+        """The connections after their handshake, the oldest first."""
         return list(self._terminals)
 
     def statistics(self) -> ServerStatistics:
-        """How much there is of everything, and what happened so far."""
+        """Return a snapshot of the server."""
         config = self.config
         return ServerStatistics(
             seconds=trio.current_time() - self._since,
@@ -167,7 +169,7 @@ class Server:
         return listeners
 
     async def serve_connection(self, stream: trio.SocketStream, *, tls_only: bool = False) -> None:
-        """One connection from its first octet to its end. What goes wrong in it stays in it."""
+        """Serve one connection from its first octet to its end. Its errors do not affect others."""
         transport = Transport(stream)
         if not self._connections.take() and not self._make_room():
             most = self._connections.most
@@ -194,7 +196,7 @@ class Server:
             transport.close()
 
     def _make_room(self) -> bool:
-        """When all connections are taken, end the oldest one whose client is not known yet, for a new one.
+        """If the quota is used up, end the oldest connection whose client is not known yet, for a new one.
 
         A client is known when its Connect is accepted, or its lease. So nobody keeps others out with
         connections that say nothing, or that say which protocol they speak and nothing else.
@@ -230,7 +232,7 @@ class Server:
                 self._stranger(transport, f"TLS: {error}")
                 return
             except _Ended:
-                if received:  # who says nothing at all is a probe of whether the port is open
+                if received:  # a client that sends nothing only tests whether the port is open
                     self._stranger(transport, "it ended in its first octets", received)
                 return
             finally:
@@ -261,7 +263,7 @@ class Server:
                 assert_never(never)
 
     def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
-        """Log why a connection ends that did not get as far as a terminal, and what it began with."""
+        """Log why a connection ends before it has a terminal, and its first octets."""
         self._strangers_count += 1
         peer = transport.peer()
         if received is not None:
@@ -283,7 +285,7 @@ class Server:
             self._dmp_terminals -= is_dmp
 
     async def sweep(self) -> None:
-        """Look after the connections' pings, and the leases that nobody uses, until cancelled."""
+        """Send Pings and expire unused leases, until cancelled."""
         await repeat(
             log, "looking after the connections", look_seconds(self.config.ping_seconds), self._sweep_once
         )
@@ -296,7 +298,7 @@ class Server:
         report_suppressed()
 
     def stop(self) -> None:
-        """Tell every connection to end when its answers are out."""
+        """End every connection after its outstanding answers."""
         self._stopping = True
         for limit in list(self._handshakes):
             limit.cancel()
@@ -305,11 +307,11 @@ class Server:
 
 
 class _Ended(Exception):
-    """The client closed the connection before it said what it speaks."""
+    """The client closed the connection before its handshake was complete."""
 
 
 async def _first_octets(transport: Transport, received: bytearray) -> None:
-    """Receive at least the octets that tell the protocols apart. Raises _Ended.
+    """Receive at least the octets that identify the protocol. Raises _Ended.
 
     What came is in `received` also when it is not enough.
     """
@@ -329,9 +331,9 @@ class Listeners:
     """The open addresses."""
 
     any: list[trio.SocketListener]
-    """Where TLS is spoken when it is configured and the client begins with it."""
+    """Accepts TLS if it is configured and the client begins with it."""
     tls: list[trio.SocketListener]
-    """Where nothing else is."""
+    """Accepts TLS only."""
 
 
 async def _open(address: str) -> list[trio.SocketListener]:
@@ -391,7 +393,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                     finally:
                         accepting.cancel()
                         server.stop()
-                        # Whatever ends the block, connections get their time to end properly.
+                        # Connections get their time to end, whatever ends the block.
                         connections.cancel_scope.deadline = trio.current_time() + SHUTDOWN_SECONDS
                         connections.cancel_scope.shield = True
             finally:
@@ -408,12 +410,12 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
 
 
 async def _close(store: Store) -> StoreError | None:
-    """Close the stores, whatever happens; the problem that there was, which the log has."""
+    """Close the stores in any case. Return the problem, if any; the log has it, too."""
     try:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + SHUTDOWN_SECONDS) as limit:
             await in_thread(store.close)
         if limit.cancelled_caught:
-            store.close()  # no thread could be started, and nobody else is kept waiting any more
+            store.close()  # no thread could be started; blocking this one delays no connection any more
     except StoreError as problem:
         log.error("the stores could not be closed as they should: %s", problem)
         return problem
@@ -445,7 +447,7 @@ async def _accept(
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:
-    """After the last connection: see that what was posted is stored, and where each topic stands."""
+    """After the last connection: store all posts, and the position of each topic."""
     for writer in catalogue.writers.values():
         await writer.drain()
         try:

@@ -1,4 +1,4 @@
-"""Calls that block, run in threads; also when the operating system starts no thread for a while.
+"""Runs blocking calls in threads, also when the operating system cannot start a thread for a while.
 
 A limit on threads (a container's limit on pids, say) or a lack of memory can keep a thread from being
 started, which usually passes. Then the call waits until a thread can be started: nothing that was to be
@@ -16,7 +16,7 @@ RETRY_SECONDS = 0.1
 """How long a call waits before it tries again to start a thread."""
 
 TELL_SECONDS = 5.0
-"""How often the log says at the most that no thread can be started."""
+"""The shortest time between two log lines which say that no thread can be started."""
 
 log = logging.getLogger("omq.threads")
 

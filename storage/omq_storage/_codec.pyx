@@ -1,14 +1,14 @@
 # cython: language_level=3, embedsignature=False, binding=False
-"""What is done for each message, compiled: the twin of the plain functions in `storage/omq_storage/plain.py`, of
+"""The compiled work for single messages: the twin of the plain functions in `storage/omq_storage/plain.py`, of
 `omq/protocol/dmp/reader.py`, `dmp_writer.py`, `frames.py` and `lines.py`.
 
-It takes what is common, and leaves everything else to the plain code: a function returns None, or a taker stops
-where something stands that it does not know.  So there is one place that says what is wrong with bad octets, and
-one text for it.
+It processes the common input and leaves everything else to the plain code: a function returns None, or a parser
+stops, where it finds anything else.  So the errors about invalid octets are in one place, the plain code, with
+one text for each.
 
-A *span* says where the body of one message lies in octets that were received.  Spans are found first, and
-checked; copying follows when the sum of their lengths is known and memory for exactly that is there.  Every
-length that is read from octets is compared, in 64 bits, with what is left of them before it is used.
+A *span* is the position of the body of one message in received octets.  Spans are found and checked first; the
+bodies are copied when the sum of their lengths is known, into memory of exactly that size.  Every length that
+is read from octets is compared, in 64 bits, with the number of remaining octets before it is used.
 """
 
 cimport cython
@@ -44,7 +44,7 @@ cdef extern from *:
 
 cdef enum:
     HEADER = 17  # of a frame
-    COUNTED = 13  # octets of that which its length counts
+    COUNTED = 13  # its octets that the length counts
     MESSAGE = 2
     NUMBER = 4
     NAMES = 4  # octets of an envelope's head without names and properties
@@ -58,10 +58,10 @@ cdef enum:
 cdef int64_t FRAMES_LIMIT = 1 << 30
 cdef int64_t LONGEST_SIZE = 0xFFFFFFFF
 
-# Octets of a line from which on it is not read at once where each of them has to be looked at.
+# A line longer than this is read in steps if each octet must be examined.
 cdef int64_t LONG_LINE = 1 << 17
 
-# The GIL is let go only where it takes longer than getting it back from a thread that is busy in Python.
+# Release the GIL only for work that takes longer than getting it back from a busy Python thread.
 cdef int64_t LARGE = 1 << 20
 
 cdef bytes PLAIN_HEAD = b"\0\0\0\0"
@@ -71,7 +71,7 @@ cdef bytes HEAD_WITH_TABLE = b"\0\0\x20\0\0\0\0\0"
 cdef struct Span:
     const uint8_t* at
     uint32_t length  # of the body
-    uint32_t written  # octets it takes where it lies: more than `length` where some are escaped
+    uint32_t written  # its octets in the input: more than `length` if some are escaped
     uint32_t head  # octets of the head that ends NUMBER octets before an envelope's body
     uint32_t options
 

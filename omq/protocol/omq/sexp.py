@@ -29,7 +29,7 @@ class SexpError(ValueError):
 
 
 # -- the lexer ----------------------------------------------------------------------------------------------
-# Every repetition is possessive: what one alternative has taken it never gives back, so no line is read
+# Every repetition is possessive: an alternative never gives back what it has matched, so no line is read
 # twice.
 
 # Ends an atom: blanks, quote, parentheses and semicolon. "#|" and "|#" must not occur within one, "#;" not
@@ -87,7 +87,7 @@ _FAULTS = (
 
 
 def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
-    """Where each token of `text` begins and ends, without blanks and comments but for `#;`. None is a pause.
+    """Yield begin and end of each token of `text`, without blanks and comments except `#;`. None is a pause.
 
     A window is read by one expression. A token that ends where the window ends may go on: it is read again
     from its beginning, or, when it fills the window, by what knows its kind. Raises SexpError at a bad token.
@@ -120,14 +120,14 @@ def _tokens(text: bytes) -> Iterator[tuple[int, int] | None]:
 
 
 def _blanks_end(text: bytes, at: int, bound: int) -> int:
-    """Where the blanks and comments at `at` end that are known to be whole before `bound`."""
+    """Return the end of the blanks and comments at `at` that are certainly complete before `bound`."""
     found = _WHOLE_BLANKS.match(text, at, bound)
     assert found is not None
     return found.end()
 
 
 def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
-    """The token or the comment at `at`, which may be longer than a window; returns where it ends."""
+    """Parse the token or comment at `at`, which may be longer than a window, and return its end."""
     octet = text[at]
     if octet == _CARRIAGE:
         if at + 1 < len(text) and text[at + 1] != _LINE_FEED:
@@ -150,7 +150,7 @@ def _long(text: bytes, at: int) -> Generator[tuple[int, int] | None, None, int]:
 
 
 def _run(pattern: re.Pattern[bytes], text: bytes, at: int) -> Generator[None, None, int]:
-    """Where what matches ends: a pattern of which every part of a match is one."""
+    """Return the end of a match. Every part of a match must match the pattern, too."""
     while True:
         bound = min(len(text), at + _WINDOW)
         found = pattern.match(text, at, bound)
@@ -162,10 +162,10 @@ def _run(pattern: re.Pattern[bytes], text: bytes, at: int) -> Generator[None, No
 
 
 def _quoted_end(text: bytes, at: int) -> Generator[None, None, int | None]:
-    """Where the string ends whose quote is at `at`; None when it has no end or a bad escape."""
+    """Return the end of the string whose quote is at `at`; None if it has no end or a bad escape."""
     at += 1
     while True:
-        # An escape that is cut by the end of the window is left to the next one.
+        # An escape that the end of the window splits is left to the next window.
         found = _CONTENT.match(text, at, min(len(text), at + _WINDOW))
         assert found is not None
         end = found.end()
@@ -178,14 +178,14 @@ def _quoted_end(text: bytes, at: int) -> Generator[None, None, int | None]:
 
 
 def _bare_end(text: bytes, begin: int) -> Generator[None, None, int]:
-    """Where the unquoted atom at `begin` ends."""
+    """Return the end of the bare atom at `begin`."""
     at = begin
     while True:
         bound = min(len(text), at + _WINDOW)
         found = _IN_ATOM.match(text, at, bound)
         assert found is not None
         end = found.end()
-        # A pair may lie across the end of the window, which the expression does not see.
+        # The end of the window may split a pair, which the expression cannot see then.
         if text[end : end + 1] in (b"#", b"|") if end < bound else text[end - 1 : end + 1] in _PAIRS:
             _refuse(text, begin)
         if end < bound or end == len(text):
@@ -195,7 +195,7 @@ def _bare_end(text: bytes, begin: int) -> Generator[None, None, int]:
 
 
 def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
-    """Where the comment ends whose `#|` ends at `at`."""
+    """Return the end of the comment whose `#|` ends at `at`."""
     depth = 1
     paused = at
     while True:
@@ -228,7 +228,7 @@ def _comment_end(text: bytes, at: int) -> Generator[None, None, int]:
 
 
 def _refuse(text: bytes, begin: int) -> NoReturn:
-    """Say what is wrong with the token at `begin`."""
+    """Return the error of the token at `begin`."""
     if text.startswith(b"\r", begin):
         raise SexpError(_CARRIAGE_RETURN)
     if text.startswith(b'"', begin):
@@ -245,7 +245,7 @@ _OPENED = -1  # among the marks of the compiled codec
 
 
 class _PerThread(threading.local):
-    """A sexpdata parser takes longer to make than a line to read, so each thread keeps one."""
+    """Making a sexpdata parser takes longer than parsing a line, so each thread keeps one."""
 
     def __init__(self) -> None:
         self.parser = sexpdata.Parser("")
@@ -255,7 +255,7 @@ _per_thread = _PerThread()
 
 
 def read(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None) -> Sexp | None:
-    """The one sexp that `text` holds, or None if it holds only blanks and comments.
+    """Return the one sexp in `text`, or None if it has only blanks and comments.
 
     Raises SexpError when it is not a sexp, when it is more than one, when it nests deeper than `max_depth`,
     and when it has more than `max_tokens` atoms and parentheses outside comments.
@@ -264,7 +264,7 @@ def read(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None)
 
 
 def steps(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None) -> Steps[Sexp | None]:
-    """The same in steps, each of which takes less than a millisecond when there is a limit for tokens."""
+    """Do the same in steps, each of which takes less than a millisecond if there is a limit for tokens."""
     scan = scanned_compiled if codec.COMPILED else scanned_plain
     skeleton, atoms = yield from scan(text, max_depth, max_tokens)
     if not skeleton:
@@ -280,7 +280,7 @@ def steps(text: bytes, max_depth: int = MAX_DEPTH, max_tokens: int | None = None
 
 
 def scanned_compiled(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[tuple[str, list[bytes]]]:
-    """The skeleton of the sexp, in which each atom is its number, and the atoms as they are written.
+    """Return the skeleton of the sexp, with a number for each atom, and the atoms as they are written.
 
     The skeleton is empty when there is no sexp. Raises SexpError.
     """
@@ -317,9 +317,9 @@ def scanned_plain(text: bytes, max_depth: int, max_tokens: int | None) -> Steps[
 
 
 class _Structure:
-    """What the tokens of one sexp are to one another.
+    """Builds the skeleton of one sexp from its tokens.
 
-    A fault of it is told at the end, as a bad token that comes later is told first.
+    A fault in the structure is raised at the end, because a later bad token has precedence.
     """
 
     def __init__(self, max_depth: int, max_tokens: int | None) -> None:
@@ -328,14 +328,14 @@ class _Structure:
         self._max_tokens = max_tokens
         self._skeleton: list[str] = []
         self._atoms: list[bytes] = []
-        self._opened = array("I")  # for each list that is open: how many `#;` stood before it
-        self._comments = 0  # how many `#;` still wait for their sexp, in the innermost list
-        # How many lists were open, the commented one included, where the comment around this began.
+        self._opened = array("I")  # for each open list: the number of `#;` before it
+        self._comments = 0  # the number of `#;` that wait for their sexp, in the innermost list
+        # The number of open lists at the begin of the surrounding comment, including the commented list.
         self._hidden = 0
         self._whole = 0  # sexps finished outside of all lists
 
     def add(self, text: bytes, begin: int, end: int) -> None:
-        """The next token. None must be added to one that has a fault."""
+        """Add the next token. Do not add any after a fault."""
         octet = text[begin]
         if octet == _OPEN:
             self._open()
@@ -390,7 +390,7 @@ class _Structure:
         self._end_sexp()
 
     def _end_sexp(self) -> None:
-        # The oldest `#;` that waits takes it, or it counts.
+        # The oldest waiting `#;` hides this sexp; if none waits, the sexp counts.
         if self._comments:
             self._comments -= 1
         elif not self._opened:
@@ -400,7 +400,7 @@ class _Structure:
 
 
 def _with_atoms(tree: object, atoms: list[bytes]) -> Sexp:
-    """sexpdata's tree of numbers with each number replaced by the atom it stands for."""
+    """Replace each number in sexpdata's tree by its atom."""
     if isinstance(tree, int):
         return atoms[tree]
     return [_with_atoms(part, atoms) for part in cast(list[object], tree)]
@@ -411,7 +411,7 @@ def _with_atoms(tree: object, atoms: list[bytes]) -> Sexp:
 _ESCAPED = re.compile(rb"\\(?:([0-9]{3})|x(..)|(\r?\n[ \t]*+)|(.))", re.DOTALL)
 _LETTERS = {
     b"n": b"\n", b"t": b"\t", b"b": b"\b", b"r": b"\r", b"\\": b"\\", b'"': b'"', b"'": b"'",
-    b"\r": b"\r",  # alone of the unknown ones this escape loses its backslash
+    b"\r": b"\r",  # the only unknown escape that loses its backslash
 }  # fmt: skip
 
 
@@ -422,17 +422,17 @@ def _meaning(match: re.Match[bytes]) -> bytes:
         case 2:
             return bytes((int(match[2], 16),))
         case 3:
-            return b""  # a line that goes on after a backslash
+            return b""  # a line continuation
         case _:
             return _LETTERS.get(match[4], match[0])  # an unknown escape keeps its backslash
 
 
 def unescape(content: bytes) -> bytes:
-    """What stands between the quotes of a quoted atom (one that `QUOTED` matches), its escapes resolved."""
+    """Return the content of a quoted atom (one that `QUOTED` matches) with its escapes resolved."""
     if b"\\" not in content:
         return content
     if b"\\\\" not in content:
-        # Each backslash escapes what follows it; JSON has no others than quotes.
+        # Every backslash here escapes a quote or a backslash, so the content is valid JSON.
         simple = content.replace(b'\\"', b'"')
         if b"\\" not in simple:
             return simple
@@ -440,7 +440,7 @@ def unescape(content: bytes) -> bytes:
 
 
 def unquote(atom: bytes) -> bytes:
-    """The octets of an atom written in quotes (one that `QUOTED` matches)."""
+    """Return the octets of a quoted atom (one that `QUOTED` matches)."""
     return finished(unquoting(atom))
 
 
@@ -463,7 +463,7 @@ def unquoting_compiled(atom: bytes) -> Steps[bytes]:
         yield
 
 
-# Whole escapes: one that the end of a window cuts is left to the next window.
+# Complete escapes only: one that the end of a window splits is left to the next window.
 _WHOLE = re.compile(rb"[^\\]*+(?:" + _ESCAPE + rb"[^\\]*+)*+")
 
 
@@ -471,7 +471,7 @@ def unquoting_plain(atom: bytes) -> Steps[bytes]:
     """`unquoting` in plain Python."""
     at, end = 1, len(atom) - 1
     if end - at <= _WINDOW or b"\n" in atom:
-        # An escape with a line feed goes on over the blanks behind it; it does not occur in lines.
+        # An escape with a line feed also skips the blanks after it; it does not occur in lines.
         return unescape(atom[1:-1])
     pieces: list[bytes] = []
     while at < end:
@@ -491,7 +491,7 @@ _WRITTEN = {bytes((octet,)): b"\\%03d" % octet for octet in range(256)} | {
 
 
 def atom(octets: bytes) -> bytes:
-    """`octets` as sexplib prints an atom: bare where it can be read back so, else in quotes; printable."""
+    """Print an atom as sexplib does: bare if it can be parsed back like that, otherwise in quotes."""
     if octets and not _NEEDS_QUOTES.search(octets):
         return octets
     return b'"' + _NEEDS_ESCAPE.sub(lambda match: _WRITTEN[match[0]], octets) + b'"'
@@ -529,7 +529,7 @@ def write(sexp: Sexp) -> bytes:
 
 
 def _without_atoms(sexp: Sexp, atoms: list[bytes], depth: int) -> object:
-    """The tree that sexpdata prints: each atom put into `atoms`, as printed, and replaced by its number
+    """Return the tree for sexpdata: append each atom to `atoms`, as printed, and replace it by its number
     there.
     """
     if isinstance(sexp, bytes):

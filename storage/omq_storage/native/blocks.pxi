@@ -1,7 +1,7 @@
-# What is cut out of a block: its frames one by one, a hand of them, or envelopes.
+# Parts of a block: single frames, every Nth frame, or envelopes.
 
 cdef class Views:
-    """Holds the buffers of a block's frames and offsets as long as their octets are looked at."""
+    """Holds the buffers of a block's frames and offsets while their octets are in use."""
 
     cdef Py_buffer _frames
     cdef Py_buffer _offsets
@@ -29,14 +29,14 @@ cdef class Views:
             PyBuffer_Release(&self._offsets)
 
     cdef bint bounds(self, int64_t index, int64_t* begin, int64_t* end) noexcept nogil:
-        """Where the frame at `index`, which is below `count`, lies; False when that is not in the frames."""
+        """Return begin and end of the frame at `index`, which is below `count`; False if it is outside the frames."""
         begin[0] = get_little(self.offsets + NUMBER * index)
         end[0] = get_little(self.offsets + NUMBER * (index + 1))
         return begin[0] <= end[0] <= self.size
 
 
 def gathered(frames, offsets, begin, end, step):
-    """The frames at these indexes, one after another; None for indexes or offsets that lead outside."""
+    """Return the joined frames at these indexes; None for indexes or offsets outside the block."""
     cdef Views views = Views(frames, offsets)
     if step < 1 or not 0 <= begin <= end <= views.count:
         return None
@@ -57,7 +57,7 @@ def gathered(frames, offsets, begin, end, step):
     cdef int64_t done = 0
     i = start
     while i < stop:
-        # Looked up again, as the buffers may belong to something that changes: nothing is written past the end.
+        # Read the offsets again: the buffers may change meanwhile, and nothing may be written past the end.
         if not views.bounds(i, &frame, &after) or after - frame > size - done:
             return None
         memcpy(out + done, views.frames + frame, after - frame)
@@ -67,7 +67,7 @@ def gathered(frames, offsets, begin, end, step):
 
 
 def slices(frames, offsets, index):
-    """Views of the frames from an index on; None for an index or offsets that lead outside."""
+    """Return views of the frames from an index on; None for an index or offsets outside the block."""
     cdef Views views = Views(frames, offsets)
     if not 0 <= index <= views.count:
         return None
@@ -82,7 +82,7 @@ def slices(frames, offsets, index):
 
 
 def envelopes_of(frames, offsets, begin, end, step, smallest, bytes head not None):
-    """The messages at these indexes as envelopes with this head each, none with a size below `smallest`.
+    """Return the messages at these indexes as envelopes with this head, none with a size below `smallest`.
 
     None for indexes or offsets that lead outside, and where the head would have to grow but is not `PLAIN_HEAD`.
     """
@@ -110,7 +110,7 @@ def envelopes_of(frames, offsets, begin, end, step, smallest, bytes head not Non
 
 
 def rises(offsets, count, size, least):
-    """Whether offsets begin at 0, end at `size` and are at least `least` apart; None for octets that are not
+    """Return whether offsets begin at 0, end at `size` and are at least `least` apart; None for octets that are not
     exactly `count` + 1 numbers.
     """
     cdef Py_buffer buffer
@@ -128,7 +128,7 @@ def rises(offsets, count, size, least):
         before = get_little(at)
         if before != 0 or get_little(at + NUMBER * steps) != size:
             return False
-        # What rises up to `size` is never beyond it. Without a way out, compilers can make the loop one on many
+        # Offsets that increase up to `size` never exceed it. A loop without an early exit lets compilers process many
         # numbers at a time.
         for i in range(1, steps + 1):
             after = get_little(at + NUMBER * i)

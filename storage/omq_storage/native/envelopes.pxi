@@ -1,7 +1,7 @@
 # Writing DMP envelopes.
 
 def envelopes(bodies, heads, smallest):
-    """Envelopes with options 0 and these heads, or none for `PLAIN_HEAD` each; none with a size below `smallest`.
+    """Return envelopes with options 0 and these heads, or `PLAIN_HEAD` for each; none with a size below `smallest`.
 
     None where a list holds anything but bytes, or a head would have to grow, or a body is too long.
     """

@@ -1,7 +1,7 @@
-# From spans, or from lists of bodies, to frames and offsets.
+# Spans or lists of bodies to frames and offsets.
 
 cdef inline uint8_t meaning(uint8_t letter) noexcept nogil:
-    """What an escape of one letter stands for; the letter itself for those that escape a mark."""
+    """Return the octet of an escape of one letter; the letter itself if it escapes a mark."""
     if letter == c'n':
         return 10
     if letter == c't':
@@ -72,7 +72,7 @@ cdef void write_frames(
 
 @cython.final
 cdef class Frames:
-    """Frames that lack only their ids and their topic.
+    """Frames without their ids and topic.
 
     They are stamped where they lie, once, when they are handed out; who asks again gets others.
     """
@@ -91,7 +91,7 @@ cdef class Frames:
         self._given = False
 
     def stamped(self, topic, first):
-        """Frames and offsets, with ids from `first` on; None where the numbers do not fit."""
+        """Return frames and offsets, with ids from `first` on; None if the numbers do not fit."""
         cdef uint32_t topic_number
         cdef uint64_t number
         cdef bytes frames = self._frames
@@ -116,7 +116,7 @@ cdef class Frames:
         return frames, self._offsets
 
     def part(self, Py_ssize_t begin, Py_ssize_t end):
-        """The messages from index `begin` up to `end`."""
+        """Return the messages from index `begin` up to `end`."""
         if not 0 <= begin <= end <= self.count:
             raise ValueError(f"{begin} to {end} is not within 0 to {self.count}.")
         cdef const uint8_t* offsets = octets_of(self._offsets)
@@ -155,7 +155,7 @@ cdef void stamp(
 
 
 cdef Frames new_frames(int64_t count, int64_t size):
-    """With room for so much; the caller fills all of it."""
+    """Allocate frames of this size; the caller fills all of it."""
     cdef Frames made = Frames.__new__(Frames)
     made._frames = PyBytes_FromStringAndSize(NULL, size)
     made._offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (count + 1))
@@ -181,7 +181,7 @@ cdef Frames frames_from(const Span* spans, int64_t count, uint32_t topic, uint64
 
 
 def joined(list parts):
-    """All of these `Frames` as one; None when they would be too large for a block."""
+    """Return all of these `Frames` as one; None if they are too large for a block."""
     cdef int64_t count = 0
     cdef int64_t size = 0
     cdef Frames part
@@ -212,7 +212,7 @@ def joined(list parts):
 
 
 cdef tuple spanned(object bodies, Span** spans):
-    """Spans of a list of bytes, to be freed; and what keeps their octets.  None for anything but bytes."""
+    """Return the spans of a list of bytes, which the caller frees, and the owner of their octets.  None for other types."""
     cdef tuple held
     if type(bodies) is list:
         held = tuple(<list>bodies)
@@ -240,7 +240,7 @@ cdef tuple spanned(object bodies, Span** spans):
 
 
 def prepare(bodies):
-    """`Frames` of a list of bodies; None where they cannot be made."""
+    """Return the `Frames` of a list of bodies; None if the plain code must decide."""
     cdef Span* spans = NULL
     cdef tuple held = spanned(bodies, &spans)
     if held is None:
@@ -252,7 +252,7 @@ def prepare(bodies):
 
 
 def frames_of(topic, first, bodies):
-    """Frames and offsets of a list of bodies; None where they cannot be made."""
+    """Return frames and offsets of a list of bodies; None if the plain code must decide."""
     cdef Span* spans = NULL
     cdef tuple held
     cdef Frames made

@@ -1,6 +1,6 @@
-# The forms of Publish lines that clients print.
+# The forms of Publish lines that clients usually print.
 
-# What an octet is in a bare atom: 0 for any that may stand there, 1 for one that ends it, and # and |.
+# The kind of an octet in a bare atom: 0 if it is allowed, 1 if it ends the atom, and # and |.
 cdef uint8_t KIND[256]
 for _octet in range(256):
     KIND[_octet] = 0
@@ -11,7 +11,7 @@ KIND[<int>c'|'] = 3
 
 
 cdef int64_t bare_end(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Where a bare atom at `at` ends; -1 when there is none.  `octets[end]` is a line feed."""
+    """Return the end of a bare atom at `at`; -1 if there is none.  `octets[end]` is a line feed."""
     cdef int64_t i = at
     cdef uint8_t kind
     if KIND[octets[at]] == 1 or (octets[at] == c'#' and octets[at + 1] == c';'):
@@ -27,7 +27,7 @@ cdef int64_t bare_end(const uint8_t* octets, int64_t at, int64_t end) noexcept n
 
 
 cdef int64_t bare_body_end(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """As `bare_end`, faster where the atom goes up to the parenthesis that ends the line and has no # or |."""
+    """As `bare_end`, but faster for an atom up to the closing parenthesis of the line and without # or |."""
     cdef int64_t last = end - 1
     if last > at and octets[last] == c')' and not has_mark(octets + at, last - at):
         return last
@@ -35,7 +35,7 @@ cdef int64_t bare_body_end(const uint8_t* octets, int64_t at, int64_t end) noexc
 
 
 cdef int64_t quoted_end(const uint8_t* octets, int64_t at, int64_t end, int64_t* length) noexcept nogil:
-    """Where the quote stands that ends the content at `at`, and what is its length without escapes; else -1."""
+    """Return the position of the closing quote of the content at `at`, and the length without escapes; else -1."""
     cdef const uint8_t* quote = <const uint8_t*>memchr(octets + at, c'"', end - at)
     cdef const uint8_t* escape
     cdef int64_t i = at
@@ -60,7 +60,7 @@ cdef int64_t quoted_end(const uint8_t* octets, int64_t at, int64_t end, int64_t*
         if octets[i] != c'\\':
             i += 1
             continue
-        # `octets[end]` is a line feed, which no escape has: so none is read past it.
+        # `octets[end]` is a line feed, which no escape contains, so no escape is read past it.
         if octets[i + 1] in b'"\\ntrb\'':
             saved += 1
             i += 2
@@ -73,14 +73,14 @@ cdef int64_t quoted_end(const uint8_t* octets, int64_t at, int64_t end, int64_t*
 
 
 cdef inline bint is_decimal(const uint8_t* at) noexcept nogil:
-    """Whether three digits of a number up to 255 stand there."""
+    """Return whether there are three digits of a number up to 255."""
     if not (c'0' <= at[0] <= c'2' and c'0' <= at[1] <= c'9' and c'0' <= at[2] <= c'9'):
         return False
     return at[0] < c'2' or at[1] < c'5' or (at[1] == c'5' and at[2] <= c'5')
 
 
 cdef inline bint ends_well(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Whether only `)`, and perhaps a carriage return, stand before the line feed at `end`."""
+    """Return whether only `)`, and perhaps a carriage return, precede the line feed at `end`."""
     if octets[at] != c')':
         return False
     at += 1
@@ -92,7 +92,7 @@ cdef inline bint ends_well(const uint8_t* octets, int64_t at, int64_t end) noexc
 cdef int64_t body_at(
     const uint8_t* octets, int64_t at, int64_t end, int64_t* topic, int64_t* topic_end, bint* quoted
 ) noexcept nogil:
-    """Where the body of a Publish line begins, behind its quote if it has one; -1 when it is another line."""
+    """Return the begin of the body of a Publish line, after its quote if it has one; -1 for any other line."""
     cdef int64_t length
     if end - at < 8 or octets[at] != c'(' or (octets[at + 1] != c'P' and octets[at + 1] != c'p'):
         return -1

@@ -28,7 +28,7 @@ def take_messages(bytes data not None, Py_ssize_t position, largest, list found 
 
 
 cdef inline bint is_message(const uint8_t* octets, int64_t at, int64_t size, int64_t limit) noexcept nogil:
-    """Whether a whole, good Message frame begins at `at`."""
+    """Return whether a complete, valid Message frame begins at `at`."""
     cdef int64_t length
     if size - at < HEADER:
         return False

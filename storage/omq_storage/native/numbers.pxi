@@ -1,4 +1,4 @@
-# Numbers as they stand in octets, big-endian and little-endian.
+# Big-endian and little-endian numbers in octets.
 
 cdef inline uint32_t get_u32(const uint8_t* at) noexcept nogil:
     return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
@@ -36,6 +36,6 @@ cdef inline uint8_t* octets_of(bytes owner) noexcept:
 
 
 cdef inline bint occurs(uint64_t eight, uint64_t octet) noexcept nogil:
-    """Whether an octet is one of eight that were read as a number."""
+    """Return whether an octet is one of eight octets that were read as a number."""
     cdef uint64_t difference = eight ^ (octet * 0x0101010101010101ULL)
     return ((difference - 0x0101010101010101ULL) & ~difference & 0x8080808080808080ULL) != 0

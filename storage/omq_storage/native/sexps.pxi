@@ -1,4 +1,4 @@
-# One sexp, read in steps: where its atoms and parentheses stand, and what its atoms mean.
+# Parses one sexp in steps: the positions of its atoms and parentheses, and the values of its atoms.
 
 cdef enum Mode:
     BETWEEN  # tokens
@@ -8,7 +8,7 @@ cdef enum Mode:
     BLOCK_COMMENT
     STRING_IN_COMMENT
 
-cdef enum Fault:  # the sentences stand in omq/protocol/omq/sexp.py, in this order
+cdef enum Fault:  # the sentences are in omq/protocol/omq/sexp.py, in this order
     NO_FAULT
     CARRIAGE_RETURN
     BAD_STRING
@@ -30,7 +30,7 @@ cdef enum:
 
 
 cdef inline int64_t escape_length(const uint8_t* at, int64_t left) noexcept nogil:
-    """Octets of the escape whose backslash is at `at`, without the blanks that follow a line feed; 0 for none."""
+    """Return the length of the escape whose backslash is at `at`, without blanks after a line feed; 0 for none."""
     if left < 2:
         return 0
     if c'0' <= at[1] <= c'9':
@@ -53,10 +53,10 @@ cdef inline int digit(uint8_t octet) noexcept nogil:
 
 @cython.final
 cdef class SexpScan:
-    """Reads `text` as at most one sexp.
+    """Parses `text` as at most one sexp.
 
-    A fault of a token ends the reading. One of the structure is kept until the end is reached: that a later token is
-    bad is told first.
+    A fault in a token ends the parsing. A fault in the structure is reported at the end only, because a later fault
+    in a token has precedence.
     """
 
     cdef bytes _text
@@ -68,15 +68,15 @@ cdef class SexpScan:
     cdef Fault _structural
     cdef int64_t _max_depth
     cdef int64_t _max_tokens
-    cdef uint8_t* _opened  # for each list that is open: how many `#;` stood before it
+    cdef uint8_t* _opened  # for each open list: the number of `#;` before it
     cdef int64_t _capacity
     cdef int64_t _used
     cdef int64_t _depth
     cdef int64_t _comments  # `#;` that wait for their sexp in the innermost list
-    cdef int64_t _hidden  # lists that were open where the comment around this began, the commented one included
+    cdef int64_t _hidden  # open lists at the begin of the surrounding comment, including the commented list
     cdef int64_t _whole
     cdef int64_t _tokens
-    cdef readonly list marks  # of what is not commented out: OPENED, CLOSED, or the begin and the end of an atom
+    cdef readonly list marks  # without comments: OPENED, CLOSED, or the begin and the end of an atom
 
     def __cinit__(self, bytes text not None, max_depth, max_tokens):
         self._text = text
@@ -92,7 +92,7 @@ cdef class SexpScan:
 
     @property
     def fault(self):
-        """What is wrong; 0 for nothing."""
+        """The fault; 0 for none."""
         return self._lexical or self._structural
 
     @property
@@ -101,7 +101,7 @@ cdef class SexpScan:
         return not self._whole
 
     def step(self, Py_ssize_t octets):
-        """Read about so many octets more; False when the end is reached."""
+        """Parse about `octets` more; return False at the end."""
         cdef int64_t size = PyBytes_GET_SIZE(self._text)
         self.read(self._at + min(max(octets, 1), size - self._at), size)
         if self._lexical != NO_FAULT:
@@ -112,7 +112,7 @@ cdef class SexpScan:
         return False
 
     cdef int read(self, int64_t stop, int64_t size) except -1:
-        # Behind the last octet of `text` there is a 0, so one octet more can always be looked at.
+        # A 0 follows the last octet of `text`, so the next octet can always be read.
         cdef const uint8_t* octets = octets_of(self._text)
         cdef int64_t at = self._at
         cdef int64_t length
@@ -266,7 +266,7 @@ cdef class SexpScan:
         return self.end_sexp()
 
     cdef int end_sexp(self) except -1:
-        # The oldest `#;` that waits takes it, or it counts.
+        # The oldest waiting `#;` hides this sexp; if none waits, the sexp counts.
         if self._comments:
             self._comments -= 1
         elif not self._depth:
@@ -314,10 +314,10 @@ cdef class SexpScan:
 
 
 def unescaped(bytes text not None, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t end):
-    """What the octets of `text` from `begin` to about `stop` mean: they lie in the content of a quoted atom, which
-    ends at `end`.
+    """Resolve the escapes in `text` from `begin` to about `stop`, within the content of a quoted atom that ends at
+    `end`.
 
-    Returns that and where it stopped: an escape that begins before `stop` is taken whole.  ValueError for a bad one.
+    Return the octets and where it stopped: it always processes a whole escape.  Raises ValueError for a bad escape.
     """
     if not 0 <= begin <= stop <= end <= PyBytes_GET_SIZE(text):
         raise ValueError("These octets do not lie in the text.")
@@ -346,7 +346,7 @@ def unescaped(bytes text not None, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t
                 to[0] = <uint8_t>(100 * (octet - c'0') + 10 * (octets[at + 2] - c'0') + octets[at + 3] - c'0')
             to += 1
         elif octet == c'\n' or (octet == c'\r' and at + 2 < end and octets[at + 2] == c'\n'):
-            # A line that goes on after a backslash.
+            # A line continuation.
             length = 2 if octet == c'\n' else 3
             while at + length < end and (octets[at + length] == c' ' or octets[at + length] == c'\t'):
                 length += 1
@@ -360,7 +360,7 @@ def unescaped(bytes text not None, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t
             elif octet == c'r':
                 octet = c'\r'
             elif octet != c'\\' and octet != c'"' and octet != c"'" and octet != c'\r':
-                # An unknown one keeps its backslash.
+                # An unknown escape keeps its backslash.
                 to[0] = c'\\'
                 to += 1
             to[0] = octet

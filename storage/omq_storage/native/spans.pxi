@@ -1,8 +1,8 @@
-# Finding bodies in what was received: DMP envelopes and Publish lines.
+# Finds bodies in received octets: DMP envelopes and Publish lines.
 
 @cython.final
 cdef class Spans:
-    """Where the bodies of messages lie in `data`: found here, or told by the plain code."""
+    """The positions of bodies in `data`: found here, or added by the plain code."""
 
     cdef bytes _data
     cdef Span* _spans
@@ -47,8 +47,8 @@ cdef class Spans:
         return 0
 
     def add_envelope(self, Py_ssize_t head, Py_ssize_t body, Py_ssize_t end, uint32_t options):
-        """Add an envelope that the plain code has checked: where its head and its body begin, and its end."""
-        # `body` from both sides first, so that what is taken from it stays within 64 bits.
+        """Add an envelope that the plain code has checked: the begin of its head and of its body, and its end."""
+        # Compare `body` with both bounds first, so that subtractions from it stay within 64 bits.
         if not NUMBER <= body <= end <= PyBytes_GET_SIZE(self._data) or not 0 <= head <= body - NUMBER:
             raise ValueError("This envelope does not lie in the octets.")
         if end - body > LONGEST_SIZE or body - head > LONGEST_SIZE:
@@ -57,10 +57,10 @@ cdef class Spans:
         self.add(octets_of(self._data) + body, length, length, <uint32_t>(body - NUMBER - head), options)
 
     def take_envelopes(self, Py_ssize_t position, max_message, max_head, Py_ssize_t most):
-        """Add the envelopes from `position` on, at most about so many.
+        """Add the envelopes from `position` on, at most about `most`.
 
-        Returns where it stopped, and how many octets it takes from there to get further: 0 when they are all
-        there, and the plain code is to say what they are; -1 when it has added as many as it should.
+        Return where it stopped, and how many octets it needs from there to continue: 0 if the octets are there, but
+        the plain code must parse them; -1 if it has added `most`.
         """
         cdef const uint8_t* octets = octets_of(self._data)
         cdef int64_t size = PyBytes_GET_SIZE(self._data)
@@ -115,7 +115,7 @@ cdef class Spans:
             at = end
 
     def frames(self):
-        """`Frames` of all; None when they would be too large for a block."""
+        """Return the `Frames` of all; None if they are too large for a block."""
         if self._busy:
             raise RuntimeError("These spans are in use in another thread.")
         self._busy = True
@@ -139,7 +139,7 @@ cdef class Spans:
         return found
 
     def heads(self):
-        """The envelopes' heads; an empty list when each is `PLAIN_HEAD`."""
+        """Return the heads of the envelopes; an empty list if each is `PLAIN_HEAD`."""
         cdef int64_t i, start
         cdef Span* span
         cdef bytes head = PLAIN_HEAD
@@ -161,7 +161,7 @@ cdef class Spans:
         return found
 
     def options(self):
-        """The envelopes' options; an empty list when each is 0."""
+        """Return the options of the envelopes; an empty list if each is 0."""
         cdef int64_t i
         for i in range(self.count):
             if self._spans[i].options:
@@ -172,13 +172,13 @@ cdef class Spans:
 
 
 def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
-    """Deal the bodies of the Publish lines from `position` on, as long as they are in a quick form, to a `Spans`
+    """Add the bodies of the Publish lines from `position` on, as long as they have a quick form, to a `Spans`
     for each topic.
 
-    Returns pairs of a topic as it is written and its spans, in the order in which the topics first come, and where
-    it stopped: at the end, at another line, or when it has read `most` octets.  A long line is taken only where its
-    body is copied as it is: one with escapes is read in steps.  No two topics are the same, whichever way they are written: a topic
-    with escapes stands alone.
+    Return pairs of a topic as it is written and its spans, in the order of the topics' first lines, and where it
+    stopped: at the end, at another line, or when it has read `most` octets.  It processes a long line only if its body
+    is copied unchanged: one with escapes is parsed in steps.  The topics of two pairs always differ, however they are
+    written: a topic with escapes has a pair of its own.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
@@ -186,7 +186,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
     cdef int64_t line_end, body, body_end, length
     cdef int64_t topic = 0, topic_end = 0, name, name_end
     cdef int64_t last = 0, last_length = -1  # the last line's topic
-    cdef int64_t head = 0, head_length = 0  # of the last line: all before its body
+    cdef int64_t head = 0, head_length = 0  # of the last line: everything before its body
     cdef const uint8_t* found
     cdef bint quoted = False, same, alone = False
     cdef list dealt = []
@@ -204,7 +204,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
             break
         same = head_length and head_length <= line_end - at and not memcmp(octets + at, octets + head, head_length)
         if same:
-            # `quoted` is that of the last line: a quote would have been part of its head.
+            # `quoted` is that of the last line: a quote would be part of its head.
             body = at + head_length
             if not quoted and octets[body] == c'"':
                 body = body_at(octets, at, line_end, &topic, &topic_end, &quoted)
@@ -250,23 +250,23 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
 
 
 cdef bint is_simple(const uint8_t* at, int64_t size) noexcept nogil:
-    """Whether a line has neither escapes nor what takes more than one look in a bare atom."""
+    """Return whether a line has neither escapes nor octets that need a closer check in a bare atom."""
     return (
         memchr(at, c'\\', size) == NULL and memchr(at, c'#', size) == NULL and memchr(at, c'|', size) == NULL
     )
 
 
 cdef int64_t after_name(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Where a short string at `at` is over; -1 when that is not by `end`."""
+    """Return the end of a short string at `at`; -1 if it is beyond `end`."""
     if at >= end or octets[at] > end - at - 1:
         return -1
     return at + 1 + octets[at]
 
 
-# How many octets the value of a field takes, by the octet of its type; or one of those below.
+# The size of the value of a field by the octet of its type, or one of the following.
 cdef uint8_t SIZE[256]
 cdef enum:
-    STRING = 252  # counted octets
+    STRING = 252  # a length and octets
     FIELDS = 253  # a table
     VALUES = 254  # an array
     NO_TYPE = 255
@@ -289,7 +289,7 @@ SIZE[<int>c'A'] = VALUES
 
 
 cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int levels, bint named) noexcept nogil:
-    """Where the table or the array is over whose length stands at `at`; -1 when that is not by `end`, or it is bad."""
+    """Return the end of the table or array whose length is at `at`; -1 if it is beyond `end`, or malformed."""
     cdef int64_t stop
     cdef uint8_t size
     if not levels or end - at < NUMBER or get_u32(octets + at) > end - at - NUMBER:
@@ -321,7 +321,7 @@ cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int le
 
 
 cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
-    """Where a head is over; -1 when it is not over by `end`, or is bad."""
+    """Return the end of a head; -1 if it is beyond `end`, or malformed."""
     cdef uint32_t flags, flag
     at = after_name(octets, at, end)
     if at >= 0:
