@@ -38,11 +38,10 @@ class Client:
         rights: Rights,
         bounds: Bounds = UNBOUNDED,
         *,
-        max_connections: int | None = None,
         max_bytes_per_second: int | None = None,
     ) -> None:
         self.rights = rights
-        self.connections = Quota(max_connections)
+        self.connections = Quota(bounds.connections)
         self.topics = Quota(bounds.topics)
         self.leases = Quota(bounds.leases)
         self.subscriptions = Quota(bounds.subscriptions)
@@ -63,7 +62,6 @@ class _Known:
         self.client = Client(
             rights,
             bounds.replaced_by(config),
-            max_connections=config.max_connections,
             max_bytes_per_second=config.max_bytes_per_second,
         )
         self.hash = read_hash(config.secret)

@@ -441,7 +441,7 @@ async def test_subscriptions_of_a_client(store: Path, clock: MockClock) -> None:
 
 
 async def test_connections_of_all(store: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(store, max_connections=3) as host:
+    async with serving(store, max_connections=3, client_share=1.0) as host:
         clients = [await host.connect() for _ in range(3)]
         for _ in range(20):
             turned_away = await host.open()
@@ -462,7 +462,7 @@ async def test_connections_of_all(store: Path, caplog: pytest.LogCaptureFixture)
 
 
 async def test_who_says_nothing_makes_room(store: Path) -> None:
-    async with serving(store, max_connections=3) as host:
+    async with serving(store, max_connections=3, client_share=1.0) as host:
         known = await host.connect()
         silent = [await host.open(), await host.open()]
         await eventually(lambda: host.handshakes == 2)

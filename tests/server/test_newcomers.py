@@ -57,7 +57,7 @@ async def enter(host: Host, clients: list[ClientConfig]) -> Conversation:
 async def test_a_crowd_that_does_not_say_who_it_is_keeps_nobody_out(
     store: Path, say: Any, clients: list[ClientConfig]
 ) -> None:
-    async with serving(store, max_connections=CROWD, clients=clients) as host:
+    async with serving(store, max_connections=CROWD, client_share=1.0, clients=clients) as host:
         crowd = [await say(host) for _ in range(CROWD)]
         await eventually(lambda: host.server.connections == CROWD)
         newcomers = [await enter(host, clients) for _ in range(CROWD)]
@@ -68,7 +68,7 @@ async def test_a_crowd_that_does_not_say_who_it_is_keeps_nobody_out(
 
 
 async def test_the_oldest_gives_way_whatever_it_said(store: Path) -> None:
-    async with serving(store, max_connections=4) as host:
+    async with serving(store, max_connections=4, client_share=1.0) as host:
         known = await host.connect()
         silent = await host.open()
         await eventually(lambda: host.handshakes == 1)
@@ -80,7 +80,7 @@ async def test_the_oldest_gives_way_whatever_it_said(store: Path) -> None:
 
 
 async def test_who_is_known_does_not_give_way(store: Path) -> None:
-    async with serving(store, max_connections=3) as host:
+    async with serving(store, max_connections=3, client_share=1.0) as host:
         client = await host.connect()
         put, get = await sink(host, client), await feed(host, client)
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""One client cannot take everything that clients share: topics, leases and subscriptions are counted."""
+"""One client cannot take everything that clients share: connections, topics, leases, subscriptions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -117,6 +117,45 @@ async def test_where_no_clients_are_configured_an_address_is_one(
         assert isinstance(await elsewhere.ask(command(10)), answer)
         assert await ones[0].refusal(command(4)) == refusal
         elsewhere.close()
+
+
+# -- connections --------------------------------------------------------------------------------------------
+
+
+async def refused_connection(host: Host, name: str) -> bytes:
+    """The Error that answers the Connect of a client."""
+    connection = await host.open()
+    await connection.send(VERSION_ONE + b"(Connect 1 %s:sesame)\n" % name.encode())
+    assert await connection.octets(8) == VERSION_ONE
+    return await connection.error()
+
+
+def crowded(most: int) -> bytes:
+    return b"Connect: this client has its %d connections, the most it is configured for" % most
+
+
+async def test_a_client_has_its_share_of_the_connections(store: Path) -> None:
+    clients = [client("a"), client("b"), client("many", max_connections=3)]
+    async with serving(store, clients=clients, max_connections=8, client_share=0.25) as host:
+        for name in ("a", "b"):
+            opened = [await enter(host, name) for _ in range(2)]
+            assert await refused_connection(host, name) == crowded(2)
+            opened.pop().close()
+            opened.append(await enter(host, name))
+        for _ in range(3):
+            await enter(host, "many")
+        assert await refused_connection(host, "many") == crowded(3)
+
+
+async def test_an_address_has_its_share_of_the_connections(store: Path) -> None:
+    async with serving(store, max_connections=4) as host:
+        for _ in range(2):
+            await host.connect()
+        assert await refused_connection(host, "a") == crowded(2)
+        elsewhere = [await connect_from(host, "127.0.0.2") for _ in range(2)]
+        for each in elsewhere:
+            await each.confirm()
+            each.close()
 
 
 # -- what is given back -------------------------------------------------------------------------------------

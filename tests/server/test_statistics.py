@@ -21,7 +21,7 @@ def only(host: InProcess, kind: Kind) -> ConnectionStatistics:
 
 
 async def test_connections_are_counted_by_how_far_they_are(store: Path) -> None:
-    async with serving(store, max_connections=7) as host:
+    async with serving(store, max_connections=7, client_share=1.0) as host:
         statistics = host.server.statistics
         assert (statistics().connections, statistics().max_connections) == (0, 7)
         silent = await host.open()
