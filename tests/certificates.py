@@ -1,4 +1,4 @@
-"""Real certificates, made for a test: an authority, a server's, a client's."""
+"""Real certificates for tests: of an authority, a server and a client."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ class Shown:
 
 
 class Authority:
-    """One that the tests trust, or that they do not."""
+    """An authority, which the tests trust or not."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

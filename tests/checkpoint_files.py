@@ -15,7 +15,7 @@ _BEGIN = _START.size + _REST.size
 
 
 def newest_slot(octets: bytes) -> int:
-    """Where the slot with the higher sequence number begins."""
+    """Return the index of the slot with the higher sequence number."""
     return max((0, SLOT), key=lambda begin: _sequence(octets[begin : begin + SLOT]))
 
 
@@ -24,12 +24,12 @@ def _sequence(slot: bytes) -> int:
 
 
 def without_slot(octets: bytes, begin: int) -> bytes:
-    """The file with an empty slot at this place."""
+    """Return the file with an empty slot at this index."""
     return octets[:begin] + bytes(SLOT) + octets[begin + SLOT :]
 
 
 def set_boot_id(environment: Path, boot_id: str) -> None:
-    """Let the checkpoints of an environment be of another start of the machine, and of one that failed."""
+    """Give the checkpoints of an environment another boot id, so that recovery is needed."""
     file = environment / "checkpoint"
     octets = file.read_bytes()
     file.write_bytes(b"".join(_with_boot_id(octets[begin : begin + SLOT], boot_id) for begin in (0, SLOT)))

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Configuration of all tests."""
 
 from pathlib import Path
 

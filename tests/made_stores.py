@@ -29,14 +29,14 @@ class Topic:
     size: int = 0
     first: int = 1
     deleted: int = 0
-    """The messages below this id are deleted again."""
+    """The messages below this id are deleted."""
     heads: Mapping[int, bytes] = field(default_factory=dict)
     delivery: str = "Broadcast"
     persistence: str = "Weak"
 
 
 def make_store(path: Path, **topics: Topic) -> Path:
-    """A store with these topics, as a server leaves it."""
+    """Create a store with these topics, as a server leaves it."""
     with Store.open(path) as store:
         for name, topic in topics.items():
             add_topic(store, name, topic)

@@ -1,4 +1,4 @@
-"""Replays as the command line has them, and what a server has afterwards."""
+"""Helpers for replays: the command line, and the messages of a server afterwards."""
 
 import argparse
 from collections import Counter
@@ -60,7 +60,7 @@ def bodies(address: str, topic: str) -> list[bytes]:
 
 
 class Counting(Meter):
-    """A meter that shows nothing."""
+    """A meter without output."""
 
     def __init__(self) -> None:
         super().__init__(0)

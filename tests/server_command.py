@@ -15,7 +15,7 @@ READY = "omq-server listening on "
 
 @dataclass
 class RunningServer:
-    """A server that has said it is ready. `ready` is the line it said it with."""
+    """A server that is ready. `ready`: the line that it has printed."""
 
     process: subprocess.Popen[str]
     ready: str
@@ -52,5 +52,5 @@ def running_server(*options: str | Path) -> Iterator[RunningServer]:
 
 
 def run_server(*options: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it where it is expected to end by itself."""
+    """Run a server that ends by itself, and return the result."""
     return subprocess.run([COMMAND, *options], capture_output=True, text=True, timeout=30, check=False)

@@ -14,12 +14,12 @@ from omq.client import connect
 from omq.client.connecting import Connecting
 
 PATIENCE = 90
-"""Seconds after which something that was promised is taken for missing: Java may have to start first."""
+"""The time limit for an expected event in seconds: Java may have to start first."""
 
 
 @dataclass
 class Secured:
-    """How the tests themselves come to a server that takes TLS and known clients only."""
+    """The connection of the tests to a server that requires TLS and known clients."""
 
     settings: str
     id: bytes
@@ -48,7 +48,7 @@ subscribe = ["*"]
 
 
 def secured(authority: Authority, more: str = "", clients: str = CLIENTS) -> Secured:
-    """TLS, and clients; without those anybody may do everything."""
+    """TLS, and clients; without these every client may do everything."""
     shown = authority.issue("127.0.0.1", "server")
     return Secured(
         f'tls_cert = "{shown.cert}"\ntls_key = "{shown.key}"\n{more}\n{clients}',
@@ -92,7 +92,7 @@ class Serving:
                 await client.confirm()
 
     def messages(self, topic: str) -> int:
-        """How many messages a topic has; 0 where there is none."""
+        """Return the number of messages of a topic; 0 if it does not exist."""
         return trio.run(self._messages, topic)
 
     async def _messages(self, topic: str) -> int:
@@ -100,7 +100,7 @@ class Serving:
             return sum(info.messages for info in await client.topics() if info.topic == topic.encode())
 
     def wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
-        """Wait until a topic has so many messages."""
+        """Wait until a topic has `count` messages."""
         trio.run(self._wait_for, topic, enough)
 
     async def _wait_for(self, topic: str, enough: Callable[[int], bool]) -> None:
@@ -129,7 +129,7 @@ class Serving:
             await client.delete(topic)
 
     def kill(self) -> None:
-        """The process is gone at once."""
+        """Kill the process."""
         self.running.process.kill()
         self.running.process.wait()
 

@@ -1,4 +1,4 @@
-"""Imports point down only: the floors of docs/ARCHITECTURE.md, read from the source."""
+"""Imports point down only: the layers of docs/ARCHITECTURE.md, verified from the source."""
 
 import ast
 import re
@@ -109,13 +109,13 @@ FLOORS = {
     "omq.model": set(),
     "omq_storage": set(),
 }
-"""What each room may import of ours, besides itself."""
+"""The packages that each package may import, besides itself."""
 
 WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "omq_storage", "omq.spark"}
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the project by its dotted name."""
+    """Return every module of the project by its dotted name."""
     found = {}
     for package in (ROOT / "omq", ROOT / "storage" / "omq_storage"):
         for path in package.rglob("*.py"):
@@ -128,7 +128,7 @@ MODULES = modules()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The dotted names of all that a module imports anywhere, in functions and for type checkers too."""
+    """Return the dotted names of all imports of a module, also in functions and for type checkers."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names):
@@ -144,7 +144,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def room(name: str) -> str | None:
-    """The room that a dotted name lies in; None for what is not ours."""
+    """Return the package of a dotted name; None for a foreign module."""
     rooms = [known for known in FLOORS if name == known or name.startswith(known + ".")]
     return max(rooms, key=len, default=None)
 
@@ -180,8 +180,8 @@ def test_terminals_reach_drivers_through_sessions_only(name: str) -> None:
         assert not f"{other}.".startswith(tuple(f"{each}." for each in BEHIND_SESSIONS)), other
 
 
-def test_no_room_is_imported_by_one_below_it() -> None:
-    """The table itself has no circle: each room's imports can be put below it."""
+def test_no_package_is_imported_by_one_below_it() -> None:
+    """The table itself has no cycle: each package can be placed above its imports."""
     left = dict(FLOORS)
     while left:
         ground = [name for name, below in left.items() if not below & left.keys()]
@@ -197,14 +197,14 @@ def test_no_room_is_imported_by_one_below_it() -> None:
         ("omq_storage.store", "trio omq"),
     ],
 )
-def test_the_ground_stands_by_itself(loaded: str, unwanted: str) -> None:
-    """What reads blocks elsewhere must not have to load a server."""
+def test_the_lowest_packages_load_no_others(loaded: str, unwanted: str) -> None:
+    """Programs that read blocks must not need to load the server."""
     program = f"import sys, {loaded}; sys.exit(any(name in sys.modules for name in {unwanted.split()!r}))"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def drawn() -> list[Path]:
-    """The files of the document's list of rooms, as paths from the project's root."""
+    """Return the files in the document's list of modules, as paths from the project's root."""
     block = re.search(r"^    omq/cli/.*?(?=\n\n)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None
     files: list[Path] = []
@@ -222,7 +222,7 @@ def drawn() -> list[Path]:
     return files
 
 
-def test_the_rooms_in_the_document_are_real() -> None:
+def test_the_packages_in_the_document_exist() -> None:
     files = drawn()
     assert len(files) > 20
     assert [str(file) for file in files if not (ROOT / file).is_file()] == []
@@ -234,6 +234,6 @@ def test_every_module_is_in_the_document_once() -> None:
     assert sorted(files) == sorted(modules)
 
 
-def test_every_room_is_in_the_document() -> None:
+def test_every_package_is_in_the_document() -> None:
     packages = {str(path.parent.relative_to(ROOT)) + "/" for path in MODULES.values()} - {"omq/"}
     assert {package for package in packages if f"\n    {package} " not in DOCUMENT.read_text()} == set()

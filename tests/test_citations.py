@@ -1,4 +1,5 @@
-"""What comments and documents cite exists: sections of our documents, and nothing that only we could read."""
+"""Citations in comments and documents: the cited sections of our documents exist, and no private document is
+cited."""
 
 import re
 import subprocess

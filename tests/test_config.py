@@ -1,4 +1,4 @@
-"""Options and configuration of `omq-server`, through the command as people run it."""
+"""Options and configuration of `omq-server`, with the command as users run it."""
 
 import json
 import re
@@ -195,7 +195,7 @@ def test_without_a_file_everything_has_its_default() -> None:
     check(Config())
 
 
-def test_a_secret_in_the_place_of_its_hash_is_not_repeated(tmp_path: Path) -> None:
+def test_a_secret_in_place_of_its_hash_is_not_repeated(tmp_path: Path) -> None:
     file = tmp_path / "omq.toml"
     file.write_text('clients = [{name = "a", secret = "sesame"}]')
     with pytest.raises(ConfigError) as caught:
@@ -204,7 +204,7 @@ def test_a_secret_in_the_place_of_its_hash_is_not_repeated(tmp_path: Path) -> No
     assert "omq-server --hash-secret" in str(caught.value)
 
 
-def test_addresses_for_tls_alone_take_the_place_of_the_usual_one(tmp_path: Path) -> None:
+def test_addresses_for_tls_replace_the_default_address(tmp_path: Path) -> None:
     file = tmp_path / "omq.toml"
     files = 'tls_cert = "a.pem"\ntls_key = "a.key"\n'
     file.write_text(files + 'listen_tls = ["127.0.0.1:1"]')
@@ -227,7 +227,7 @@ def test_addresses() -> None:
             parse_address(wrong)
 
 
-def test_options_win_over_the_file(tmp_path: Path) -> None:
+def test_options_have_precedence_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "omq.toml"
     file.write_text(f'listen = ["127.0.0.1:1"]\nstore = "{tmp_path}/not-this-one"\n')
     store = tmp_path / "store"
@@ -255,7 +255,9 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_when_it_is_ready_and_stops_for_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+def test_the_server_prints_when_it_is_ready_and_stops_for_a_signal(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         assert re.fullmatch(r"omq-server listening on 127\.0\.0\.1:[1-9][0-9]*\n", server.ready)
         socket.create_connection(("127.0.0.1", server.port)).close()
@@ -265,7 +267,7 @@ def test_it_says_when_it_is_ready_and_stops_for_a_signal(number: signal.Signals,
     assert describe() in log
 
 
-def test_it_stops_while_clients_are_connected(tmp_path: Path) -> None:
+def test_the_server_stops_while_clients_are_connected(tmp_path: Path) -> None:
     with (
         running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server,
         socket.create_connection(("127.0.0.1", server.port)),  # says nothing
@@ -348,7 +350,7 @@ def test_logs_as_json_lines(tmp_path: Path) -> None:
         assert {"asctime", "levelname", "name", "message"} <= set(line)
 
 
-def test_logs_for_people_and_their_level(tmp_path: Path) -> None:
+def test_logs_as_text_and_their_level(tmp_path: Path) -> None:
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*options) as server:
         log = server.stop()[2]

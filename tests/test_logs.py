@@ -1,4 +1,4 @@
-"""What the server logs: for people, and for programs that search in it."""
+"""The log of the server, as text and as JSON."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def records(log: str) -> list[dict[str, Any]]:
 
 
 def talk(port: int, octets: bytes) -> bytes:
-    """Everything that the server answers to these until it closes."""
+    """Return all answers of the server to these octets until it closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(octets)
         answer = b""
@@ -61,7 +61,7 @@ def test_json_has_times_with_their_zone_and_fields_for_whom_and_what(tmp_path: P
 
 
 def test_json_has_the_topic(tmp_path: Path) -> None:
-    """A power failure, as the next start sees it, may have cost a weak topic its last messages."""
+    """After a power failure, the next start reports that a weak topic may have lost its last messages."""
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--log-format", "json")
     with running_server(*options) as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:

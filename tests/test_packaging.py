@@ -24,7 +24,7 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from the files that git would ship, without the compiled codec of this checkout."""
+    """Return a wheel built from the files that git tracks, without the compiled codec of this checkout."""
     copy = tmp_path_factory.mktemp("sources")
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "omq", "storage"):
         subprocess.run(["cp", "-r", ROOT / name, copy / name], check=True)
@@ -64,7 +64,7 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
     assert packed == here
 
 
-def test_nobody_is_told_to_install_a_strangers_package() -> None:
+def test_no_document_names_a_foreign_package_to_install() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     texts = [
         ROOT / name for name in listed.stdout.split("\0") if name.endswith((".md", ".py", ".toml", ".sh"))

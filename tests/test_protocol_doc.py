@@ -40,10 +40,10 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
 TEXT = DOCUMENT.read_text()
 
 PATIENCE_SECONDS = 10
-"""How long an example may take before it counts as stuck."""
+"""The time limit of an example."""
 
 CONNECT = b"(Connect 1 example)\n"
-"""What goes before an example that does not begin with a handshake of its own."""
+"""What precedes an example that does not begin with a handshake of its own."""
 
 # -- reading the document -----------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ Octet = int | str | None
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What the client sends; the octets `LEASE1` stand for the lease of that name."""
+    """Octets from the client; `LEASE1` stands for the lease with that name."""
 
     connection: str
     octets: bytes
@@ -62,7 +62,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """Octets that must come."""
+    """Octets that the server must send."""
 
     connection: str
     octets: tuple[Octet, ...]
@@ -111,7 +111,7 @@ class Example:
 
 @dataclass(slots=True)
 class Unfinished:
-    """An example while its lines are read."""
+    """An example while its lines are parsed."""
 
     settings: list[str] = field(default_factory=list)
     stored: list[str] = field(default_factory=list)
@@ -420,7 +420,7 @@ async def served(example: Example, path: Path) -> AsyncIterator[int]:
 
 
 class Connections:
-    """The connections of an example, opened when first used."""
+    """The connections of an example; each is opened at its first use."""
 
     def __init__(self, port: int, stack: AsyncExitStack, raw: frozenset[str]) -> None:
         self._port = port
@@ -456,7 +456,7 @@ class Connections:
         await self._open.pop(name).aclose()
 
     async def finish(self) -> None:
-        """See that nothing came that the example does not show."""
+        """Check that the server sent nothing that the example does not show."""
         for stream in self._open.values():
             with trio.CancelScope() as scope:
                 try:
@@ -468,7 +468,7 @@ class Connections:
 
 
 async def receive(stream: trio.SocketStream, count: int) -> bytes:
-    """So many octets, fewer only where the server closes before."""
+    """Receive `count` octets; fewer only if the server closes before."""
     octets = b""
     while len(octets) < count and (more := await stream.receive_some(count - len(octets))):
         octets += more
@@ -606,7 +606,7 @@ def test_the_limits_are_those_of_the_configuration() -> None:
 
 
 async def told_when_too_slow(path: Path) -> str:
-    """The Error to a subscriber that read nothing while more passed than memory holds."""
+    """The Error to a subscriber that reads nothing while more messages pass than fit into the memory."""
     config = Config(listen=["127.0.0.1:0"], store=str(path), memory_bytes=4 << 20, max_message_bytes=1 << 20)
     declared = encode(types.Declared(model.Topic(0, b"ticks")))
     subscribed = encode(types.Subscribed(model.Topic(0, b"ticks")))
@@ -658,7 +658,7 @@ ARGUMENTS = (
     b"x", b"1", b"()", b"(x)", b"From_current", b"(From_message x)", b"(From_message (1))", b"Broadcast",
     b"(2013-08-07 10:01:02 Mars)", b"(1/x/1 10:01:02)", b'"2013-08-07 10:01:02 Mars"', b'"1/x/1 10:01:02"',
 )  # fmt: skip
-"""For every argument, something that it may be and everything that it may not."""
+"""For every argument a valid value and all kinds of invalid ones."""
 
 
 def test_every_sentence_about_a_line_that_is_no_command_is_listed() -> None:

@@ -31,7 +31,7 @@ def blocks(heading: str) -> list[tuple[str, str]]:
 
 
 def run_shell(script: str, environment: dict[str, str]) -> str:
-    """What a script prints, anything on standard error included."""
+    """Return the output of a script, including standard error."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def netcat_is_missing() -> str | None:
-    """Why the conversation cannot be held on this machine; None when it can."""
+    """Return why the conversation cannot run on this machine; None if it can."""
     if shutil.which("xxd") is None:
         return "xxd is not installed"
     if shutil.which("nc") is None:
@@ -117,7 +117,7 @@ async def repeat_by_hand(port: int) -> None:
 
 
 async def write_capture(port: int, path: Path) -> None:
-    """What passes in these conversations, as a relay sees it."""
+    """Return what passes in these conversations, recorded by a relay."""
     async with relaying(port) as relay:
         await repeat_by_hand(relay.port)
     write(path, packets(relay.said))
@@ -161,7 +161,7 @@ def test_the_commands_for_wireshark(server: RunningServer, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "document", ["README.md", "docs/CONFIGURATION.md", "docs/SECURITY.md", "docs/SPARK.md"]
 )
-def test_links_lead_somewhere(document: str) -> None:
+def test_the_targets_of_links_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", text):
         file = (ROOT / document).parent / target if target else ROOT / document
@@ -171,7 +171,7 @@ def test_links_lead_somewhere(document: str) -> None:
         assert not anchor or anchor in anchors, anchor
 
 
-def test_what_the_readme_says_of_the_commands_exists() -> None:
+def test_the_commands_of_the_readme_exist() -> None:
     for tool in ("tools/demo", "tools/test"):
         assert os.access(ROOT / tool, os.X_OK)
     assert "--peers" in (ROOT / "tools" / "bench" / "command.py").read_text()

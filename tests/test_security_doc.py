@@ -1,4 +1,4 @@
-"""docs/SECURITY.md: its configuration can be used, its commands exist, and what it says of files is so."""
+"""docs/SECURITY.md: its configuration is valid, its commands exist, and its statements on files are true."""
 
 import re
 import tomllib

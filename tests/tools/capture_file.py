@@ -1,4 +1,4 @@
-"""Writes captures: what was said on connections becomes TCP segments in a file that Wireshark reads.
+"""Writes captures: the octets of connections become TCP segments in a file that Wireshark reads.
 
 So a test needs no right to capture, and decides where each segment ends.
 """
@@ -52,7 +52,7 @@ class Packet:
     original: int | None = None
 
     def cut(self, longest: int) -> "Packet":
-        """As a capture has it that keeps only so many octets of each."""
+        """Return the packet as a capture with a snapshot length has it."""
         return Packet(self.octets[:longest], len(self.octets))
 
 
@@ -92,12 +92,12 @@ Cut = Callable[[bytes], Iterable[bytes]]
 
 
 def whole(octets: bytes) -> Iterable[bytes]:
-    """As few segments as there can be."""
+    """Use as few segments as possible."""
     return every(_LONGEST_SEGMENT)(octets)
 
 
 def every(size: int) -> Cut:
-    """Segments of so many octets."""
+    """Use segments of this size."""
 
     def cut(octets: bytes) -> Iterator[bytes]:
         for start in range(0, len(octets), size):
@@ -107,7 +107,7 @@ def every(size: int) -> Cut:
 
 
 def ragged(seed: int) -> Cut:
-    """Segments of 1 to 40 octets."""
+    """Use segments of 1 to 40 octets."""
     random = Random(seed)
 
     def cut(octets: bytes) -> Iterator[bytes]:
@@ -121,7 +121,8 @@ def ragged(seed: int) -> Cut:
 
 
 def packets(said: Iterable[Said], cut: Cut = whole, first: int = 1000) -> list[Packet]:
-    """The packets of these connections. What a side says without being interrupted is cut anew.
+    """Return the packets of these connections. Octets that a side sends without interruption are segmented
+    again.
 
     `first` is the sequence number with which each client begins.
     """

@@ -1,4 +1,4 @@
-"""A conversation with a real server that has some of everything, and what the dissector must show of it.
+"""A conversation with a real server that uses everything, and what the dissector must show of it.
 
 What is expected is what was meant to be said, and what the project's own decoders make of the answers.
 """
@@ -205,7 +205,7 @@ def of_response(response: bytes) -> dict[str, str]:
 
 @dataclass
 class _Talk:
-    """One connection, and what it must be shown as."""
+    """One connection, and what the dissector must show of it."""
 
     stream: trio.SocketStream
     from_client: list[dict[str, str]] = field(default_factory=list)

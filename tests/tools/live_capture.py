@@ -1,4 +1,4 @@
-"""Captures what really passes on this machine, with tcpdump."""
+"""Captures real traffic on this machine with tcpdump."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 20
 
 @dataclass
 class _Capture:
-    """What tcpdump has written until now."""
+    """Return what tcpdump has written so far."""
 
     octets: bytearray = field(default_factory=bytearray)
     grew: trio.Event = field(default_factory=trio.Event)
@@ -34,7 +34,7 @@ class _Capture:
 
 @asynccontextmanager
 async def capturing(port: int, path: Path, last: bytes) -> AsyncIterator[None]:
-    """Capture what is said on this port, up to the octets `last`, and write it to a file.
+    """Capture the traffic of this port, up to the octets `last`, and write it to a file.
 
     Skips the test where that is not permitted.
     """

@@ -1,4 +1,4 @@
-"""A relay between clients and a server that writes down what passes, in the order in which it passes."""
+"""A relay between clients and a server that records what passes, in order."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ _READ = 65_536
 
 
 class Relay:
-    """Where clients connect to, and what was said until now."""
+    """The address for clients, and what has passed so far."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -18,7 +18,7 @@ needs_tshark = pytest.mark.skipif(
 )
 
 AS_ROOT = 'Running as user "root" and group "root". This could be dangerous.\n'
-"""What tshark says on standard error when root runs it."""
+"""The warning that tshark prints when root runs it."""
 
 _PROTOCOLS = ("omq", "omq.dmp")
 
@@ -56,7 +56,7 @@ class Unit:
 
 
 def run(path: Path, *options: str, lua: Path = DISSECTOR) -> str:
-    """What tshark prints about a capture; it must have nothing to complain of."""
+    """Return tshark's output for a capture; it must report no error."""
     done = subprocess.run(
         ["tshark", "-X", f"lua_script:{lua}", "-r", str(path), *options],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The bench measures the real server, and notices when something is missing."""
+"""The bench measures the real server, and detects missing messages."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`tools/demo.py`: the story on a part of the file, how it ends, and what it says when something is wrong."""
+"""`tools/demo.py`: a run on a part of the file, how it ends, and how it reports errors."""
 
 import importlib.util
 import re
@@ -70,7 +70,7 @@ def test_everything_agrees(persistence: str, tmp_path: Path, monkeypatch: pytest
 
 
 def spark_is_missing() -> str | None:
-    """Why the part with Spark cannot be shown; None when it can."""
+    """Return why the part with Spark cannot run; None if it can."""
     for name in ("pyspark", "pyarrow", "matplotlib"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
@@ -265,7 +265,7 @@ def publisher() -> Any:
 
 
 @pytest.mark.parametrize("held", [3, 4, 5])
-def test_it_goes_on_behind_what_is_held(held: int) -> None:
+def test_publishing_continues_after_the_stored_rows(held: int) -> None:
     made = publisher()
     made.go_on_from([info(b"u", held), info(b"a", 0, first=0)])
     assert (made.sent[b"u"], made.confirmed[b"u"], made.sent[b"a"]) == (held, held, 0)
@@ -281,7 +281,7 @@ def test_it_goes_on_behind_what_is_held(held: int) -> None:
         ([info(b"u", 4, first=2)], "u: 4 rows are held, with ids from 2 to 5"),
     ],
 )
-def test_a_store_that_is_not_as_it_must_be(topics: list[TopicInfo], sentence: str) -> None:
+def test_a_wrong_store_is_reported(topics: list[TopicInfo], sentence: str) -> None:
     with pytest.raises(DemoFailed) as caught:
         publisher().go_on_from(topics)
     assert str(caught.value) == sentence

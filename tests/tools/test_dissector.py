@@ -1,4 +1,4 @@
-"""The Wireshark dissector `tools/omq.lua`: tshark shows of a real conversation what was said in it."""
+"""The Wireshark dissector `tools/omq.lua`: what tshark shows of a real conversation."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class Recording:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    """Made once, and shown in many ways."""
+    """The recording, made once for all tests."""
     return Recording(*trio.run(recorded, tmp_path_factory.mktemp("conversation") / "store"))
 
 
 @pytest.fixture(scope="module")
 def capture(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recording with as few segments as there can be."""
+    """The recording with as few segments as possible."""
     return write(tmp_path_factory.mktemp("capture") / "omq.pcap", packets(recording.said))
 
 
@@ -42,7 +42,7 @@ def by_side(found: list[Unit]) -> dict[tuple[int, Side], list[Unit]]:
 
 
 def compare(found: list[Unit], expected: dict[tuple[int, Side], list[dict[str, str]]]) -> None:
-    """Every unit is there, in its order, with at least the fields that are expected."""
+    """Assert that every unit is shown, in order, with at least the expected fields."""
     sides = by_side(found)
     assert sides.keys() == expected.keys()
     for side, wanted in expected.items():
@@ -57,13 +57,13 @@ CUTS = {"whole": whole, "one octet each": every(1), "23 octets each": every(23),
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_what_was_said_is_shown(recording: Recording, cut: Cut, tmp_path: Path) -> None:
+def test_every_unit_of_a_conversation_is_shown(recording: Recording, cut: Cut, tmp_path: Path) -> None:
     path = write(tmp_path / "omq.pcap", packets(recording.said, cut))
     compare(units(path), recording.conversation.expected)
     assert failures(path) == []
 
 
-async def test_what_tcpdump_captures_is_shown(tmp_path: Path) -> None:
+async def test_a_capture_of_tcpdump_is_shown(tmp_path: Path) -> None:
     last = b"; the last line of the capture"
     async with serving(tmp_path / "store") as port, capturing(port, tmp_path / "omq.pcap", last):
         conversation = await hold(port)
@@ -93,7 +93,7 @@ def test_a_second_pass_shows_the_same(recording: Recording, cut: Cut, tmp_path: 
 
 
 def test_connections_of_the_same_addresses_in_a_second_pass(recording: Recording, tmp_path: Path) -> None:
-    """In a first pass without fields nothing but the handshake tells one connection from the one before."""
+    """In a first pass without fields only the handshake distinguishes a connection from the one before."""
     said = [said for said in recording.said if said.connection == 1]
     one, again = packets(said), packets(said, first=900_000)
     # Without a filter, for which the first pass would have to look at fields.
@@ -116,7 +116,7 @@ def test_an_answer_names_its_command(capture: Path) -> None:
         assert float(unit["omq.answer_time"]) == pytest.approx((unit.packet - asked.packet) / 1e6)
 
 
-def test_a_lease_leads_from_one_connection_to_the_other(recording: Recording, capture: Path) -> None:
+def test_a_lease_links_its_two_connections(recording: Recording, capture: Path) -> None:
     _, get, put = (lease.decode() for lease in recording.conversation.leases)
     found = units(capture, "-2")
     for lease, purpose in ((get, "feed"), (put, "sink")):
@@ -144,7 +144,7 @@ def test_headers_are_shown_entry_by_entry(capture: Path) -> None:
         assert dict(zip(names, kinds, strict=True))["list[2]"] == "decimal"
 
 
-def test_what_is_refused_is_marked(capture: Path) -> None:
+def test_refused_commands_are_marked(capture: Path) -> None:
     refused = [unit for unit in units(capture) if "omq.refusal" in unit.fields]
     assert [(unit.name, unit.value[:13]) for unit in refused] == [
         ("omq.frame", "Error"),
@@ -159,7 +159,7 @@ def test_what_is_refused_is_marked(capture: Path) -> None:
 # -- looking at it ------------------------------------------------------------------------------------------
 
 
-def test_the_list_of_packets_tells_the_story(capture: Path) -> None:
+def test_the_list_of_packets_summarises_each_packet(capture: Path) -> None:
     lines = [line.split(maxsplit=1)[1] for line in listed(capture)]
     jobs = f'"{shown(JOBS)}"'
     for line in (
@@ -224,5 +224,5 @@ def test_another_port(recording: Recording, capture: Path, option: tuple[str, st
     compare(units(elsewhere, *option, port=7777), recording.conversation.expected)
 
 
-def test_the_port_can_be_taken_away(capture: Path) -> None:
+def test_the_port_can_be_turned_off(capture: Path) -> None:
     assert listed(capture, "-o", "omq.port:7777") == []

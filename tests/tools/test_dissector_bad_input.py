@@ -1,4 +1,4 @@
-"""The dissector on octets that are neither omq nor DMP, on very many units, and on very long ones."""
+"""The dissector with octets that are neither omq nor DMP, with very many units, and with very long ones."""
 
 from pathlib import Path
 from random import Random
@@ -138,7 +138,7 @@ BAD_ENVELOPES = {
 
 
 def nested(depth: int) -> bytes:
-    """A message with headers that nest so deep."""
+    """Return a message with headers nested to this depth."""
     value: Table | Array = Table()
     for _ in range(depth - 2):
         value = Array((value,))
@@ -146,7 +146,7 @@ def nested(depth: int) -> bytes:
     return dmp_writer.encode(Envelope(b"", Head(properties=Properties(headers=headers))))
 
 
-def test_what_is_malformed_is_said(tmp_path: Path) -> None:
+def test_malformed_units_are_reported(tmp_path: Path) -> None:
     bad = [
         *((OMQ, Said(0, Side.SERVER, octets), text) for octets, text in BAD_FRAMES.items()),
         *((OMQ, Said(0, Side.CLIENT, octets), text) for octets, text in BAD_LINES.items()),
@@ -168,7 +168,7 @@ def test_what_is_malformed_is_said(tmp_path: Path) -> None:
         assert told[0].endswith(text), more
 
 
-def test_what_nests_as_deep_as_it_may_is_not(tmp_path: Path) -> None:
+def test_headers_at_the_depth_limit_are_not_reported(tmp_path: Path) -> None:
     (unit,) = shown_after(tmp_path / "omq.pcap", SINK, Said(0, Side.CLIENT, nested(32)))
     assert (unit.name, unit.get("_ws.expert.message")) == ("omq.dmp.envelope", None)
 

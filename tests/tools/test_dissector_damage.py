@@ -1,4 +1,4 @@
-"""The dissector on captures that lack something: their beginning, packets, or parts of them."""
+"""The dissector with incomplete captures: without their beginning, packets, or parts of packets."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -105,14 +105,14 @@ def keep_all(copy: int, captured: list[Packet]) -> list[Packet]:
     ],
 )
 @pytest.mark.parametrize("cut", [whole, ragged(3)], ids=["whole", "ragged"])
-def test_what_is_shown_was_said(
+def test_only_units_that_were_sent_are_shown(
     recording: tuple[list[Said], Conversation],
     damage: Callable[[int, list[Packet]], list[Packet]],
     options: tuple[str, ...],
     cut: Cut,
     tmp_path: Path,
 ) -> None:
-    """Nothing is taken for a frame or an envelope that is none, and reading goes on where it can."""
+    """The dissector shows no false frame or envelope, and continues where it can."""
     copies = 10
     path, originals = damaged(recording, tmp_path / "omq.pcap", cut, copies, damage)
     count = shown_and_said(recording, units(path, *options), originals)
@@ -122,7 +122,7 @@ def test_what_is_shown_was_said(
     assert failures(path, *options) == []
 
 
-def test_what_is_missing_is_said(recording: tuple[list[Said], Conversation], tmp_path: Path) -> None:
+def test_missing_data_is_reported(recording: tuple[list[Said], Conversation], tmp_path: Path) -> None:
     first = packets([said for said in recording[0] if said.connection == 0], every(60))
     late = units(write(tmp_path / "late.pcap", packets(recording[0][:40], ragged(3))[12:]))
     for words in ("Cannot be read", "Read from here on"):

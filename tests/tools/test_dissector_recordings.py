@@ -1,4 +1,4 @@
-"""The dissector on OpenAMQ's recorded connections (tests/data/dmp), and on what is neither omq nor DMP."""
+"""The dissector with OpenAMQ's recorded connections (tests/data/dmp), and with other protocols."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the fuzzer looks for holds of every input that is kept, and of many of hypothesis.
+"""The fuzzer's checks hold for every kept input, and for many inputs of hypothesis.
 
 The fuzzer itself runs for longer than tests may (docs/FUZZING.md). Here its targets are asked without
 guidance, and it is seen to find what is there to be found.
@@ -53,7 +53,7 @@ def test_the_inputs_that_are_kept(name: str) -> None:
 
 @st.composite
 def changed(draw: st.DrawFn, originals: list[bytes], words: tuple[bytes, ...]) -> bytes:
-    """One of these inputs, or two of them, with some octets changed, cut out or put in."""
+    """Return one or two of these inputs with some octets changed, removed or inserted."""
     octets = bytearray(draw(st.sampled_from(originals)))
     for _ in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, len(octets)))

@@ -1,4 +1,4 @@
-"""`tools/bench.py --growth` measures the real server, notices what is missing, and draws what it found."""
+"""`tools/bench.py --growth` measures the real server, detects missing messages, and draws the figures."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def run_script(script: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A whole run of the bench with very small figures, and what it wrote."""
+    """A complete run of the bench with very small parameters, and its output."""
 
     result: subprocess.CompletedProcess[str]
     report: dict[str, Any]
@@ -108,7 +108,7 @@ def test_each_figure_is_drawn(run: Run) -> None:
         assert f"drawn: {path}" in run.result.stderr
 
 
-def test_only_what_is_wanted_is_measured_in_each_run(tmp_path: Path) -> None:
+def test_only_the_selected_figures_are_measured(tmp_path: Path) -> None:
     result = run_bench(*TINY, "--runs=2", "--systems=none", "--only=siz", "--directory", str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     for place in ("20", "300"):

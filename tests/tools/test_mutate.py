@@ -1,4 +1,4 @@
-"""tools/mutate.py kills a mutant that a test sees, and reports one that no test sees."""
+"""tools/mutate.py kills a mutant that a test detects, and reports one that no test detects."""
 
 import importlib.util
 import subprocess
@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @needs_cosmic_ray
-def test_what_a_test_sees_is_killed_and_what_none_sees_is_reported(project: Path) -> None:
+def test_a_detected_mutant_is_killed_and_an_undetected_one_is_reported(project: Path) -> None:
     done = mutate(project, "--sample", "0", "--seed", "3")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
@@ -107,7 +107,7 @@ def test_tests_that_fail_without_a_mutant_prove_nothing(project: Path) -> None:
 
 
 @pytest.mark.parametrize("area", AREAS.values(), ids=AREAS.keys())
-def test_what_the_areas_name_is_there(area: Area) -> None:
+def test_the_modules_and_tests_of_the_areas_exist(area: Area) -> None:
     modules = area.modules(ROOT)
     assert len(modules) >= 5
     named = {f"{area.folder}/{name}" for name in (*area.nearest, *area.twins)}

@@ -52,7 +52,7 @@ def test_the_promises_are_kept(tmp_path: Path, torture: str, count: int) -> None
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
-    """A few hostile clients for some seconds. How long messages take is measured here, and not judged."""
+    """A few hostile clients for some seconds. Latency is measured, but not checked."""
     done = subprocess.run(
         [sys.executable, PROGRAM, "--soak", "10", "--connections", "150", "--directory", tmp_path],
         capture_output=True,
