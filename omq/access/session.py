@@ -165,12 +165,16 @@ class Session:
         Return None when there is no such topic now: await `find_or_make`, and offer them again. So this hot
         path never waits, and takes no coroutine.
         """
+        self.check_offer(name, batch)
+        driver = self._catalogue.lookup(name)
+        return None if driver is None else driver.offer(batch, heads, origins)
+
+    def check_offer(self, name: bytes, batch: Batch) -> None:
+        """Raises TooLarge and Refused as `offer` does, for messages that are to be offered later."""
         if name not in self._may_publish:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
-        driver = self._catalogue.lookup(name)
-        return None if driver is None else driver.offer(batch, heads, origins)
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.

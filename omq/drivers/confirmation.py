@@ -36,6 +36,15 @@ class Confirmation:
         self._outcomes = outcomes
         self.settle(next((failure for _, failure in outcomes if failure is not None), None))
 
+    def settle_as(self, other: "Confirmation") -> None:
+        """Settle this as another one of the same messages is settled, now or when it is."""
+
+        def settle() -> None:
+            self._outcomes = other._outcomes
+            self.settle(other.failure)
+
+        other.listen(settle)
+
     def outcomes(self, count: int) -> Outcomes:
         """What became of each of the `count` messages of the post, when it is settled."""
         return ((count, self.failure),) if self._outcomes is None else self._outcomes

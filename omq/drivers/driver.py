@@ -26,6 +26,7 @@ from omq.drivers.seam import Channel, End, Gone, Subscriber
 from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
+from omq.drivers.waits import Room
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
@@ -237,6 +238,11 @@ class Driver(ABC):
     @abstractmethod
     def _keep(self, block: Block) -> None:
         """Take the newest block in and wake those who wait for it."""
+
+    @property
+    def room(self) -> Room | None:
+        """This topic, where its workers make room for its publishers."""
+        return None
 
     def most(self) -> int:
         """About how many octets a transient topic takes at once."""

@@ -45,6 +45,10 @@ class Entrances:
         """Whether nobody waits for shared memory."""
         return not self
 
+    def has(self, entrance: "Entrance") -> bool:
+        """Whether this topic waits for shared memory."""
+        return entrance in self._wanted or entrance in self._others
+
     def wait(self, entrance: "Entrance", answer: Answer) -> None:
         """Put a topic into the line that its answer asks for; it keeps the place that it has there."""
         line, other = self._others, self._wanted

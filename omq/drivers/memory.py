@@ -15,6 +15,7 @@ from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unfinished import Unfinished
+from omq.drivers.waits import Waits
 
 SEQUENCES_KEPT = 1 << 15
 """Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
@@ -51,6 +52,8 @@ class Memory:
         """The most that one topic keeps of them, unless it has nothing else."""
         self.entrances = Entrances()
         """The topics whose publishers wait for a part of `waiting`."""
+        self.waits = Waits()
+        """Who waits for room in those topics."""
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
         self.reading = Budget(3 * limit // 32)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import trio
 
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.waits import Room
 
 
 class NoRoom(ABC):
@@ -20,9 +21,11 @@ class NoRoom(ABC):
     others, until `again` or `leave` is called: do that soon after the wake-up.
     """
 
-    __slots__ = ("_is_woken", "_wake")
+    __slots__ = ("_is_woken", "_wake", "room")
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room
+        """The topic whose workers make the room; None where room comes whatever clients do."""
         self._wake: Callable[[], None] | None = None
         self._is_woken = False
 

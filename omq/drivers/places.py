@@ -12,6 +12,7 @@ from omq.drivers.posts import Post
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
+from omq.drivers.waits import Room
 from omq.drivers.writer import Writer, pieces_within
 from omq_storage.batches import Batch
 
@@ -50,6 +51,10 @@ class InMemory(Numbered, Protocol):
 
     @property
     def ids(self) -> Reservations: ...
+
+    @property
+    def room(self) -> Room | None:
+        """The topic, where its workers make room in it."""
 
     def most(self) -> int:
         """The octets of a piece."""
@@ -92,7 +97,7 @@ class TopicPlace(NoRoom):
 
     def __init__(self, topic: InMemory, batch: Batch, heads: Sequence[bytes], origins: Origins) -> None:
         """Call `again` at once."""
-        super().__init__()
+        super().__init__(topic.room)
         self._topic = topic
         self._pieces = deque(pieces_within(batch, topic.most()))
         self._heads = heads

@@ -19,6 +19,7 @@ class Reason(Enum):
     INVALID = "the request makes no sense, or not now"
     NO_REPLAY = "the topic cannot be replayed from there"
     NO_ROOM = "the store has no room"
+    TOPIC_FULL = "the topic has no room, and waiting would never end"
     STORE_FAILED = "the store failed"
     EARLIER = "something that was sent before failed"
     DEFECT = "the server has a defect"

@@ -23,6 +23,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel, mean_octets
 from omq.drivers.seam import End, Gone, Subscriber
 from omq.drivers.signal import Signal
 from omq.drivers.unsettled import number_of, ranges
+from omq.drivers.waits import Room
 from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
@@ -190,6 +191,18 @@ class RoundRobinDriver(Driver):
 
     # -- in ------------------------------------------------------------------------------------------------
 
+    @property
+    def room(self) -> Room | None:
+        return None if self.is_persistent else self
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.entrance.is_wanted
+
+    @property
+    def wants_memory(self) -> bool:
+        return self.resources.memory.entrances.has(self.entrance)
+
     def _take_room(self, octets: int, in_turn: bool) -> Answer:
         """Count the octets of a post if there is room for them.
 
@@ -221,6 +234,8 @@ class RoundRobinDriver(Driver):
             return Answer.TOPIC_FULL
         elif (memory.entrances and not in_turn) or not waiting.try_take(octets):
             return Answer.ALL_FULL if is_wanted and not self._held else Answer.MEMORY_FULL
+        if not self._held:
+            memory.waits.holders[self] = None
         self._held += octets
         return Answer.TAKEN
 
@@ -235,6 +250,8 @@ class RoundRobinDriver(Driver):
     def free(self, octets: int) -> None:
         if octets:
             self._held -= octets
+            if not self._held:
+                self.resources.memory.waits.holders.pop(self, None)
             self.resources.memory.waiting.give(octets)
             if octets > 0:
                 self.entrance.freed()

@@ -29,6 +29,8 @@ class HeldOctets:
     """Answers that wait to be sent."""
     fetched: int = 0
     """Read from a store for its Fetch commands and not sent yet."""
+    publishes: int = 0
+    """Publishes that wait for room in round-robin topics while the connection is read."""
 
 
 @dataclass(frozen=True, slots=True)

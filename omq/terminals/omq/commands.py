@@ -13,6 +13,7 @@ from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.omq.fetches import Fetches
+from omq.terminals.omq.held import HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions
@@ -30,6 +31,7 @@ class Commands:
         long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
+        held: HeldPublishes,
         excused: Excuse,
     ) -> None:
         """Within `excused` the liveness check does not count the silence of the client."""
@@ -39,7 +41,14 @@ class Commands:
         self._long_answers = long_answers
         self._fetches = fetches
         self._subscriptions = subscriptions
+        self._held = held
         self._excused = excused
+
+    async def room(self) -> None:
+        """Wait until there is room for one more answer."""
+        if self._replies.is_full:
+            await self._held.wait_for_all()  # answers wait for the Publishes before them
+            await self._replies.room()
 
     # -- publishing ----------------------------------------------------------------------------------------
 
@@ -53,15 +62,10 @@ class Commands:
         runs.clear()
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
-        await self._replies.room()
+        if self._replies.is_full:
+            await self.room()
         try:
-            while (offered := self._session.offer(topic, batch)) is None:
-                await self._session.find_or_make(topic)
-            if isinstance(offered, Confirmation):
-                confirmation = offered
-            else:
-                with self._excused:
-                    confirmation = await offered.taken()
+            confirmation = await self._post(topic, batch)
         except TooLarge as refused:
             await self._publish_those_within(topic, batch.bodies(), refused.limit)
         except Refused as refused:
@@ -69,6 +73,23 @@ class Commands:
             self._replies.refuse_publish(sentence("Publish", topic, what), batch.count)
         else:
             self._replies.published(topic, batch.count, confirmation)
+            if self._held.is_too_much:
+                await self._held.wait_for_room()
+
+    async def _post(self, topic: bytes, batch: Batch) -> Confirmation:
+        """Have messages taken over, or hold them until there is room. Raises Refused."""
+        session, held = self._session, self._held
+        if held.holds(topic):
+            session.check_offer(topic, batch)
+            return held.hold(topic, batch)
+        while (offered := session.offer(topic, batch)) is None:
+            await session.find_or_make(topic)
+        if isinstance(offered, Confirmation):
+            return offered
+        if held.may_hold(offered):
+            return held.hold(topic, batch, offered)
+        with self._excused:
+            return await offered.taken()
 
     async def _publish_those_within(self, topic: bytes, bodies: Sequence[bytes], limit: int) -> None:
         fitting = [body for body in bodies if len(body) <= limit]
@@ -135,6 +156,7 @@ class Commands:
         credit = subscriptions.place_of_credit(topic)
         opened = await self._session.open(topic, replay, subscriptions.make, credit)
         subscriptions.add(*opened)
+        self._held.look()
 
     async def _request(self, topic: bytes, n: int) -> None:
         info = await self._session.look_up(topic)

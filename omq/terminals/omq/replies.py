@@ -93,11 +93,14 @@ class Replies:
     def __len__(self) -> int:
         return len(self._queue)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for one more answer."""
+        return len(self._queue) + self.fetches >= MOST_REPLIES or self.octets >= MOST_REPLY_OCTETS
+
     async def room(self) -> None:
         """Wait until there is room for one more answer, or the connection is over."""
-        while not self._is_closed and (
-            len(self._queue) + self.fetches >= MOST_REPLIES or self.octets >= MOST_REPLY_OCTETS
-        ):
+        while self.is_full and not self._is_closed:
             await self._room.park()
 
     def has_room(self) -> None:

@@ -54,6 +54,10 @@ class Subscription:
         self._started = True
         self.wake()
 
+    @property
+    def is_started(self) -> bool:
+        return self._started
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -193,6 +197,14 @@ class Subscriptions:
         """Those that are open; one that is to be closed is, until what it is sending is sent."""
         subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
         return [each.channel for each in subscriptions if each.channel is not None]
+
+    def workers(self) -> list[Subscription]:
+        """Those of round-robin topics."""
+        return [each for each in self._by_name.values() if each.channel is not None and each.channel.competes]
+
+    def unstarted(self) -> list[Subscription]:
+        """Those that are sent nothing yet, as their Subscribed is not sent."""
+        return [each for each in self._by_name.values() if not each.is_started]
 
     def __len__(self) -> int:
         return len(self._by_name)

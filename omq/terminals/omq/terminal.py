@@ -35,6 +35,7 @@ from omq.terminals.connection.statistics import (
 )
 from omq.terminals.omq.commands import Commands
 from omq.terminals.omq.fetches import Fetches
+from omq.terminals.omq.held import ENDING, HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
@@ -132,6 +133,7 @@ class OmqTerminal:
         self._long: LongAnswer | None = None  # that is being sent
         self._session: Session | None = None  # from Connect on
         self._principal: Principal | None = None
+        self._held: HeldPublishes | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -149,6 +151,8 @@ class OmqTerminal:
                 await self._transport.finish()
         finally:
             self._state = Over()
+            if self._held is not None:
+                self._held.refuse(ENDING)
             self._subscriptions.close_all()
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
@@ -177,6 +181,7 @@ class OmqTerminal:
                 unfinished=self._admission.unfinished,
                 answers=self._replies.octets,
                 fetched=self._fetches.octets,
+                publishes=0 if self._held is None else self._held.octets,
             ),
         )
 
@@ -210,6 +215,8 @@ class OmqTerminal:
                 assert_never(other)
 
     def _look_for_life(self, now: float) -> None:
+        if self._held is not None:
+            self._held.look()
         if self._fetches.hinders(now):
             self.fail(self._fetches.complaint())
             return
@@ -243,6 +250,8 @@ class OmqTerminal:
                 return
             case other:
                 assert_never(other)
+        if self._held is not None:
+            self._held.refuse(ENDING)
         self._subscriptions.close_all()
         self._fetches.stop()
         self._sender.signal.set()
@@ -324,6 +333,8 @@ class OmqTerminal:
                             text = sentence("Bad sexp", None, "the connection ended in the middle of a line")
                             self._replies.add(types.Error(text))
                         break
+                if self._held is not None:
+                    await self._held.wait_for_all()
         except trio.BrokenResourceError:
             self._scope.cancel()
         # Others may wait for the memory of a line that nobody completes: it is free before the last answers.
@@ -382,10 +393,10 @@ class OmqTerminal:
                     await commands.publish_all(runs)
             match event:
                 case Parsed(command):
-                    await self._replies.room()
+                    await commands.room()
                     await commands.act(command)
                 case BadLine(error, publish):
-                    await self._replies.room()
+                    await commands.room()
                     if publish:
                         self._replies.refuse_publish(error)
                     else:
@@ -428,6 +439,10 @@ class OmqTerminal:
         self._fetches.rate_limit = rates.sent
         self._admission.limit(rates.received)
         self._sender.limit(rates.answered, rates.sent)
+        assert self._nursery is not None
+        self._held = HeldPublishes(
+            self._context.memory, session, self._subscriptions, self._nursery, self._liveness.excused
+        )
         commands = Commands(
             session,
             self._principal,
@@ -435,6 +450,7 @@ class OmqTerminal:
             self._long_answers,
             self._fetches,
             self._subscriptions,
+            self._held,
             self._liveness.excused,
         )
         self._state = Serving(commands)
