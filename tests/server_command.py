@@ -45,7 +45,7 @@ def running_server(*options: str | Path) -> Iterator[RunningServer]:
             assert process.stdout is not None
             ready = process.stdout.readline()
             if not ready:
-                raise AssertionError(f"omq-server did not start: {process.communicate(timeout=10)[1]}")
+                raise AssertionError(f"omq-server did not start: {process.communicate(timeout=30)[1]}")
             yield RunningServer(process, ready)
         finally:
             process.kill()

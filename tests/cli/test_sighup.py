@@ -12,7 +12,7 @@ HANDSHAKE = bytes(7) + b"\1"
 
 def test_a_server_without_tls_ignores_sighup(tmp_path: Path) -> None:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
             answers = client.makefile("rb")
             client.sendall(HANDSHAKE + b"(Connect 1 x)\n(Confirm 1)\n")
             assert len(answers.read(21)) == 21
@@ -38,5 +38,5 @@ def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if "stopping" in line)
         for number in (signal.SIGHUP, signal.SIGUSR1):
             process.send_signal(number)
-        process.communicate(timeout=10)
+        process.communicate(timeout=30)
     assert process.returncode == 0

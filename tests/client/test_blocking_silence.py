@@ -21,7 +21,9 @@ from omq.client import Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
 
-SILENCE = 1.0
+SILENCE = 2.0
+"""How long the server may be silent: far longer than a busy machine keeps it from sending its pings."""
+
 PATIENCE = Patience(retries=0, seconds=0, silence=SILENCE)
 MIB = 1 << 20
 

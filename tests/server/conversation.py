@@ -24,6 +24,7 @@ from omq.model import TopicInfo
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
 from omq.protocol.omq.types import Confirmed, Error, Frame, Message, Ping, TopicList
 from omq.server import Server, open_server
+from omq.terminals.connection.statistics import ConnectionStatistics
 
 PATIENCE = 20
 """Seconds after which something that was promised is taken for missing."""
@@ -345,6 +346,23 @@ async def eventually(condition: Callable[[], bool]) -> None:
     with trio.fail_after(PATIENCE):
         while not condition():  # noqa: ASYNC110 (there is no event for what goes on inside a server)
             await trio.sleep(0.002)
+
+
+async def answers_pile_up(host: InProcess) -> ConnectionStatistics:
+    """Wait until as many answers as the server keeps wait for a client that does not read, so that the server
+    reads nothing more of it. Returns the statistics of its connection.
+    """
+    with trio.fail_after(PATIENCE):
+        before: ConnectionStatistics | None = None
+        still = 0
+        while still < 20 or before is None:
+            await trio.sleep(0.002)
+            found = [terminal.statistics() for terminal in host.server.terminals()]
+            now = max(found, key=lambda each: each.held.answers)
+            moved = before is None or (before.octets_in, before.octets_out) != (now.octets_in, now.octets_out)
+            still = 0 if moved or now.waiting_answers < 50 else still + 1
+            before = now
+    return before
 
 
 async def tidied(

@@ -18,6 +18,7 @@ from .conversation import (
     EVERY,
     Conversation,
     Host,
+    answers_pile_up,
     eventually,
     numbered,
     serving,
@@ -441,13 +442,18 @@ async def test_a_principal_that_reads_nothing_takes_no_memory(store: Path) -> No
         await client.ask(b"(Declare t Broadcast Transient)")
         connection = await sink(host, client)
         octets = dmp_writer.for_sink([b""], (), [MANDATORY]) * 100
-        with trio.move_on_after(2):
+
+        async def send() -> None:
             while True:
                 await connection.stream.send_all(octets)
                 await trio.lowlevel.checkpoint()
-        found = [terminal.statistics() for terminal in host.server.terminals()]
-        (principal,) = [each for each in found if each.kind is Kind.OMQ]
-        assert 0 < principal.waiting_answers <= 1000
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            principal = await answers_pile_up(host)
+            assert principal.kind is Kind.OMQ
+            assert principal.waiting_answers <= 1000
+            nursery.cancel_scope.cancel()
         client.close()
         await eventually(lambda: host.connections == 1)
 
