@@ -135,7 +135,7 @@ def test_positions_keep_how_often_messages_were_delivered(
     for number, (start, step, count, deliveries) in enumerate(shapes):
         begin = start + (1 << 40) * number
         ids = range(begin, begin + step * count, step)
-        runs += [run._replace(deliveries=deliveries) for run in runs_of(ids)]
+        runs += [Run(run.first, run.step, run.bits, deliveries) for run in runs_of(ids)]
     key = topic_key(7)
     found = unpack_position(key, pack_position(key, Position(cursor, tuple(sorted(runs)))))
     assert found.cursor == cursor
