@@ -23,21 +23,7 @@ from omq_storage.levels import Level
 
 from .conversation import eventually, numbered, publish, serving
 
-TAKE_ALL_PLACES = """
-import sys
-import lmdb
-
-held = []
-for name in ("catalogue", "strong", "weak", "async"):
-    environment = lmdb.open(f"{sys.argv[1]}/{name}", readonly=True, max_readers=1024, max_spare_txns=0)
-    try:
-        while True:
-            held.append((environment, environment.begin()))
-    except lmdb.ReadersFullError:
-        pass
-print(len(held), flush=True)
-sys.stdin.read()
-"""
+TAKE_SLOTS = Path(__file__).parents[2] / "tools" / "torture" / "take_slots.py"
 
 
 @contextmanager
@@ -219,7 +205,7 @@ async def test_other_processes_cannot_take_the_reserved_reader_slots(store: Path
         environment = host.server.catalogue.writers[Level.WEAK].environment
         for level in (b"Strong", b"Weak", b"Async"):
             await client.ask(b"(Declare %s Broadcast (Persistent %s))" % (level, level))
-        command = [sys.executable, "-c", TAKE_ALL_PLACES, str(store)]
+        command = [sys.executable, str(TAKE_SLOTS), str(store)]
         others = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert others.stdin is not None
         assert others.stdout is not None

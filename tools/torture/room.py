@@ -51,21 +51,7 @@ PIDS = Path("/sys/fs/cgroup/pids")
 
 LEAST_PLACES = 3000
 
-TAKE_PLACES = """
-import sys
-import lmdb
-
-held = []
-for name in ("catalogue", "strong", "weak", "async"):
-    environment = lmdb.open(f"{sys.argv[1]}/{name}", readonly=True, max_readers=1024, max_spare_txns=0)
-    try:
-        while True:
-            held.append((environment, environment.begin()))
-    except lmdb.ReadersFullError:
-        pass
-print(len(held), flush=True)
-sys.stdin.read()
-"""
+TAKE_SLOTS = Path(__file__).with_name("take_slots.py")
 
 
 class Failed(Exception):
@@ -239,7 +225,7 @@ async def no_places(directory: Path) -> int:
         async with connect(f"omq://127.0.0.1:{await server.ready()}") as client:
             for level in LEVELS:
                 await client.declare(level, Delivery.BROADCAST, PERSISTENCES[level])
-            command = [sys.executable, "-c", TAKE_PLACES, str(directory / "store")]
+            command = [sys.executable, str(TAKE_SLOTS), str(directory / "store")]
             others = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert others.stdin is not None
             assert others.stdout is not None
