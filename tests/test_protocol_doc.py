@@ -227,7 +227,7 @@ EXAMPLES = [read_example(*block) for block in fenced("omq")]
 
 
 NUMBERS = ("A", "B", "K", "M", "N")
-WORDS = ("ARGUMENT", "ARGUMENTS", "COMMAND", "FEED", "NAME", "SINK", "TIME", "TOPIC", "TYPES", "WHY")
+WORDS = ("ARGUMENT", "ARGUMENTS", "COMMAND", "FEED", "NAME", "SINK", "TIME", "TOPIC", "TYPES", "WHOSE", "WHY")
 STAND_IN = re.compile(rf"\b({'|'.join(NUMBERS + WORDS)})\b")
 
 

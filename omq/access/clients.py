@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from omq.access.attempts import Attempts, Origin
 from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
-from omq.access.limits import Quota, Rates
+from omq.access.limits import Owner, Quota, Rates
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
 from omq.logs import LogThrottle
@@ -38,9 +38,12 @@ class Client:
         rights: Rights,
         bounds: Bounds = UNBOUNDED,
         *,
+        owner: Owner = Owner.CLIENT,
         max_bytes_per_second: int | None = None,
     ) -> None:
         self.rights = rights
+        self.owner = owner
+        """Whose quotas these are, in the words of a refusal."""
         self.connections = Quota(bounds.connections)
         self.topics = Quota(bounds.topics)
         self.leases = Quota(bounds.leases)
@@ -121,7 +124,7 @@ class Clients:
         address = Origin.of(host).address
         client = self._strangers.get(address)
         if client is None:
-            client = self._strangers[address] = Client(EVERYTHING, self._bounds)
+            client = self._strangers[address] = Client(EVERYTHING, self._bounds, owner=Owner.ADDRESS)
         return client
 
     def look(self) -> None:

@@ -8,7 +8,7 @@ from typing import assert_never
 from omq.access.bounds import Bounds
 from omq.access.clients import Client, Clients
 from omq.access.leases import Lease, LeasedSink, Leases, Principal, Unusable
-from omq.access.limits import Owner, Quota, spent
+from omq.access.limits import Quota, spent
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
 from omq.config import Config
@@ -61,7 +61,7 @@ class AccessControl:
         if client is None:
             raise Refused(Reason.FORBIDDEN, "no client has this name and secret")
         if not await client.connections.take_soon():
-            raise spent(client.connections, Owner.CLIENT, "connections")
+            raise spent(client.connections, client.owner, "connections")
         return Session(self._shared, client, name, lambda: client.connections.give())
 
     async def use_lease(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:

@@ -109,7 +109,7 @@ class Leases:
         """Raises Refused when the server or this client has as many unused leases as it may have."""
         self.expire()
         check_quota(self._quota, Owner.SERVER, "unused leases")
-        check_quota(client.leases, Owner.CLIENT, "unused leases")
+        check_quota(client.leases, client.owner, "unused leases")
 
     def grant(self, leased: LeasedSink | LeasedFeed, principal: Principal, client: Client) -> bytes:
         """A new lease. Call `check_room` directly before; a feed that is not used in time is closed here."""

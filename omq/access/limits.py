@@ -57,11 +57,16 @@ class Owner(Enum):
 
     SERVER = "the server"
     CLIENT = "this client"
+    """A configured client."""
+    ADDRESS = "this address"
+    """Without configured clients, all connections from one address share its quotas."""
 
 
 def spent(quota: Quota, owner: Owner, what: str) -> Refused:
     """Return the refusal for a quota that is spent. `what` it counts is a plural."""
-    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most it is configured for")
+    # The configuration has the numbers of the server. Those of a client may be a share of them.
+    why = "it is configured for" if owner is Owner.SERVER else "it may have"
+    return Refused(Reason.QUOTA, f"{owner.value} has its {quota.most} {what}, the most {why}")
 
 
 def check_quota(quota: Quota, owner: Owner, what: str) -> None:

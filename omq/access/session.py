@@ -267,7 +267,7 @@ class Session:
             raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
         self._catalogue.check_room()
         client = self._client
-        check_quota(client.topics, Owner.CLIENT, "topics")
+        check_quota(client.topics, client.owner, "topics")
         client.topics.take()
         # This refers to the client and not to its quota alone: a client that is known by its address is kept
         # as long as anything refers to it, and its topics count for as long as they exist.
@@ -294,7 +294,7 @@ class Session:
         """Count a subscription before it is opened. Raises Refused."""
         every, own = self._shared.subscriptions, self._client.subscriptions
         check_quota(every, Owner.SERVER, "subscriptions")
-        check_quota(own, Owner.CLIENT, "subscriptions")
+        check_quota(own, self._client.owner, "subscriptions")
         every.take()
         own.take()
         client = self._client  # which is kept as long as this refers to it, see `_admit`

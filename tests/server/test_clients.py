@@ -380,7 +380,7 @@ async def test_connections_of_a_client(store: Path) -> None:
     async with serving(store, clients=[client("some", max_connections=2), client("other")]) as host:
         first, second = await enter(host, "some"), await enter(host, "some")
         third = await open_as(host, "some")
-        refused = b"Connect: this client has its 2 connections, the most it is configured for"
+        refused = b"Connect: this client has its 2 connections, the most it may have"
         assert await third.rest() == [Error(refused)]
         await enter(host, "other")
         # A sink takes a place too.
@@ -417,7 +417,7 @@ async def test_subscriptions_of_a_client(store: Path, clock: MockClock) -> None:
         one, two = await enter(host, "some"), await enter(host, "some")
         assert isinstance(await one.ask(b"(Subscribe a From_current)"), Subscribed)
         get = await lease(two, b"(Get b From_current)")
-        refused = b"this client has its 2 subscriptions, the most it is configured for"
+        refused = b"this client has its 2 subscriptions, the most it may have"
         assert await two.refusal(b"(Subscribe c From_current)") == b"Subscribe c: " + refused
         assert await two.refusal(b"(Get c From_current)") == b"Get c: " + refused
         # One that is refused for another reason takes no place.

@@ -295,7 +295,7 @@ async def test_a_command_takes_exactly_its_quotas(store: Path, counted: Counted,
     async with serving(store, topics=SPARE, client_share=share, **{QUOTAS[counted]: most}) as host:
         spender = await host.connect()
         refusal = await spend(spender, counted)
-        assert refusal.startswith(b"the server has its" if share == 1 else b"this client has its")
+        assert refusal.startswith(b"the server has its" if share == 1 else b"this address has its")
         for kind in EXAMPLES:
             if kind is types.Connect or kind is types.Delete:
                 continue  # Connect is tested below; Delete gives a topic back

@@ -44,7 +44,8 @@ async def connect_from(host: Host, address: str) -> Conversation:
 
 def spent(command: bytes, whose: bytes, most: int, what: bytes) -> bytes:
     """The Error of a command that finds a quota spent."""
-    return b"%s: %s has its %d %s, the most it is configured for" % (command, whose, most, what)
+    why = b"it is configured for" if whose == b"the server" else b"it may have"
+    return b"%s: %s has its %d %s, the most %s" % (command, whose, most, what, why)
 
 
 # -- what one command takes, of each kind -------------------------------------------------------------------
@@ -111,7 +112,7 @@ async def test_where_no_clients_are_configured_an_address_is_one(
         ones = [await host.connect(), await host.connect()]
         for number in range(4):
             assert isinstance(await ones[number % 2].ask(command(number)), answer)
-        refusal = spent(subject(command(4)), b"this client", 4, what)
+        refusal = spent(subject(command(4)), b"this address", 4, what)
         assert await ones[0].refusal(command(4)) == refusal
         elsewhere = await connect_from(host, "127.0.0.2")
         assert isinstance(await elsewhere.ask(command(10)), answer)
@@ -130,8 +131,8 @@ async def refused_connection(host: Host, name: str) -> bytes:
     return await connection.error()
 
 
-def crowded(most: int) -> bytes:
-    return b"Connect: this client has its %d connections, the most it is configured for" % most
+def crowded(most: int, whose: bytes = b"this client") -> bytes:
+    return spent(b"Connect", whose, most, b"connections")
 
 
 async def test_a_client_has_its_share_of_the_connections(store: Path) -> None:
@@ -151,7 +152,7 @@ async def test_an_address_has_its_share_of_the_connections(store: Path) -> None:
     async with serving(store, max_connections=4) as host:
         for _ in range(2):
             await host.connect()
-        assert await refused_connection(host, "a") == crowded(2)
+        assert await refused_connection(host, "a") == crowded(2, b"this address")
         elsewhere = [await connect_from(host, "127.0.0.2") for _ in range(2)]
         for each in elsewhere:
             await each.confirm()
@@ -171,13 +172,13 @@ async def test_a_topic_counts_until_somebody_deletes_it(store: Path) -> None:
         await eventually(lambda: host.connections == 0)
         # The client has no connection any more, and what it made counts nevertheless.
         again = await host.connect()
-        refusal = spent(b"Publish t2", b"this client", 2, b"topics")
+        refusal = spent(b"Publish t2", b"this address", 2, b"topics")
         assert await again.refusal(b"(Publish t2 x)") == refusal
         assert isinstance(await again.ask(DECLARE(0)), Declared)  # it is there already
         other = await connect_from(host, "127.0.0.2")
         assert isinstance(await other.ask(b"(Delete t0)"), Deleted)
         assert isinstance(await again.ask(DECLARE(2)), Declared)
-        assert await again.refusal(DECLARE(3)) == spent(b"Declare t3", b"this client", 2, b"topics")
+        assert await again.refusal(DECLARE(3)) == spent(b"Declare t3", b"this address", 2, b"topics")
         assert isinstance(await other.ask(DECLARE(3)), Declared)
         other.close()
 
@@ -190,16 +191,16 @@ async def test_topics_of_the_store_and_of_the_configuration_are_nobodys(store: P
         one = await host.connect()
         for number in range(2):
             assert isinstance(await one.ask(DECLARE(number)), Declared)
-        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this client", 2, b"topics")
+        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this address", 2, b"topics")
         assert isinstance(await one.ask(b"(Delete kept)"), Deleted)
-        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this client", 2, b"topics")
+        assert await one.refusal(DECLARE(2)) == spent(b"Declare t2", b"this address", 2, b"topics")
 
 
 async def test_leases_count_until_they_are_used_or_end(store: Path, clock: MockClock) -> None:
     async with serving(store, max_leases=4) as host:
         one, two = await host.connect(), await host.connect()
         first, _ = await lease(one, b"(Put t)"), await lease(two, b"(Get t From_current)")
-        refusal = spent(b"Put t", b"this client", 2, b"unused leases")
+        refusal = spent(b"Put t", b"this address", 2, b"unused leases")
         assert await two.refusal(b"(Put t)") == refusal
         sink = await show(host, first)
         assert (await response(sink)).startswith(b"200 ")
@@ -237,7 +238,7 @@ async def test_connections_that_want_the_last_leases_at_the_same_time(store: Pat
         one = await host.connect()
         for _ in range(3):
             await lease(one, b"(Put t0)")
-        assert await one.refusal(b"(Put t0)") == spent(b"Put t0", b"this client", 3, b"unused leases")
+        assert await one.refusal(b"(Put t0)") == spent(b"Put t0", b"this address", 3, b"unused leases")
 
 
 async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None:
@@ -247,8 +248,8 @@ async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None
         assert isinstance(await two.ask(b"(Subscribe a From_current)"), Subscribed)
         open_feed = await feed(host, one, b"(Get b From_current)")
         refusals = [
-            spent(b"Subscribe c", b"this client", 3, b"subscriptions"),
-            spent(b"Get c", b"this client", 3, b"subscriptions"),
+            spent(b"Subscribe c", b"this address", 3, b"subscriptions"),
+            spent(b"Get c", b"this address", 3, b"subscriptions"),
         ]
         assert await one.refusal(b"(Subscribe c From_current)") == refusals[0]
         assert await two.refusal(b"(Get c From_current)") == refusals[1]
@@ -270,7 +271,7 @@ async def test_subscriptions_and_feeds_count_until_they_end(store: Path) -> None
 
 async def test_credit_counts_from_before_its_subscription(store: Path) -> None:
     """Credit takes memory before there is a subscription, which then takes its place."""
-    refused = b"this client", 2, b"subscriptions"
+    refused = b"this address", 2, b"subscriptions"
     async with serving(store, max_subscriptions=4) as host:
         one, two = await host.connect(), await host.connect()
         for name in (b"a", b"b", b"c"):
