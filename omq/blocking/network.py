@@ -1,4 +1,4 @@
-"""The transport of a connection: a blocking socket, or TLS over one (`tls_wire`)."""
+"""The transport of a connection: a blocking socket (see `tls_wire` for TLS, and `opening`)."""
 
 import select
 import socket
@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from omq.blocking.errors import OmqError, ServerRefused
-from omq.protocol.silence import SILENCE_SECONDS, keep_alive
+from omq.protocol.silence import SILENCE_SECONDS
 from omq.protocol.tls_errors import CertificateRefused, TlsError
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 5.0
 """How often, at least, a waiting sink checks the client's other connection."""
-
-CONNECT_SECONDS = 10.0
-"""The timeout for connecting, including the TLS handshake and the first eight octets."""
 
 
 class ConnectionLost(OmqError):
@@ -149,25 +146,6 @@ class Security:
     name: str
     """The host name that the server's certificate must have: as given by the user, not the resolved address.
     """
-
-
-def open_wire(host: str, port: int, security: Security | None) -> Wire:
-    """Connect, with a TLS handshake if `security` is given. Raises OSError and TlsError."""
-    connected = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
-    try:
-        # Without this, Nagle's algorithm delays the first command until the peer's delayed ACK of the
-        # previous packet, which takes 40 ms if the server does not answer that packet, as with Connect.
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(connected)
-        if security is None:
-            return PlainWire(connected)
-        # Import late: OpenSSL loads slowly, and Spark starts many processes.
-        from omq.blocking.tls_wire import TlsWire
-
-        return TlsWire(connected, security.context, security.name)
-    except BaseException:  # Ctrl-C, too
-        connected.close()
-        raise
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from typing import TypeVar
 from omq.blocking.access import Gap, StoredTopic, why_unreadable
 from omq.blocking.credentials import NO_CREDENTIALS, Credentials
 from omq.blocking.errors import DataLoss, OmqError, ServerRefused, Unreachable
-from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words, open_wire
+from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words
+from omq.blocking.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (

@@ -7,7 +7,7 @@ to subscriptions and answers to waiting tasks.
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, Self, assert_never
+from typing import Self, assert_never
 
 import trio
 
@@ -24,10 +24,11 @@ from omq.client.ledger import Ledger
 from omq.client.network import Security, Stream
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
+from omq.client.receiving import Receiver
 from omq.client.replies import Pending
 from omq.client.silence import ServerSilent, receive
 from omq.client.stream import open_greeted
-from omq.model import FromCurrent, Replay, Topic
+from omq.model import FromCurrent, Replay
 from omq.protocol.omq.client import (
     Answer,
     Answered,
@@ -58,32 +59,6 @@ OVERRUN_OCTETS = 64 << 20
 
 SIGN_OF_LIFE_SECONDS = 1.0
 """How often to send an Ack while the reader waits for room and cannot read the server's pings."""
-
-
-class Receiver(Protocol):
-    """A subscription, as the connection sees it."""
-
-    @property
-    def name(self) -> bytes: ...
-
-    @property
-    def credit(self) -> int | None: ...
-
-    @property
-    def buffered(self) -> int: ...
-
-    @property
-    def full(self) -> bool: ...
-
-    def subscribed(self, connection: "Connection", topic: Topic) -> None: ...
-
-    def put(self, run: MessageRun) -> None: ...
-
-    def put_gap(self, gap: Gap) -> None: ...
-
-    def end(self) -> None: ...
-
-    def fail(self, error: OmqError) -> None: ...
 
 
 class Connection:

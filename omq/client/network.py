@@ -2,12 +2,13 @@
 
 import ssl
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import trio
 
 from omq.protocol.silence import keep_alive
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
 """About how many octets are encrypted and sent at once."""
@@ -43,12 +44,9 @@ class TlsStream:
 
     async def shake_hands(self) -> None:
         """Run the TLS handshake. Raises TlsError and trio.BrokenResourceError."""
-        try:
-            while not self._engine.shake_hands():
-                await self._flush()
-                self._engine.feed(await self._stream.receive_some(RECORD_OCTETS))
-        finally:
-            await self._flush()
+        await shake_hands(
+            self._engine, self._stream.send_all, partial(self._stream.receive_some, RECORD_OCTETS)
+        )
 
     async def send_all(self, data: bytes) -> None:
         with memoryview(data) as octets:

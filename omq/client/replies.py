@@ -1,15 +1,12 @@
 """Commands that wait for an answer."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
 from omq.client.errors import OmqError
+from omq.client.receiving import Receiver
 from omq.protocol.omq.client import Answer, AnsweredCommand
-
-if TYPE_CHECKING:
-    from omq.client.connection import Receiver
 
 
 @dataclass(slots=True)
@@ -17,7 +14,7 @@ class Pending:
     """A command without an answer yet, and the task that waits for it."""
 
     command: AnsweredCommand
-    sink: "Receiver | None"
+    sink: Receiver | None
     awaited: bool
     own: bool
     """For a Confirm: the waiting task published the message directly before it."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import trio
 
-from omq.client.connection import Connection
 from omq.client.errors import ConnectionLost, Gap, OmqError
+from omq.client.receiving import Carrier
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
 from omq.protocol.omq.commands import sexp_of_command
 from omq.protocol.omq.frames import MESSAGE_OVERHEAD, MessageRun
@@ -51,7 +51,7 @@ class Subscription:
         """For FromCurrent: the last id before the subscription's start."""
         self._capacity = capacity
         self._on_gap = on_gap
-        self._connection: Connection | None = None
+        self._connection: Carrier | None = None
         self._buffer: deque[tuple[MessageRun, int] | Gap] = deque()
         self._arrived = trio.lowlevel.ParkingLot()
         self._expected: int | None = None  # the id that would follow without a gap, after reconnecting
@@ -153,7 +153,7 @@ class Subscription:
     def full(self) -> bool:
         return self.buffered >= self._capacity and not self._closed
 
-    def subscribed(self, connection: Connection, topic: Topic) -> None:
+    def subscribed(self, connection: Carrier, topic: Topic) -> None:
         self._connection = connection
         self.topic = topic
 

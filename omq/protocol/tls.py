@@ -10,10 +10,11 @@ It supports only version 1.3 (RFC 8446). There `close_notify` closes only the di
 
 import re
 import ssl
+from collections.abc import Awaitable, Callable
 
 from omq.protocol.tls_errors import CertificateRefused, TlsError
 
-__all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError"]
+__all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError", "shake_hands"]
 
 RECORD_OCTETS = 16 << 10
 """The most plaintext octets of one record (RFC 8446, section 5.1)."""
@@ -123,6 +124,22 @@ class TlsEngine:
             self._object.unwrap()
         except (TlsError, ssl.SSLError):
             pass  # our close_notify is written; the next read raises the error
+
+
+async def shake_hands(
+    engine: TlsEngine, send: Callable[[bytes], Awaitable[object]], receive: Callable[[], Awaitable[bytes]]
+) -> None:
+    """Run a handshake, of either side. Also send the alert that tells the other side why it failed.
+
+    Raises TlsError, and what `send` and `receive` raise.
+    """
+    try:
+        while not engine.shake_hands():
+            await send(engine.outgoing())
+            engine.feed(await receive())
+    finally:
+        if octets := engine.outgoing():
+            await send(octets)
 
 
 def _problem(error: ssl.SSLError) -> TlsError:

@@ -26,7 +26,8 @@ from spark_helpers import Log, plan_of
 
 from omq.blocking.credentials import IdFile, IdVariable
 from omq.blocking.errors import BadOptions
-from omq.blocking.network import PlainWire, open_wire
+from omq.blocking.network import PlainWire
+from omq.blocking.opening import open_wire
 from omq.spark import OmqDataSource
 from omq.spark.options import read_options, spelled, write_options
 

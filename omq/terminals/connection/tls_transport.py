@@ -3,11 +3,12 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import trio
 
 from omq.drivers.seam import Octets
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.terminals.connection.transport import Transport
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
@@ -41,13 +42,7 @@ class TlsTransport(Transport):
         """
         transport = cls(stream, engine)
         engine.feed(received)
-        try:
-            while not engine.shake_hands():
-                await transport._send_octets(engine.outgoing())
-                engine.feed(await Transport.receive(transport))
-        finally:
-            if alert := engine.outgoing():
-                await transport._send_octets(alert)
+        await shake_hands(engine, transport._send_octets, partial(Transport.receive, transport))
         transport.received = 0
         return transport
 
