@@ -16,7 +16,7 @@ from omq.blocking.errors import Unreachable
 from omq.blocking.network import ConnectionLost
 from omq.blocking.remote import Patience, parse_servers
 from omq.blocking.remote import Server as Blocking
-from omq.blocking.sinks import Sink, send
+from omq.blocking.sinks import SinkConnection, send
 from omq.client import Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
@@ -84,7 +84,7 @@ async def test_a_fetch_that_stops_in_the_middle(server: Server, relay: Relay) ->
 
 async def test_a_sink_that_is_never_answered(relay: Relay) -> None:
     with blocking(relay.url) as client:
-        sink = await in_thread(lambda: Sink(client, b"t"))
+        sink = await in_thread(lambda: SinkConnection(client, b"t"))
         await in_thread(lambda: sink.send(for_sink([b"1"])))
         relay.swallow()
         with sink:
@@ -136,7 +136,7 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
         addresses = parse_servers(relay.url.replace("omq://", "omqs://"))
         with Blocking(addresses, PATIENCE, Credentials(ca=str(authority.file))) as client:
             await in_thread(lambda: send(client, PATIENCE, b"jobs", for_sink(bodies), len(bodies)))
-            sink = await in_thread(lambda: Sink(client, b"t"))
+            sink = await in_thread(lambda: SinkConnection(client, b"t"))
             await in_thread(lambda: sink.send(for_sink([b"1"])))
             relay.swallow()
             with sink:
@@ -147,7 +147,7 @@ async def test_pings_are_answered_beside_a_sink(server: Server, monkeypatch: pyt
     # With pings every 0.4 s the server gives up who answers none of three.
     monkeypatch.setattr("omq.blocking.sinks.LOOK_SECONDS", 0.05)
     with blocking(f"omq://127.0.0.1:{server.port}") as client:
-        with await in_thread(lambda: Sink(client, b"t")) as sink:
+        with await in_thread(lambda: SinkConnection(client, b"t")) as sink:
             for _ in range(30):
                 await trio.sleep(0.1)
                 await in_thread(lambda: sink.send(for_sink([b"1"])))

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from omq.blocking.remote import Patience, parse_servers
 from omq.blocking.remote import Server as Blocking
-from omq.blocking.sinks import Sink
+from omq.blocking.sinks import SinkConnection
 from omq.client import ConnectionLost, FromBeginning, connect
 from omq.server import Server
 
@@ -219,7 +219,7 @@ async def test_every_connection_has_keepalive(server: Server) -> None:
     async with connect_to(server) as client, client.sink("t"), client.feed("t"), client.fetch("t"):
         with Blocking(addresses, Patience()) as blocking:
             await trio.to_thread.run_sync(blocking.topics)
-            with await trio.to_thread.run_sync(Sink, blocking, b"t"):
+            with await trio.to_thread.run_sync(SinkConnection, blocking, b"t"):
                 # Until what was sent last is acknowledged, there is another timer.
                 while (timers := idle_timers(server.port)) != ["02"] * 6:
                     assert len(timers) == 6
