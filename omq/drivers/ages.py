@@ -1,10 +1,12 @@
-"""How old the messages of a topic are, also when somebody sets the clock.
+"""The age of the messages of a topic, also when the machine's clock is set.
 
-Every stored message has the time at which it came, by the wall clock: that is for replays, and for people.
-That clock can be set, forth by a year and back again, and nothing may be deleted for that. So messages that
-came since the server was started are as old as a clock says that nobody sets (Trio's). Of those that were
-there before there is nothing but their times; what these are compared with goes on from the start by that
-same clock, and never beyond the wall clock. They too have been there since the start at the least.
+Every stored message has the wall clock time of its arrival, for replays. An operator may set the wall clock
+forth by a year and back again, and retention must not delete messages because of that. So:
+
+- The age of messages that arrived since the start of the server is measured with Trio's clock, which cannot
+  be set.
+- Older messages have only their wall clock times. These are compared with the wall clock time of the start,
+  advanced by Trio's clock, and never with a time beyond the current wall clock.
 """
 
 import time
@@ -15,23 +17,23 @@ import trio
 from omq_storage.records import TooOld
 
 MARKS = 64
-"""How exactly ages are known: to this part of the age that is asked for."""
+"""The resolution: ages are known to one part in MARKS of the configured age."""
 
 
 class Ages:
-    """For one topic."""
+    """The ages of one topic."""
 
     def __init__(self, next_id: int, seconds: float) -> None:
-        """At the server's start. `next_id` is the topic's; `seconds` is the age that will be asked for."""
+        """Begin at the server's start. `next_id`: the topic's next id. `seconds`: the age limit."""
         self._seconds = seconds
         self._first = next_id
         self._began = trio.current_time()
         self._wall = _wall()
-        # When all messages below an id were there, the oldest first. The first may be older than asked for.
+        # Pairs (time, id): at that time all messages below the id had arrived. The oldest pair comes first.
         self._marks: deque[tuple[float, int]] = deque([(self._began, next_id)])
 
     def mark(self, next_id: int) -> None:
-        """All messages below this id are there now."""
+        """Record that all messages below this id have arrived now."""
         now = trio.current_time()
         if now - self._marks[-1][0] >= self._seconds / MARKS:
             self._marks.append((now, next_id))
@@ -39,7 +41,7 @@ class Ages:
             self._marks.popleft()
 
     def too_old(self) -> TooOld:
-        """Which messages are older than was asked for, as of the last mark."""
+        """Return which messages exceed the age limit, as of the last mark."""
         now = trio.current_time()
         when, below = self._marks[0]
         wall = min(_wall(), self._wall + _microseconds(now - self._began))
@@ -51,7 +53,7 @@ class Ages:
 
 
 def _wall() -> int:
-    """Microseconds since the epoch, by the clock that can be set."""
+    """Return the wall clock time in microseconds since the epoch."""
     return time.time_ns() // 1000
 
 

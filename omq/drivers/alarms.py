@@ -1,4 +1,4 @@
-"""Calls that are due at a time to come: one task makes them for all topics."""
+"""Timers: one task makes the calls that are due, for all topics."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -11,15 +11,15 @@ from omq.drivers.signal import Signal
 
 
 class Alarms:
-    """`run` is its task."""
+    """A queue of timed calls. `run` is its task."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()  # so that calls at the same time are made in their order, and not compared
+        self._numbers = count()  # orders calls with the same time, which cannot be compared themselves
         self._is_earlier = Signal()
 
     def at(self, time: float, call: Callable[[], None]) -> None:
-        """Make this call at a time of Trio's clock."""
+        """Schedule this call for a time of Trio's clock."""
         is_earlier = not self._due or time < self._due[0][0]
         heappush(self._due, (time, next(self._numbers), call))
         if is_earlier:

@@ -1,7 +1,8 @@
-"""The bounded memory of the whole server (terminal-driver RFC, section 3.5.4: buckets).
+"""A limited share of the server's memory (terminal-driver RFC, section 3.5.4: buckets).
 
-Whoever holds message octets that could pile up takes them from here first and gives them back when they
-are written or sent. When it is spent, takers wait, which stops the reading of their sockets.
+Code that is about to queue messages takes their octets from a budget first, and gives them back when the
+messages are written or sent. When the budget is used up, takers wait. A publisher's terminal that waits does
+not read its socket: that is the backpressure.
 """
 
 from collections import deque
@@ -11,7 +12,7 @@ import trio
 
 
 class Turn:
-    """Octets that are wanted of a budget, in the line for them."""
+    """A place in the queue of a budget."""
 
     __slots__ = ("granted", "is_granted", "octets")
 
@@ -22,7 +23,7 @@ class Turn:
 
 
 class Budget:
-    """A count of octets with a limit; those who must wait are served in the order they came."""
+    """A count of octets with a limit. Waiting takers are served in the order of their arrival."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -30,40 +31,42 @@ class Budget:
         self._waiting: deque[Turn] = deque()
 
     def _fits(self, octets: int) -> bool:
-        # One taker may exceed the limit when nobody holds anything: else it could never go on.
+        # One taker may exceed the limit when nothing is held: otherwise one message larger than the limit
+        # would wait for ever.
         return self.used == 0 or self.used + octets <= self.limit
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a taker waits."""
         return bool(self._waiting)
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait for it."""
+        """The number of waiting takers."""
         return len(self._waiting)
 
     def try_take(self, octets: int) -> bool:
-        """Hold `octets` if they are free now and nobody waits for them."""
+        """Take `octets` if they are free now and no other taker waits. Return whether they were taken."""
         if self._waiting or not self._fits(octets):
             return False
         self.used += octets
         return True
 
     def force(self, octets: int) -> None:
-        """Hold `octets` whether they are free or not."""
+        """Take `octets` even if they are not free."""
         self.used += octets
 
     def line_up(self, octets: int, granted: Callable[[], None]) -> Turn:
-        """Wait for `octets` behind all others who do, when `try_take` did not get them: `granted` is called
-        when they are held.
+        """Wait for `octets` behind all other takers, after `try_take` has failed.
+
+        `granted` is called when they are taken.
         """
         turn = Turn(octets, granted)
         self._waiting.append(turn)
         return turn
 
     def leave(self, turn: Turn) -> None:
-        """Want this no more: give back what was granted, or leave the line."""
+        """Leave the queue, or give back the octets if they were granted already."""
         if turn.is_granted:
             self.give(turn.octets)
         else:
@@ -71,7 +74,7 @@ class Budget:
             self._grant()
 
     async def take(self, octets: int) -> None:
-        """Wait until `octets` are free, then hold them."""
+        """Wait until `octets` are free, then take them."""
         if self.try_take(octets):
             return
         granted = trio.Event()
@@ -83,7 +86,7 @@ class Budget:
             raise
 
     def give(self, octets: int) -> None:
-        """Give back what was taken."""
+        """Give `octets` back."""
         self.used -= octets
         self._grant()
 

@@ -1,9 +1,9 @@
-"""How the server's bounded memory is shared out.
+"""The division of the server's memory into shares.
 
 See docs/ARCHITECTURE.md, "Memory"; terminal-driver RFC, section 3.5.4.
 
-Each purpose has a share of its own, so that none can starve another: what waits for a subscriber to come must
-not keep what is being written from being finished.
+Each purpose has a share of its own, so that none can starve another. For example, messages that wait for a
+subscriber must not keep other messages from being written to the store.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from omq.drivers.unfinished import Unfinished
 from omq.drivers.waits import Waits
 
 SEQUENCES_KEPT = 1 << 15
-"""Producers of transient topics whose last sequence is remembered: 16 MiB at the very most."""
+"""The number of producers of transient topics whose last sequence number is remembered: at most 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Memory:
 
     def __init__(self, limit: int) -> None:
         self.tails = TailMemory(7 * limit // 32)
-        """Recent blocks, for subscribers that are a little behind."""
+        """Recent blocks, for subscribers that are slightly behind."""
         self.tail_octets = 7 * limit // 32
-        """The most that one topic keeps of them."""
+        """The limit of one topic within that share."""
         self.waiting = Budget(3 * limit // 16)
         """Messages of transient round-robin topics that are not done."""
         self.waiting_octets = limit // 16
-        """The most that one topic keeps of them, unless it has nothing else."""
+        """The limit of one topic within that share; a single larger message is allowed."""
         self.entrances = Entrances()
         """The topics whose publishers wait for a part of `waiting`."""
         self.waits = Waits()
@@ -57,24 +57,24 @@ class Memory:
         self.posted = Budget(limit // 8)
         """Messages on their way into a store."""
         self.reading = Budget(3 * limit // 32)
-        """What connections have read and not yet acted on, beyond a little for each."""
+        """Input that connections have read and not processed yet, beyond the first 16 KiB of each."""
         self.replayed = Budget(limit // 16)
-        """What was read from a store for subscribers that are far behind, and is not sent yet."""
+        """Messages read from a store for subscribers that are far behind, until they are sent."""
         self.fetched = Budget(limit // 16)
-        """What was read from a store for Fetch commands, and is not sent yet."""
+        """Blocks read from a store for Fetch commands, until they are sent."""
         self.listed = Budget(limit // 32)
-        """Answers to Topics and Blocks commands that are being made or sent."""
+        """Answers to Topics and Blocks commands, until they are sent."""
         self.stalled = Stalled(limit // 16)
-        """What is held for clients that stopped reading in the middle of a message."""
+        """Messages held for clients that stopped reading in the middle of them."""
         self.unconfirmed = Unconfirmed(limit // 32)
-        """Which messages of round-robin topics are not confirmed."""
+        """The ids of unconfirmed messages of round-robin topics."""
         self.unfinished = Unfinished(limit // 8)
-        """Long lines and envelopes that are not complete yet."""
+        """Incomplete long lines and envelopes."""
         self.sequences = RecentSequences(SEQUENCES_KEPT)
-        """What idempotent producers of transient topics have sent; not a share, its number is bounded."""
+        """Last sequence numbers of producers of transient topics. Not a share: their number is limited."""
 
     def statistics(self) -> MemoryStatistics:
-        """Count the octets that each share holds now. All are 0 when nothing is waiting or on its way."""
+        """Return the octets that each share holds now. All are 0 when no message is queued anywhere."""
         return MemoryStatistics(
             tails=self.tails.used,
             waiting=self.waiting.used,

@@ -1,4 +1,4 @@
-"""One stored message given piece by piece: to a client that stalled in its middle, or for want of memory."""
+"""Reads one stored message piece by piece: for a client that stalled in its middle, or for lack of memory."""
 
 from omq.drivers.driver import READ_OCTETS, Driver
 from omq.drivers.seam import LITTLE_OCTETS, Piece, Torn
@@ -7,23 +7,23 @@ from omq_storage.pieces import LargeMessage
 
 
 class Pieces:
-    """Where a client is in a message. Of the message itself one piece is held at a time."""
+    """The progress of a client in a message. Only one piece of the message is in memory at a time."""
 
     __slots__ = ("_driver", "_held", "_looked_at", "begin", "message")
 
     def __init__(self, driver: Driver, message: int, begin: int = 0) -> None:
         self.message = message
         self.begin = begin
-        """How many octets of its body the client has."""
+        """The number of octets of the body that were sent."""
         self._driver = driver
         self._held = 0  # octets of the memory for what is read from stores
         self._looked_at: LargeMessage | None = None
 
     async def take(self, *, slow: bool) -> Piece:
-        """The next piece: a little to one who is slow, and when the memory for more is spent. `give_back` is
-        to be called when it is written.
+        """Return the next piece; a small one for a slow client, and when the memory is used up.
 
-        Raises Torn when the message cannot be had any more, and omq_storage.errors.StoreError.
+        Call `give_back` when it is written. Raises Torn when the message is not available any more, and
+        omq_storage.errors.StoreError.
         """
         if not slow and self._driver.resources.memory.replayed.try_take(READ_OCTETS):
             self._held = READ_OCTETS
@@ -57,6 +57,6 @@ class Pieces:
         return found
 
     def give_back(self) -> None:
-        """The memory of the last piece is free."""
+        """Free the memory of the last piece."""
         self._driver.resources.memory.replayed.give(self._held)
         self._held = 0

@@ -1,4 +1,4 @@
-"""What clients are told of the store's problems: the operator's details stay in the log."""
+"""The Errors that clients get for problems of the store. The details for the operator are in the log."""
 
 from typing import assert_never
 
@@ -6,11 +6,11 @@ from omq.drivers.reasons import Failure, Reason
 from omq_storage.errors import Limit, StoreError, StoreFull
 
 DEFECT = Failure(Reason.DEFECT, "a defect of the server, whose log has more")
-"""What clients are told where something failed that cannot fail."""
+"""The failure that clients get for an internal error of the server."""
 
 
 def for_clients(problem: StoreError) -> Failure:
-    """A failure whose sentence has none of the server's paths."""
+    """Return a failure whose sentence contains no path of the server."""
     if isinstance(problem, StoreFull):
         match problem.limit:
             case Limit.MAP:

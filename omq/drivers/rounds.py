@@ -1,4 +1,4 @@
-"""Work that comes back every few seconds, and that no problem of one round may end."""
+"""Periodic work, which continues after a round that failed."""
 
 import logging
 import traceback
@@ -15,8 +15,8 @@ async def repeat(
 ) -> None:
     """Call `act` every `seconds`, until cancelled.
 
-    Whatever `act` raises is logged as a problem of `what`, and the next round comes when it is due: a want of
-    descriptors, of room or of anything else must not end the server, which could do without this round.
+    Log what `act` raises as a problem of `what`, and continue with the next round: a lack of descriptors, of
+    room or of anything else must not end the server, which does not depend on a single round.
     """
     problems = LogThrottle.of_problem(log, what)
     due = trio.current_time() + seconds
@@ -27,5 +27,5 @@ async def repeat(
             await act()
         except (StoreError, OSError) as problem:
             problems.add(problem)
-        except Exception:  # noqa: BLE001 - a defect, which the log shows; the server goes on
+        except Exception:  # noqa: BLE001 - a defect, which the log shows; the server continues
             problems.add(f"a defect of the server\n{traceback.format_exc()}")

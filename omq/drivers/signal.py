@@ -1,10 +1,10 @@
-"""A wake-up for one task: set from anywhere in the Trio thread, waited for by its owner."""
+"""A wake-up for one task: any code in the Trio thread may set it, its owner waits for it."""
 
 import trio
 
 
 class Signal:
-    """Set any number of times, it wakes its one waiter once. A set before the wait is not lost."""
+    """Wakes its one waiter. Several calls of `set` wake it once, and a call before the wait is not lost."""
 
     __slots__ = ("_waiter", "is_set")
 
@@ -20,11 +20,11 @@ class Signal:
             trio.lowlevel.reschedule(waiter)
 
     async def wait(self) -> None:
-        """Return when it was set since the last wait."""
+        """Wait until it is set; return at once if it was set since the last wait."""
         if self.is_set:
             await trio.lowlevel.checkpoint()
         else:
-            # A `trio.Event` would do the same with three more calls for each message.
+            # A `trio.Event` would need three more calls for each message.
             self._waiter = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         self.is_set = False

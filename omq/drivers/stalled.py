@@ -1,8 +1,9 @@
-"""What is held for clients that stopped reading in the middle of a message that nobody can give again.
+"""The memory for messages of transient broadcast topics in the middle of which clients stopped reading.
 
-A frame that is begun has to be completed, so whoever sends it holds its rest. Together they stay within a
-bound: when it is passed, those are cut off that have taken nothing for the longest time. A message that
-several are in the middle of is in memory once, and so it is counted once.
+The server must complete a frame that it has begun, and no store has these messages. So the sender of a
+stalled client holds the message. When all of these exceed their share of the memory, the clients that have
+taken nothing for the longest time are disconnected. A message counts once, even if several clients are in
+the middle of it.
 """
 
 import logging
@@ -18,20 +19,20 @@ log = logging.getLogger("omq.stalled")
 
 
 class Holder:
-    """One client."""
+    """A client in the middle of a held message."""
 
     def __init__(self, cut_off: Callable[[str], None]) -> None:
         self.cut_off = cut_off
         self.moved_at = trio.current_time() - SLOW_SECONDS
-        """When it took something last: at first, when it was sent what it did not take."""
+        """When the client last took something; initially, when it got the octets that it did not take."""
 
     def moved(self) -> None:
-        """It took something."""
+        """Record that the client took something."""
         self.moved_at = trio.current_time()
 
 
 class _Message:
-    """A message, with the others of its block, and those who are in the middle of it."""
+    """A held message, together with its block, and the clients in the middle of it."""
 
     def __init__(self, octets: int) -> None:
         self.octets = octets
@@ -42,7 +43,7 @@ class _Message:
 
 
 class Stalled:
-    """All of them, of a server. One message larger than the limit may be held alone."""
+    """All held messages of a server. A single message may exceed the limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -53,15 +54,17 @@ class Stalled:
         )
 
     def holders(self) -> list[int]:
-        """How many clients are in the middle of each message that is held."""
+        """Return the number of clients in the middle of each held message."""
         return [len(message.holders) for message in self._messages.values()]
 
     @contextmanager
     def holding(
         self, topic: int, message: int, octets: int, cut_off: Callable[[str], None]
     ) -> Iterator[Holder]:
-        """Hold a message, of so many octets, within the block. `cut_off` is called with a reason when the
-        memory is needed for others: then the block has to be left at once.
+        """Hold a message of `octets` during the block.
+
+        `cut_off` is called with a reason when the memory is needed for others; the caller must then leave the
+        block at once.
         """
         holder = Holder(cut_off)
         key = topic, message

@@ -1,4 +1,4 @@
-"""The recent blocks of a topic, in memory: live subscribers share the very octets that came in."""
+"""The recent blocks of a topic in memory. All live subscribers are sent the same octets."""
 
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
@@ -6,12 +6,14 @@ from heapq import heapify, heappop, heappush
 from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
-"""How many blocks one look at a tail gives at the most: small ones are gathered, but the loop stays short."""
+"""The greatest number of blocks that one call of `from_position` returns, so that its loop stays short."""
 
 
 class TailMemory:
-    """One bound for the tails of all topics. Past it, the largest give: whoever keeps up, or lies no further
-    behind than `share`, loses nothing to topics with slow subscribers.
+    """The limit for the tails of all topics. Beyond it, the largest tails lose their oldest blocks.
+
+    So a topic whose subscribers keep up, or are at most `share` octets behind, loses no block because of
+    topics with slow subscribers.
     """
 
     def __init__(self, limit: int) -> None:
@@ -20,7 +22,7 @@ class TailMemory:
         self._tails: dict[Tail, None] = {}
 
     def share(self) -> int:
-        """How far a topic's fastest subscriber may lie behind, such that nobody's messages are pushed out."""
+        """Return how many octets a topic's fastest subscriber may be behind without losing messages."""
         return self.limit // (2 * max(2, len(self._tails) + 1))
 
     def grew(self, tail: "Tail", octets: int) -> None:
@@ -30,14 +32,16 @@ class TailMemory:
             self._make_room(tail)
 
     def _make_room(self, growing: "Tail") -> None:
-        """Down to an eighth below the limit, as the largest are not looked for with every block."""
+        """Free memory down to an eighth below the limit, so that not every block needs a search for
+        the largest.
+        """
         wanted = self.limit - self.limit // 8
         largest = [(-tail.octets, number, tail) for number, tail in enumerate(self._tails)]
         heapify(largest)
         while largest and self.used > wanted:
             _, number, tail = heappop(largest)
             lead = tail.octets + (largest[0][0] if largest else 0)
-            # The newest block of all stays: its subscribers have not seen it yet.
+            # The newest block stays: its subscribers have not received it yet.
             kept = 1 if tail is growing else 0
             if tail.forget(min(self.used - wanted, max(1, lead)), kept):
                 heappush(largest, (-tail.octets, number, tail))
@@ -56,7 +60,7 @@ class Tail:
     def __init__(self, memory: TailMemory, limit: int) -> None:
         self._memory = memory
         self._limit = limit
-        # Two lists that are cut at the front now and then: a position is found by bisection.
+        # Two parallel lists, so that a position can be found by bisection.
         self._blocks: list[Block] = []
         self._starts: list[int] = []
         self.octets = 0
@@ -66,18 +70,18 @@ class Tail:
 
     @property
     def first(self) -> int | None:
-        """The oldest message held, None when there is none."""
+        """The id of the oldest message, or None."""
         return self._starts[0] if self._starts else None
 
     @property
     def next(self) -> int | None:
-        """The id after the newest message held, None when there is none."""
+        """The id after the newest message, or None."""
         return self._blocks[-1].next if self._blocks else None
 
     def append(self, block: Block) -> None:
-        """Add the newest block; what no longer fits goes, the oldest first."""
-        # A round-robin topic leaves out what does not fit, and what its store has lost it skips. After both,
-        # older blocks can be left here, and a position between them and this one would find the wrong block.
+        """Add the newest block, and drop the oldest blocks that no longer fit."""
+        # A round-robin topic omits blocks that do not fit, and skips ids that its store has lost. Then the
+        # blocks would not be consecutive, and `covers` would be wrong for a position between them.
         if self._blocks and self._blocks[-1].next != block.first:
             self.clear()
         self._blocks.append(block)
@@ -89,7 +93,10 @@ class Tail:
             self.forget(self.octets - self._limit, 1)
 
     def forget(self, octets: int, kept: int) -> bool:
-        """Drop the oldest blocks, about so many octets, but not the last `kept`; whether there were any."""
+        """Drop about `octets` of the oldest blocks, but not the last `kept`.
+
+        Return whether any was dropped.
+        """
         count = 0
         while octets > 0 and count < len(self._blocks) - kept:
             octets -= self._blocks[count].held
@@ -98,7 +105,7 @@ class Tail:
         return count > 0
 
     def forget_below(self, position: int) -> None:
-        """Drop the blocks that lie wholly below `position`."""
+        """Drop the blocks whose messages are all below `position`."""
         count = bisect_right(self._starts, position) - 1
         if self._blocks and position >= self._blocks[-1].next:
             count = len(self._blocks)
@@ -116,11 +123,11 @@ class Tail:
         self._memory.shrank(self, octets)
 
     def covers(self, position: int) -> bool:
-        """Whether the message `position` is here."""
+        """Return whether the tail has the message `position`."""
         return bool(self._starts) and self._starts[0] <= position < self._blocks[-1].next
 
     def from_position(self, position: int, octets: int) -> list[Block]:
-        """The block that holds `position` and those after it, up to about `octets`, at least one."""
+        """Return the block with `position` and the following ones, about `octets`, at least one block."""
         index = bisect_right(self._starts, position) - 1
         end = index
         while end < len(self._blocks) and octets > 0 and end - index < MOST_BLOCKS:
@@ -129,7 +136,7 @@ class Tail:
         return self._blocks[index:end]
 
     def octets_after(self, position: int, enough: int) -> int:
-        """How many octets lie at or after `position`, counted until it is `enough`."""
+        """Return the number of octets from `position` on; stop counting at `enough`."""
         total = 0
         for block in reversed(self._blocks):
             if block.next <= position or total >= enough:

@@ -1,12 +1,12 @@
-"""The memory for long lines and envelopes that connections have begun and not completed.
+"""The memory for incomplete long lines and envelopes.
 
-A connection that needs more than is free waits, in the order in which the connections came. The first of
-those that wait may exceed the limit, one at a time: so one line at a time can always be completed, however
-many connections hold a part of theirs.
+A connection that needs more than is free waits, in the order of arrival. The first waiting connection may
+exceed the limit, one at a time. Without that, many connections that each hold a part of a line could wait
+for one another, and no line would ever be completed.
 
-While a connection waits, those that do not go on give way: the ones whose client, although the server reads
-it, sends almost nothing, or has not completed its line for long. They lose their connection, as there is
-nowhere else to keep what they have sent. While nobody waits, a client may take as long as it likes.
+While a connection waits, slow ones give way: connections whose client sends almost nothing although the
+server reads, or has not completed its line for a long time. The server closes them, because it has no other
+place for their input. While no connection waits, a client may take any time.
 """
 
 import math
@@ -15,31 +15,31 @@ from collections import deque
 import trio
 
 IDLE_SECONDS = 2.0
-"""For how long a client may send less than IDLE_OCTETS while others wait."""
+"""How long a client may send less than IDLE_OCTETS while others wait."""
 
 IDLE_OCTETS = 16 << 10
 
 LASTING_SECONDS = 10.0
-"""How long a client may take for one line or envelope while others wait, however much it sends."""
+"""How long a client may take for one line or envelope while others wait, at any rate."""
 
 
 class Holding:
-    """What one connection holds of the memory, and how its client goes on.
+    """The octets of one connection, and the progress of its client.
 
-    Only the time counts in which the server waits for the client: neither the time in which the server acts
-    on what came, nor that for which it does not read, as memory or a rate limit demands.
+    Only the time in which the server waits for input of the client counts. Time in which the server processes
+    input, or does not read because of memory or a rate limit, does not count.
     """
 
     __slots__ = ("_awaited_since", "_idle", "_lasted", "_received", "_scope", "exceeds", "gave_way", "octets")
 
     def __init__(self, scope: trio.CancelScope) -> None:
-        """`scope` is what the connection reads within: it is cancelled when the holding was taken back."""
+        """`scope`: the connection reads within it; it is cancelled when the connection gives way."""
         self._scope = scope
         self.gave_way = False
-        """Whether the holding was taken back."""
+        """Whether the connection gave way."""
         self.octets = 0
         self.exceeds = False
-        """Whether it may hold as much as it needs, beyond the limit."""
+        """Whether it may exceed the limit."""
         self._awaited_since: float | None = None
         self._received = 0
         self._idle = 0.0
@@ -57,16 +57,16 @@ class Holding:
         self._idle = self._lasted = 0.0
 
     def give_way(self) -> None:
-        """The holding was taken back, because its client does not go on: read nothing more from it."""
+        """Stop reading from the client: it made no progress, and its octets were given to others."""
         self.gave_way = True
         self._scope.cancel()
 
     def begin_wait(self) -> None:
-        """The server begins to wait for octets of the client."""
+        """Record that the server begins to wait for input of the client."""
         self._awaited_since = trio.current_time()
 
     def end_wait(self, octets: int) -> None:
-        """So many octets came."""
+        """Record that `octets` arrived."""
         assert self._awaited_since is not None
         seconds = trio.current_time() - self._awaited_since
         self._awaited_since = None
@@ -78,7 +78,7 @@ class Holding:
             self._idle = 0.0
 
     def gives_way_at(self) -> float:
-        """When it has to give way, unless more comes."""
+        """Return the time at which it must give way unless more input arrives."""
         if self._awaited_since is None or self.is_empty:
             return math.inf
         return self._awaited_since + min(IDLE_SECONDS - self._idle, LASTING_SECONDS - self._lasted)
@@ -106,18 +106,16 @@ class Unfinished:
 
     @property
     def holders(self) -> int:
-        """How many connections hold some of it, or may exceed it."""
+        """The number of connections that hold octets, or may exceed the limit."""
         return len(self._holdings)
 
     @property
     def waiting(self) -> int:
-        """How many connections wait."""
+        """The number of waiting connections."""
         return len(self._waiting)
 
     async def hold(self, holding: Holding, octets: int) -> None:
-        """Hold so many octets altogether; wait until they are free, or until this connection may exceed the
-        limit.
-        """
+        """Hold `octets` in total. Wait until they are free, or until this connection may exceed the limit."""
         more = octets - holding.octets
         if more <= 0 or holding.exceeds:
             return
@@ -129,7 +127,7 @@ class Unfinished:
         try:
             while not waiter.granted:
                 waiter.woken = trio.Event()
-                # Only the first makes room; whoever becomes the first is woken.
+                # Only the first in the queue makes room. A connection that becomes the first is woken.
                 until = self._make_room() if self._waiting[0] is waiter else math.inf
                 with trio.move_on_at(until):
                     await waiter.woken.wait()
@@ -139,7 +137,7 @@ class Unfinished:
                 self._grant()
 
     def release(self, holding: Holding) -> None:
-        """Give back all that a connection holds."""
+        """Free all octets of a connection."""
         if holding.is_empty:
             return
         self.used -= holding.octets
@@ -150,7 +148,7 @@ class Unfinished:
         self._grant()
 
     def _fits(self, octets: int) -> bool:
-        # One connection may exceed the limit when nobody holds anything: else it could never go on.
+        # One connection may exceed the limit when nothing is held: otherwise it would wait for ever.
         return not self.used or self.used + octets <= self.limit
 
     def _take(self, holding: Holding, octets: int) -> None:
@@ -159,7 +157,7 @@ class Unfinished:
         self._holdings[holding] = None
 
     def _grant(self) -> None:
-        """Let those go on that can, in the order in which they came."""
+        """Grant the requests that fit, in the order of arrival."""
         while self._waiting:
             first = self._waiting[0]
             if self._fits(first.more):
@@ -177,13 +175,14 @@ class Unfinished:
             self._waiting[0].woken.set()
 
     def _make_room(self) -> float:
-        """Have those give way that do not go on, as far as the first of those that wait needs it.
+        """Close slow connections until the first waiting one has room.
 
-        Returns when the next one would have to.
+        Return the time at which the next one would have to give way.
         """
         first = self._waiting[0]
         self._grant()
-        # The one that exceeds the limit keeps the others from their turn: it comes before those as slow.
+        # Among equally slow connections, the one that exceeds the limit gives way first: it blocks the
+        # others.
         slowest = sorted(self._holdings, key=lambda each: (each.gives_way_at(), not each.exceeds))
         for holding in slowest:
             if first.granted:
