@@ -1,4 +1,4 @@
-"""The catalogue of names: which driver is behind a topic (terminal-driver RFC, section 3.5.1: lookup)."""
+"""The catalogue of names: finds, creates and deletes drivers (terminal-driver RFC, section 3.5.1: lookup)."""
 
 import dataclasses
 import logging
@@ -46,16 +46,17 @@ log = logging.getLogger("omq.catalogue")
 T = TypeVar("T")
 
 Admit = Callable[[], Callable[[], None]]
-"""Called when a topic has to be made: raises Refused when it may not be made. What it returns is called when
-the topic is deleted, or could not be made after all.
+"""Called before a topic is created; raises Refused if it may not be. The caller calls the result when the
+topic
+is deleted, or could not be created.
 """
 
 READERS = 4
-"""How many threads read from the store at once."""
+"""The number of threads that read from the store at a time."""
 
 
 class Catalogue:
-    """All drivers of a server, by name. `open_stored` first; each driver's task runs in `nursery`."""
+    """All drivers of a server by name. Call `open_stored` first; the tasks of drivers run in `nursery`."""
 
     def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
@@ -75,7 +76,7 @@ class Catalogue:
         self._drivers: dict[bytes, Driver] = {}
         self._records: dict[int, TopicRecord] = {}
         self._released: dict[int, Callable[[], None]] = {}
-        """What to call when a topic is deleted, by the ids of those that clients made since the start."""
+        """Calls for deleted topics, by the ids of topics that clients created since the start."""
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -88,33 +89,33 @@ class Catalogue:
         return iter(self._drivers.values())
 
     def lookup(self, name: bytes) -> Driver | None:
-        """The driver behind a name, None where there is none, or where it is just being replaced."""
+        """Return the driver behind a name; None if there is none, or while it is being replaced."""
         return None if name == self._retyping else self._drivers.get(name)
 
     async def find(self, name: bytes) -> Driver | None:
-        """The driver behind a name, None where there is none; waits while it is being replaced."""
+        """Return the driver behind a name, or None. Wait while it is being replaced."""
         if name == self._retyping:
             async with self._changing:
                 pass
         return self._drivers.get(name)
 
     def drivers(self) -> list[Driver]:
-        """All drivers as they are now, in the order of their topics' ids."""
-        # Topics are opened and made in this order, and one that is replaced keeps its place.
+        """Return all drivers in the order of their topics' ids."""
+        # Topics are opened and created in this order, and a replaced driver keeps its place.
         return list(self._drivers.values())
 
     def current(self, driver: Driver) -> Driver | None:
-        """The driver that the topic of this one has now; None when the topic was deleted."""
+        """Return the current driver of this driver's topic; None if the topic was deleted."""
         found = self._drivers.get(driver.topic.topic)
         return found if found is not None and found.topic.id == driver.topic.id else None
 
     @property
     def topic_count(self) -> int:
-        """How many topics there are."""
+        """The number of topics."""
         return len(self._drivers)
 
     def size(self) -> tuple[int, int]:
-        """How many topics there are, and how many octets their names have."""
+        """Return the number of topics, and the octets of their names."""
         return len(self._drivers), sum(map(len, self._drivers))
 
     # -- opening -------------------------------------------------------------------------------------------
@@ -155,7 +156,8 @@ class Catalogue:
                     self._add(record, extent, position, next_id, newest, dealt)
                 case _:
                     assert_never(persistence)
-        # Before anything else can happen, and for every later start: these ids had a meaning for somebody.
+        # Record it before anything else happens, for every later start: a client may have seen messages with
+        # these ids.
         await self._in_need(partial(self._store.catalogue.settle, burnt))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
@@ -164,12 +166,13 @@ class Catalogue:
                 log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
             for leftover in extents[level].keys() - every:
                 if leftover >= next_id:
-                    # Nobody deleted it: this catalogue is not the one that its messages were stored with.
+                    # The topic was not deleted: this is not the catalogue with which its messages were
+                    # stored.
                     raise StoreError(
                         f"The store {self._store.path} has messages of topic {leftover}, which its catalogue "
                         f"never knew; {ADVICE}."
                     )
-                # A deletion that was cut short: the catalogue forgets a topic first, its blocks go after.
+                # An interrupted deletion: the record in the catalogue is deleted first, the blocks follow.
                 self._leftovers.add((level, leftover))
         await self.drop_leftovers()
         for topic in self._config.topics:
@@ -183,7 +186,9 @@ class Catalogue:
                 ) from refused
 
     def _newest_time(self, level: Level, topic: int, extent: Extent) -> int:
-        """When the last stored message came, so that times go up even if the clock was set back meanwhile."""
+        """Return the time of the last stored message, so that times never decrease if the clock was
+        set back.
+        """
         try:
             newest = self._store.level(level).blocks(topic, extent.last, 1) if extent.messages else []
         except StoreError as problem:
@@ -192,7 +197,7 @@ class Catalogue:
         return newest[0].time + newest[0].span if newest else 0
 
     def _stored_below(self, level: Level, topic: int, extent: Extent, bound: int) -> int:
-        """How many of the stored messages have ids below a bound."""
+        """Return the number of stored messages with ids below a bound."""
         count, first = 0, extent.first
         try:
             while extent.messages and first < bound:
@@ -252,7 +257,7 @@ class Catalogue:
     async def declare(
         self, name: bytes, delivery: Delivery, persistence: Persistence, admit: Admit | None = None
     ) -> Driver:
-        """Return the topic of that name and types; make it if there is none. Raises Refused.
+        """Return the topic with this name and these types; create it if there is none. Raises Refused.
 
         `admit` decides whether it may be made; None where no client asks for it.
         """
@@ -289,7 +294,7 @@ class Catalogue:
             return await self._create(name, *self._config.default_types(), admit, declared=False)
 
     def check_room(self) -> None:
-        """Raises Refused when the server has as many topics as it may have."""
+        """Raise Refused if the quota of topics is used up."""
         most = self._config.max_topics
         if len(self._drivers) >= most:
             raise Refused(Reason.QUOTA, f"the server has its {most} topics, the most it is configured for")
@@ -330,7 +335,7 @@ class Catalogue:
         self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
     ) -> Driver:
         """Give an empty topic its declared types, and its subscribers channels on the new driver."""
-        # Whoever looks the topic up meanwhile waits for its new driver: nothing can be posted to the old one.
+        # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one.
         self._retyping = record.name
         try:
             with trio.CancelScope(shield=True):
@@ -356,12 +361,14 @@ class Catalogue:
         return driver
 
     async def delete(self, name: bytes) -> Topic:
-        """Delete a topic and everything of it; its subscribers' channels end. Raises Refused."""
+        """Delete a topic with all its messages, and end the channels of its subscribers. Raises Refused."""
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
                 raise Refused(Reason.NOT_FOUND, "there is no such topic")
-            with trio.CancelScope(shield=True):  # half a deletion would keep its octets until the next start
+            with trio.CancelScope(
+                shield=True
+            ):  # an interrupted deletion would keep its octets until the next start
                 async with self.ids.held_back():
                     await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
                     driver.deleted = True
@@ -373,13 +380,13 @@ class Catalogue:
                 driver.end()
                 self._stop(driver)
                 if driver.writer is not None:
-                    # The catalogue has forgotten it: what cannot be deleted now is tried again until it is.
+                    # The record is deleted: blocks that cannot be deleted now are tried again until they are.
                     self._leftovers.add((driver.environment.level, driver.topic.id))
                     await self.drop_leftovers()
             return driver.topic
 
     async def drop_leftovers(self) -> None:
-        """Delete what is left of deleted topics, as far as the store lets it."""
+        """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
         for level, topic in sorted(self._leftovers, key=lambda leftover: leftover[1]):
             drop = partial(self._store.level(level).drop_some, topic)
             try:
@@ -405,11 +412,11 @@ class Catalogue:
         except StoreFull:
             self._is_cramped = True
             raise
-        for topic in bounds.keys() & self._records.keys():  # the others were deleted meanwhile
+        for topic in bounds.keys() & self._records.keys():  # the other topics were deleted meanwhile
             self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
 
     async def _in_store(self, function: Callable[[], T]) -> T:
-        """Run a call of the store's catalogue in a thread; its errors become refusals."""
+        """Run a call of the store's catalogue in a thread. Raises Refused for its errors."""
         try:
             return await self._in_need(function)
         except StoreError as problem:
@@ -417,9 +424,9 @@ class Catalogue:
             raise Refused.of(for_clients(problem)) from problem
 
     async def _in_need(self, function: Callable[[], T], writer: Writer | None = None) -> T:
-        """Run what deletes or declares, between the commits of its writer if it has one. Raises StoreError.
+        """Run a deletion or declaration, between the commits of its writer if it has one. Raises StoreError.
 
-        Where the disk is full, it takes the room that is kept for it, while no writer takes that.
+        If the disk is full, use the reserved disk space, while all writers pause so that none takes it.
         """
         try:
             return await (in_thread(function) if writer is None else writer.call(function))
@@ -432,24 +439,26 @@ class Catalogue:
             return await in_thread(partial(self._store.with_spare_room, function))
 
     async def make_room(self) -> None:
-        """See that the catalogue has pages for the next reservation of ids, and that there is room for
-        deletions, as far as the disk lets it. Raises StoreError and OSError.
+        """Make sure that the catalogue has pages for the next reservation of ids, and reserve disk space for
+        deletions, as far as the disk has any. Raises StoreError and OSError.
         """
         if self._is_cramped:
-            # Not where it failed, in the middle of a commit: there is a writer that cannot pause.
+            # Not at the failure itself: that is in the middle of a commit, and its writer cannot pause.
             self._is_cramped = False
             await self._in_need(self._store.catalogue.recycle_pages)
         await in_thread(self._store.restore_spare_room)
 
     def release_ids(self) -> dict[int, int]:
-        """For each topic with reserved ids its next id: at a clean end, those from there on are unused."""
+        """Return the next id of each topic with reserved ids: at a clean shutdown, the ids from there
+        on are unused.
+        """
         return {
             driver.topic.id: driver.next_id for driver in self if driver.reserved > max(1, driver.next_id)
         }
 
 
 def _nothing() -> None:
-    """There is no quota to give it back to."""
+    """Do nothing: no quota counts this topic."""
 
 
 def _check_name(name: bytes) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from omq.drivers.reasons import Failure
 
 Outcomes = Sequence[tuple[int, Failure | None]]
-"""What became of the messages of a post, in their order: runs of so many messages, each with why they failed,
+"""The outcomes of the messages of a post, in order: runs of N messages, each with the failure,
 or with None where they succeeded.
 """
 
@@ -18,7 +18,7 @@ class Confirmation:
     def __init__(self) -> None:
         self.settled = False
         self.failure: Failure | None = None
-        """Why the post failed; where its messages have outcomes of their own, why the first failed."""
+        """Why the post failed; if its messages have outcomes of their own, why the first one failed."""
         self._outcomes: Outcomes | None = None
         self._listeners: tuple[Callable[[], None], ...] = ()
 
@@ -37,7 +37,7 @@ class Confirmation:
         self.settle(next((failure for _, failure in outcomes if failure is not None), None))
 
     def settle_as(self, other: "Confirmation") -> None:
-        """Settle this as another one of the same messages is settled, now or when it is."""
+        """Settle this confirmation as another one for the same messages, now or when that is settled."""
 
         def settle() -> None:
             self._outcomes = other._outcomes
@@ -46,11 +46,11 @@ class Confirmation:
         other.listen(settle)
 
     def outcomes(self, count: int) -> Outcomes:
-        """What became of each of the `count` messages of the post, when it is settled."""
+        """Return the outcome of each of the `count` messages of a settled post."""
         return ((count, self.failure),) if self._outcomes is None else self._outcomes
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when it is settled, behind those that came before; at once if it is already."""
+        """Call `listener` when it is settled, after earlier listeners; at once if it is settled already."""
         if self.settled:
             listener()
         else:
@@ -58,12 +58,13 @@ class Confirmation:
 
 
 CONFIRMED = Confirmation()
-"""The answer to every post that succeeds at once: nothing about it changes any more."""
+"""The confirmation of every post that succeeds at once; it never changes."""
 CONFIRMED.settle()
 
 
 def all_of(confirmations: Iterable[Confirmation]) -> Confirmation:
-    """A confirmation that is settled when all of these are, and fails with the first failure in their order.
+    """Return a confirmation that is settled when all of these are, and fails with the first failure in their
+    order.
 
     Its parts may be posts of different messages, so it has no outcomes of single messages: ask the parts.
     """

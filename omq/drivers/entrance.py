@@ -1,4 +1,4 @@
-"""Where publishers wait for room in a topic, so that room wakes those that it is for, and nobody else.
+"""The queues of publishers that wait for room in topics. Free room wakes only the publishers that get it.
 
 An `Entrance` belongs to one topic and admits its publishers in the order in which they came. `Entrances`
 knows the topics whose first publisher waits for memory that all topics share. They take turns, one publisher
@@ -12,7 +12,7 @@ from typing import assert_never
 
 
 class Answer(Enum):
-    """What a topic says to a publisher that wants room for its octets."""
+    """The answer of a topic to a publisher that needs room."""
 
     TAKEN = "the octets are counted"
     TOPIC_FULL = "the topic holds enough; it looks again when it holds less, or when a worker has room"
@@ -21,7 +21,7 @@ class Answer(Enum):
 
 
 class Entrant:
-    """One publisher that waits."""
+    """A waiting publisher."""
 
     __slots__ = ("admitted", "is_admitted", "octets")
 
@@ -32,7 +32,7 @@ class Entrant:
 
 
 class Entrances:
-    """The topics whose first publisher waits for shared memory."""
+    """The topics whose first publisher waits for the shared memory."""
 
     def __init__(self) -> None:
         self._wanted: OrderedDict[Entrance, None] = OrderedDict()
@@ -42,15 +42,15 @@ class Entrances:
         return bool(self._wanted or self._others)
 
     def is_empty(self) -> bool:
-        """Whether nobody waits for shared memory."""
+        """Whether no topic waits for the shared memory."""
         return not self
 
     def has(self, entrance: "Entrance") -> bool:
-        """Whether this topic waits for shared memory."""
+        """Whether this topic waits for the shared memory."""
         return entrance in self._wanted or entrance in self._others
 
     def wait(self, entrance: "Entrance", answer: Answer) -> None:
-        """Put a topic into the line that its answer asks for; it keeps the place that it has there."""
+        """Put a topic into the queue for its answer; it keeps its place if it is there already."""
         line, other = self._others, self._wanted
         if answer is Answer.ALL_FULL:
             line, other = other, line
@@ -58,17 +58,17 @@ class Entrances:
         line.setdefault(entrance)
 
     def join(self, entrance: "Entrance") -> None:
-        """This topic may have room for its first publisher now: it is to be asked in its turn."""
+        """Record that this topic may have room for its first publisher now; it is asked in its turn."""
         if entrance not in self._wanted:
             self._others.setdefault(entrance)
 
     def leave(self, entrance: "Entrance") -> None:
-        """This topic waits for shared memory no more."""
+        """Remove this topic from the queues for the shared memory."""
         self._wanted.pop(entrance, None)
         self._others.pop(entrance, None)
 
     def look(self) -> None:
-        """Some memory is free: admit the first publishers, as far as it goes.
+        """Admit the first publishers, as far as the free memory suffices.
 
         Topics with an idle worker come first: they may use memory that the others may not.
         """
@@ -77,13 +77,13 @@ class Entrances:
                 entrance = next(iter(line))
                 if not entrance.admit_first(in_turn=True):
                     if next(iter(line), None) is entrance:
-                        break  # the memory does not suffice for it, and it keeps its place before the others
+                        break  # not enough memory for it; it keeps its place before the others
                 elif entrance in line:
                     line.move_to_end(entrance)
 
 
 class Entrance:
-    """The publishers of one topic that wait."""
+    """The waiting publishers of one topic."""
 
     def __init__(
         self, take: Callable[[int, bool], Answer], give: Callable[[int], None], entrances: Entrances
@@ -96,20 +96,20 @@ class Entrance:
         self._entrances = entrances
         self._entrants: OrderedDict[Entrant, None] = OrderedDict()
         self.admitted = 0
-        """How many publishers were admitted and have not gone on yet."""
+        """The number of admitted publishers that have not posted yet."""
 
     @property
     def waiting(self) -> int:
-        """How many publishers wait."""
+        """The number of waiting publishers."""
         return len(self._entrants)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a publisher waits to be admitted."""
+        """Whether a publisher waits for admission."""
         return bool(self._entrants)
 
     def try_enter(self, octets: int) -> bool:
-        """Count so many octets if there is room for them now, and no publisher waits for it."""
+        """Count `octets` if there is room for them now, and no publisher waits."""
         return not self._entrants and self._take(octets, False) is Answer.TAKEN
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
@@ -124,7 +124,7 @@ class Entrance:
         return entrant
 
     def go_on(self, entrant: Entrant) -> None:
-        """A publisher that was admitted hands over its messages now."""
+        """Record that an admitted publisher posts its messages now."""
         assert entrant.is_admitted
         self.admitted -= 1
 
@@ -148,7 +148,7 @@ class Entrance:
             pass
 
     def admit_first(self, *, in_turn: bool) -> bool:
-        """Admit the first publisher if there is room for it; whether there was."""
+        """Admit the first publisher if there is room for it. Return whether there was."""
         if not self._entrants:
             self._entrances.leave(self)
             return False
@@ -172,14 +172,14 @@ class Entrance:
         return False
 
     def freed(self) -> None:
-        """This topic holds less: admit publishers of all topics as long as they fit, its own in turn."""
+        """This topic holds less now: admit publishers of all topics as long as they fit, in turns."""
         if self._entrants:
             self._entrances.join(self)
         self._entrances.look()
         self.look()
 
     def close(self) -> None:
-        """The topic is deleted: nobody is admitted any more, and those who wait hear of it."""
+        """The topic is deleted: wake all waiting publishers, and admit none any more."""
         self._entrances.leave(self)
         entrants, self._entrants = self._entrants, OrderedDict()
         for entrant in entrants:
@@ -187,4 +187,4 @@ class Entrance:
 
 
 def _nothing() -> None:
-    """Is to be called before the place in the line is known."""
+    """Must be called before the place in the queue is known."""

@@ -1,4 +1,4 @@
-"""A feed: a private channel that is opened before there is a connection to serve it.
+"""A feed: a private channel that is opened before a connection receives it.
 
 See docs/PROTOCOL.md, "Feeds".
 
@@ -13,12 +13,12 @@ from omq.model import Topic
 
 
 class LeasedFeed:
-    """A subscriber (see omq.drivers.seam.Subscriber) that waits for its terminal."""
+    """A subscriber (see omq.drivers.seam.Subscriber) that waits for its connection."""
 
     __slots__ = ("_channel", "_closed", "_ended", "_wake", "topic")
 
     def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
-        """`closed` is called once, when nobody will take from it any more."""
+        """`closed` is called once, when no connection will take from it any more."""
         self.topic = topic
         self._closed: Callable[[], None] | None = closed
         self._channel: Channel | None = None
@@ -31,14 +31,14 @@ class LeasedFeed:
         return self._ended
 
     def start(self, wake: Callable[[], None]) -> None:
-        """A connection serves it now: `wake` is called when there is something to take, or it has ended."""
+        """Attach a connection: `wake` is called when there are messages to take, or the feed has ended."""
         self._wake = wake
         if self._channel is not None:
             self._channel.release()
         wake()
 
     def close(self) -> None:
-        """Nobody takes from it any more."""
+        """End the feed: no connection takes from it any more."""
         self._wake = None
         channel, self._channel = self._channel, None
         if channel is not None:
@@ -49,7 +49,7 @@ class LeasedFeed:
 
     @property
     def channel(self) -> Channel:
-        """Where to take from, as long as it has not ended."""
+        """The channel, as long as the feed has not ended."""
         assert self._channel is not None, "the feed is over"
         return self._channel
 

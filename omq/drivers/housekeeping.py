@@ -1,4 +1,4 @@
-"""What is done for the stores in the background: checkpoints, retention, merging, positions, room on disk."""
+"""Background work for the stores: checkpoints, retention, merging, positions, free disk space."""
 
 import logging
 import os
@@ -27,22 +27,22 @@ part of it longer.
 
 TIDY_SECONDS = 2.0
 POSITION_SECONDS = 0.1
-"""With the time that a commit takes, what was done is saved within a quarter of a second."""
+"""Together with the time of a commit, confirmed work is saved within a quarter of a second."""
 
 
 async def keep_flushing(writer: Writer, seconds: float) -> None:
-    """Make what was written durable, every `seconds`."""
+    """Take a checkpoint every `seconds`."""
     what = f"{writer.environment.level.value}: not made durable"
     await repeat(log, what, seconds, partial(in_thread, writer.environment.checkpoint))
 
 
 async def watch_disk(catalogue: Catalogue, config: Config) -> None:
-    """Look at the disk every two seconds."""
+    """Check the free disk space every two seconds."""
     await repeat(log, "the disk's free room", TIDY_SECONDS, partial(look_at_disk, catalogue, config))
 
 
 async def keep_deleting(catalogue: Catalogue) -> None:
-    """Delete what is left of deleted topics, and keep room for deletions, as far as the disk lets it."""
+    """Complete deletions of topics, and reserve disk space for deletions, as far as the disk has any."""
 
     async def delete() -> None:
         await catalogue.drop_leftovers()
@@ -52,7 +52,7 @@ async def keep_deleting(catalogue: Catalogue) -> None:
 
 
 async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
-    """Stop the writers while the disk has less free than the reserve."""
+    """Make the writers refuse posts while the disk has less free space than the reserve."""
     reserve = config.disk_reserve_bytes
     try:
         status = await in_thread(partial(os.statvfs, config.store))
@@ -74,7 +74,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
-    """Merge, and delete what retention no longer keeps, for one level, every two seconds."""
+    """Merge blocks and apply retention for one level, every two seconds."""
     writer = catalogue.writers[level]
     problems = LogThrottle.of_problem(log, level.value)
 
@@ -83,10 +83,10 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
             try:
                 if not driver.deleted:
                     await tidy(driver, writer)
-            except StoreError as problem:  # of one topic; the others are to be tidied all the same
+            except StoreError as problem:  # of one topic; continue with the others
                 problems.add(problem)
         if writer.was_full:
-            # What was deleted gives its room back only when no checkpoint needs it any more.
+            # The room of deleted blocks becomes free only when no checkpoint needs it any more.
             writer.was_full = False
             await in_thread(writer.environment.checkpoint)
         await in_thread(writer.environment.reader_check)
@@ -95,10 +95,10 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
 
 
 async def keep_positions(catalogue: Catalogue, level: Level) -> None:
-    """Save how far the round-robin topics of one level are, several times a second.
+    """Save the positions of the round-robin topics of one level, several times a second.
 
-    What they did since then is dealt again when the server is killed. So this waits for no more than the
-    commit that is under way, and not for merging and retention, which can take seconds.
+    Work confirmed after that is delivered again if the server is killed. So this waits only for the
+    current commit, and not for merging and retention, which can take seconds.
     """
     writer = catalogue.writers[level]
 
@@ -110,9 +110,9 @@ async def keep_positions(catalogue: Catalogue, level: Level) -> None:
 
 
 async def save_positions(writer: Writer) -> None:
-    """Store how far the round-robin topics of a writer are, where that changed.
+    """Store the changed positions of the round-robin topics of a writer.
 
-    Raises StoreError; what was not stored is the next time's to store.
+    Raises StoreError; then the next call stores them.
     """
     changed: dict[RoundRobinDriver, Position] = {}
     for driver in writer.take_moved():
@@ -127,14 +127,14 @@ async def save_positions(writer: Writer) -> None:
         await writer.call(partial(writer.environment.set_positions, positions))
     except BaseException:
         for driver in changed:
-            writer.moved(driver)  # so that it is tried again, though nothing may move meanwhile
+            writer.moved(driver)  # so that the next call tries again, even if nothing changes meanwhile
         raise
     for driver, position in changed.items():
         driver.saved_position = position
 
 
 async def tidy(driver: Driver, writer: Writer) -> None:
-    """Merge the small blocks of a topic that grew, and delete what its retention no longer keeps."""
+    """Merge the small blocks of a topic that grew, and apply its retention."""
     environment = writer.environment
     topic = driver.topic.id
     if driver.next_id != driver.tidied:
@@ -142,7 +142,7 @@ async def tidy(driver: Driver, writer: Writer) -> None:
         start: int | None = driver.merge_from
         while start is not None:
             driver.merge_from = start
-            # Not between commits: it reads and writes much, and posts and positions need not wait for it.
+            # Not between commits: it reads and writes much, and posts and positions should not wait for it.
             start = await in_thread(partial(environment.merge_small, topic, start, _span(driver)))
         driver.extent = await writer.call(partial(environment.extent, topic))
     if isinstance(driver, RoundRobinDriver):
@@ -161,7 +161,8 @@ async def tidy(driver: Driver, writer: Writer) -> None:
 
 
 def _span(driver: Driver) -> int:
-    """How many microseconds a merged block may span, so that it is deleted soon after its oldest message is
+    """Return how many microseconds a merged block may span, so that it is deleted soon after its oldest
+    message is
     too old.
     """
     _, seconds = driver.retention
@@ -169,7 +170,7 @@ def _span(driver: Driver) -> int:
 
 
 async def delete_done(driver: RoundRobinDriver, writer: Writer) -> None:
-    """Delete the blocks in which everything is done, as far as that is stored in the topic's position."""
+    """Delete the blocks in which all messages are done according to the topic's stored position."""
     position = driver.saved_position
     if position is not None and driver.deleted_below < position.lowest:
         await delete_oldest(driver, writer, None, TooOld(0, 0, position.lowest), None)
@@ -179,7 +180,7 @@ async def delete_done(driver: RoundRobinDriver, writer: Writer) -> None:
 async def delete_oldest(
     driver: Driver, writer: Writer, octets: int | None, too_old: TooOld | None, keep_from: int | None
 ) -> None:
-    """Delete blocks as `Environment.retain` does, step by step: others write between the steps."""
+    """Delete blocks as `Environment.retain` does, in steps; other writes may come between them."""
     changed = True
     while changed and not driver.deleted:
         step = partial(writer.environment.retain, driver.topic.id, octets, too_old, keep_from)

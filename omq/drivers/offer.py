@@ -1,4 +1,4 @@
-"""Messages that a driver has no room for now, and how their publisher hears that there is room again.
+"""Messages for which a driver has no room now, and the wake-up of their publisher when there is.
 
 A driver never waits: `Driver.offer` takes messages over, or answers with a place in the line for room. So a
 terminal decides what it does meanwhile: it waits, goes on with other commands, or gives up.
@@ -14,10 +14,10 @@ from omq.drivers.waits import Room
 
 
 class NoRoom(ABC):
-    """There is no room for the messages of one post now: the post's place in the line for it.
+    """A post for which there is no room now: its place in the queue for room.
 
-    Whoever has it offers nothing else to the same topic until these messages are taken over or given up: so
-    the messages of one publisher stay in order. What is granted to this place is kept for it, and from
+    The publisher offers nothing else to the same topic until these messages are accepted or given up: so
+    its messages stay in order. Room that is granted to this place is not available to
     others, until `again` or `leave` is called: do that soon after the wake-up.
     """
 
@@ -25,12 +25,12 @@ class NoRoom(ABC):
 
     def __init__(self, room: Room | None = None) -> None:
         self.room = room
-        """The topic whose workers make the room; None where room comes whatever clients do."""
+        """The topic whose workers make the room; None if room becomes free without action of clients."""
         self._wake: Callable[[], None] | None = None
         self._is_woken = False
 
     def call_when_free(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when `again` can do more than it could before; at once if it already can.
+        """Call `wake` once, when `again` can make progress; at once if it already can.
 
         It is called in the middle of the driver's work: it only notes that, and wakes a task.
         """
@@ -41,7 +41,7 @@ class NoRoom(ABC):
             self._wake = wake
 
     def woken(self) -> None:
-        """The driver's side: it is worth while to call `again`."""
+        """Called by the driver: `again` can make progress."""
         wake, self._wake = self._wake, None
         if wake is None:
             self._is_woken = True
@@ -50,17 +50,17 @@ class NoRoom(ABC):
 
     @abstractmethod
     def again(self) -> "Offered":
-        """Offer the same messages again: the confirmation, or itself while there is still no room for them.
+        """Offer the same messages again. Return the confirmation, or itself if there is still no room.
 
         Raises Refused. After that, and after a confirmation, this place is used up.
         """
 
     @abstractmethod
     def leave(self) -> None:
-        """Give the place up, and with it what is not taken over yet. It may be used up already."""
+        """Give up the place, and the messages that are not accepted yet. The place may be used up already."""
 
     async def taken(self) -> Confirmation:
-        """Wait until the messages are taken over. Raises Refused."""
+        """Wait until the messages are accepted. Raises Refused."""
         try:
             while True:
                 free = trio.Event()
@@ -74,4 +74,4 @@ class NoRoom(ABC):
 
 
 Offered = Confirmation | NoRoom
-"""The answer to an offer."""
+"""The result of an offer."""

@@ -1,4 +1,4 @@
-"""The places of posts that wait for room: for room on the way into a store, or in a transient topic."""
+"""The queue places of posts that wait for room: for the memory of a writer, or in a transient topic."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from omq_storage.batches import Batch
 
 
 class StorePlace(NoRoom):
-    """A post to a persistent topic: it waits for memory on the way into the store."""
+    """A post to a persistent topic, which waits for the memory for posts."""
 
     __slots__ = ("_budget", "_post", "_turn", "_writer")
 
@@ -30,7 +30,7 @@ class StorePlace(NoRoom):
         self._turn: Turn | None = budget.line_up(post.octets, self.woken)
 
     def again(self) -> Offered:
-        """See `NoRoom`; it refuses nothing."""
+        """See `NoRoom`. Never raises Refused."""
         assert self._turn is not None, "the place is used up"
         if not self._turn.is_granted:
             return self
@@ -45,7 +45,7 @@ class StorePlace(NoRoom):
 
 
 class InMemory(Numbered, Protocol):
-    """What a place needs of the driver of a transient topic."""
+    """What a place needs from the driver of a transient topic."""
 
     entrance: Entrance
 
@@ -54,32 +54,32 @@ class InMemory(Numbered, Protocol):
 
     @property
     def room(self) -> Room | None:
-        """The topic, where its workers make room in it."""
+        """The topic, if its workers make room in it."""
 
     def most(self) -> int:
-        """The octets of a piece."""
+        """Return the octets of a piece."""
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
-        """Wait at the entrance."""
+        """Join the queue of the topic."""
 
     def has_ids(self, count: int) -> bool:
-        """Whether the next ids may be handed out."""
+        """Return whether the next ids may be assigned."""
 
     def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
-        """Take over messages for which there is room, and ids. Raises Refused."""
+        """Accept messages for which there is room, and ids. Raises Refused."""
 
     def free(self, octets: int) -> None:
-        """Room that was admitted is not needed."""
+        """Give back granted room that is not needed."""
 
     def told(self, problem: Exception) -> Failure:
-        """What publishers are told of a problem, which the log is told too."""
+        """Log a problem, and return the failure for publishers."""
 
 
 class TopicPlace(NoRoom):
     """A post to a transient topic, which takes it in pieces: each waits for ids, then for room.
 
-    Room is granted last, as what is granted to one publisher is kept from others: a reservation of ids takes
-    as long as the disk does.
+    Room is granted last, because room that one publisher has is not available to others, and a reservation of
+    ids takes as long as the disk does.
     """
 
     __slots__ = (
@@ -110,7 +110,10 @@ class TopicPlace(NoRoom):
         self._problem: Exception | None = None
 
     def again(self) -> Offered:
-        """See `NoRoom`. When pieces are taken over and a later one is refused, the confirmation says so."""
+        """See `NoRoom`.
+
+        If a piece is refused after earlier ones were accepted, the confirmation reports it.
+        """
         try:
             while self._pieces:
                 if not self._next():
@@ -127,7 +130,7 @@ class TopicPlace(NoRoom):
         return CONFIRMED
 
     def _next(self) -> bool:
-        """Hand over the next piece, if that can be done now. Raises Refused."""
+        """Post the next piece, if that is possible now. Raises Refused."""
         topic = self._topic
         if topic.deleted:
             raise Refused.of(DELETED)
@@ -147,7 +150,7 @@ class TopicPlace(NoRoom):
         return True
 
     def _room(self, octets: int) -> int | None:
-        """The octets that are admitted; None while it waits."""
+        """Return the granted octets; None while it waits."""
         topic = self._topic
         if self._entrant is None:
             if topic.entrance.try_enter(octets):
@@ -173,7 +176,7 @@ class TopicPlace(NoRoom):
         return False
 
     def _reserved(self, problem: Exception | None) -> None:
-        """There are ids, unless others took them; or a problem."""
+        """Continue after a reservation: there are ids, unless others took them, or a problem."""
         self._wants_ids = False
         self._problem = problem
         self.woken()

@@ -1,8 +1,8 @@
-"""Posts on their way into a store, and what one commit takes of them.
+"""The queue of posts for a store, and the selection of the posts of one commit.
 
-A commit is bounded in octets and in idempotent producers: each producer takes a look into the store and two
+A commit is limited in octets and in idempotent producers: each producer takes a lookup in the store and two
 records, which is far more work than a short message. Topics take turns, so a post waits for a few commits
-whatever the other topics are given.
+at most, whatever is posted to other topics.
 """
 
 from collections import OrderedDict, deque
@@ -19,10 +19,11 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import Block
 
 GROUP_OCTETS = 4 << 20
-"""How much one commit takes at the most: less than may be posted, so that more comes in meanwhile."""
+"""The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
 
 GROUP_PRODUCERS = 1024
-"""With how many idempotent producers a commit takes no further post. A sink gives far fewer in one post."""
+"""A commit with this number of idempotent producers takes no further post. One post of a sink has far fewer.
+"""
 
 
 class Stored(Numbered, Protocol):
@@ -30,18 +31,18 @@ class Stored(Numbered, Protocol):
 
     deleted: bool
     failures: int
-    """How many commits failed to store what was posted."""
+    """The number of commits that failed to store posts of this topic."""
 
     def now(self) -> int:
         """Microseconds since the epoch, never going back."""
 
     def stored(self, block: Block) -> None:
-        """`block` is as safe as its topic asks."""
+        """Called when `block` has the persistence of its topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Messages for one topic, with the octets they hold of the budget.
+    """Messages for one topic, and the octets that they take from the budget.
 
     `heads` is empty or has one for each message, empty where it has none; `origins` likewise, None where it
     has none. `producers` are those of the origins. `failures` is that of the driver when the post was made.
@@ -58,7 +59,8 @@ class Post:
 
     @property
     def is_late(self) -> bool:
-        """Whether messages with origins were posted before it was told that earlier ones are not stored.
+        """Whether messages with origins were posted before the publisher learnt that earlier ones were not
+        stored.
 
         Stored now, they would make those look repeated when their producer sends them again.
         """
@@ -66,17 +68,17 @@ class Post:
 
 
 LATE = Failure(Reason.EARLIER, "messages before these could not be stored")
-"""What the poster of a late post is told."""
+"""The failure of a late post."""
 
 
 class Posts:
-    """The posts that wait for a commit. Those of one topic keep their order."""
+    """The posts that wait for a commit. Posts of one topic keep their order."""
 
     def __init__(self) -> None:
-        # In the order of their turns. A plain dict would look for its first entry behind all deleted ones.
+        # In the order of their turns. A plain dict would search for its first entry among all deleted ones.
         self._turns: OrderedDict[Stored, deque[Post]] = OrderedDict()
         self.octets = 0
-        """Octets of the posts that wait."""
+        """Octets of the waiting posts."""
 
     def __bool__(self) -> bool:
         return bool(self._turns)
@@ -90,9 +92,9 @@ class Posts:
         self.octets += post.octets
 
     def take_group(self) -> list[Post]:
-        """The posts of the next commit: one of each topic, then the next of each, and so on.
+        """Return the posts of the next commit: one of each topic, then the next of each, and so on.
 
-        The post that reaches a bound is the last. The next group goes on with the topic behind it.
+        The post that reaches a limit is the last one. The next group continues with the topic after it.
         """
         group: list[Post] = []
         octets = producers = 0

@@ -1,4 +1,4 @@
-"""Why something is refused or fails: a reason for programs, and beside it a sentence for people.
+"""Why a request is refused or fails: a reason for programs, and a sentence for people.
 
 Every terminal maps the reasons to codes of its own: DMP to response codes, AMQP to reply codes.
 """
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why. The values say what it means for the one who asked."""
+    """The reason. The values describe it for the client that made the request."""
 
     NOT_FOUND = "there is no such topic"
     DELETED = "the topic was deleted meanwhile"
@@ -27,7 +27,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What did not work."""
+    """A failure: its reason and its sentence."""
 
     reason: Reason
     text: str
@@ -41,7 +41,7 @@ DELETED = Failure(Reason.DELETED, "the topic was deleted")
 
 
 class Refused(Exception):
-    """A driver cannot do what was asked. The message is one sentence for the client."""
+    """A driver refuses a request. The message is one sentence for the client."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class Refused(Exception):
 
     @classmethod
     def of(cls, failure: Failure) -> "Refused":
-        """The same as an exception."""
+        """Return the exception for a failure."""
         return cls(failure.reason, failure.text)
 
     @property

@@ -1,4 +1,4 @@
-"""Ids reserved durably before one is handed out, so that none gets a second meaning."""
+"""Reserves message ids durably before they are assigned, so that no id gets a second meaning."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,16 +11,16 @@ from omq.drivers.signal import Signal
 from omq.model import Topic
 
 IDS_RESERVED = 1 << 20
-"""How many ids are reserved at a time for messages that a power failure may take back."""
+"""The number of ids that are reserved at a time."""
 
 
 class Numbered(Protocol):
-    """What has ids to hand out: a driver."""
+    """What needs ids: a driver."""
 
     topic: Topic
     next_id: int
     reserved: int
-    """Ids below it may be handed out."""
+    """Ids below this one may be assigned."""
     deleted: bool
 
 
@@ -37,28 +37,28 @@ class _Wanted:
 
 
 class Reservations:
-    """Reserves ids for all topics: for many of them in one commit, as each waits for the disk.
+    """Reserves ids for all topics: for many of them in one commit, because each commit waits for the disk.
 
-    `run` is the task that does so for those who do not wait themselves.
+    `run` is the task that does so for callers that do not wait themselves.
     """
 
     def __init__(self, commit: Callable[[Mapping[int, int]], Awaitable[None]]) -> None:
-        """`commit` reserves, for topic ids, all ids below others, durably."""
+        """`commit`: reserves ids durably (topic id -> the limit below which ids may be assigned)."""
         self._commit = commit
         self._lock = trio.Lock()
         self._wanted: list[_Wanted] = []
         self._is_wanted = Signal()
 
     def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
-        """See that this one may hand out so many ids. `done` is called then, or with what prevented it.
+        """Request `count` ids for a driver. `done` is called when they are reserved, or with the exception.
 
-        Others may have used the ids by then. A topic that is deleted meanwhile gets none.
+        Other posts may have used the ids by then. A topic that is deleted meanwhile gets none.
         """
         self._wanted.append(_Wanted(one, count, done))
         self._is_wanted.set()
 
     async def run(self) -> None:
-        """Reserve what is wanted, until cancelled: all that comes during one commit in the next one."""
+        """Reserve the requested ids, until cancelled: all requests during one commit in the next one."""
         while True:
             await self._is_wanted.wait()
             while self._wanted:
@@ -71,7 +71,7 @@ class Reservations:
                     each.done(problems.get(each.one))
 
     async def _try(self, counts: Mapping[Numbered, int]) -> dict[Numbered, Exception]:
-        """Reserve in one commit; when that fails, topic by topic. What prevented it is for the publishers."""
+        """Reserve in one commit; if that fails, topic by topic. Return the exceptions, for the publishers."""
         try:
             await self.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each publisher tells, and this task goes on
@@ -84,16 +84,16 @@ class Reservations:
         return {}
 
     async def reserve(self, counts: Mapping[N, int]) -> None:
-        """See that each of these may hand out as many ids as are named with it.
+        """Make sure that each of these drivers may assign its number of ids.
 
-        A topic that is deleted meanwhile gets none: look at its `deleted` afterwards.
+        A topic that is deleted meanwhile gets none: check its `deleted` afterwards.
 
         Raises omq_storage.errors.StoreError; then none of them got more.
         """
         if not _lacking(counts):
             return
         async with self._lock:
-            # While others' were under way these may have got theirs.
+            # While this call waited for the lock, another one may have reserved enough.
             bounds = {one: one.next_id + counts[one] + IDS_RESERVED for one in _lacking(counts)}
             if bounds:
                 await self._commit({one.topic.id: bound for one, bound in bounds.items()})
@@ -102,7 +102,7 @@ class Reservations:
 
     @asynccontextmanager
     async def held_back(self) -> AsyncIterator[None]:
-        """Reserve no ids within the block, so that a topic's record and what is known of it here change in
+        """Reserve no ids during the block, so that a topic's record and its driver change in
         one step. A reservation finds a deleted topic either in the catalogue or marked as deleted, and a
         record that is replaced has every reserved id.
         """

@@ -1,7 +1,7 @@
 """Which messages of idempotent producers are new (docs/PROTOCOL.md, "Idempotent producers").
 
-A message that names its producer and has a sequence is *repeated* when that sequence is not above the last
-one kept of the producer: it is confirmed as if it were new, and dropped.
+A message with a producer and a sequence number is *repeated* if the number is not above the last
+one of that producer: the server confirms it as if it were new, and drops it.
 """
 
 from collections import OrderedDict
@@ -11,30 +11,31 @@ from itertools import compress
 from omq_storage.batches import Batch, Bodies
 
 Origin = tuple[bytes, int]
-"""The producer of a message, 0 to 255 octets, and the message's sequence, 0 to 2^64-1."""
+"""The producer of a message, 0 to 255 octets, and its sequence number, 0 to 2^64-1."""
 
 Origins = Sequence[Origin | None]
-"""Those of a run of messages: none at all, or one for each message, None where it has none."""
+"""The origins of a run of messages: empty, or one for each message, None for a message without one."""
 
 
 class RecentSequences:
-    """The last sequences of the producers of all transient topics, in memory: the `limit` used last."""
+    """The last sequence numbers of producers of all transient topics, in memory: the `limit` used last."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # In the order of their last use. A plain dict would look for its first entry behind all deleted ones.
+        # In the order of their last use. A plain dict would search for its first entry among all deleted
+        # ones.
         self._sequences: OrderedDict[tuple[int, bytes], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sequences)
 
     def last(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
-        """The last sequence of those of the producers of a topic id that have one."""
+        """Return the last sequence number of each of these producers of a topic id that has one."""
         known = self._sequences
         return {producer: known[topic, producer] for producer in producers if (topic, producer) in known}
 
     def keep(self, topic: int, sequences: Mapping[bytes, int]) -> None:
-        """Set the last sequence of these producers of a topic id."""
+        """Set the last sequence numbers of these producers of a topic id."""
         for producer, sequence in sequences.items():
             self._sequences.pop((topic, producer), None)
             self._sequences[topic, producer] = sequence
@@ -43,16 +44,16 @@ class RecentSequences:
 
 
 def producers_of(origins: Origins) -> set[bytes]:
-    """All the producers among them."""
+    """Return all producers of these origins."""
     return {origin[0] for origin in origins if origin is not None}
 
 
 def without_repeated(
     batch: Batch, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
 ) -> tuple[Batch, Sequence[bytes]]:
-    """The messages that are not repeated, and their heads.
+    """Return the messages that are not repeated, and their heads.
 
-    `last` has the last sequence of each producer, and is moved on to what these messages have.
+    `last`: the last sequence number of each producer; updated with those of these messages.
     """
     new = [origin is None or _moves_on(last, *origin) for origin in origins]
     if not origins or all(new):

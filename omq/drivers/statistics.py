@@ -35,16 +35,16 @@ class ChannelStatistics:
     """Messages that are meant for it and not on its socket yet. Broadcast: all from its position to the end
     of the topic, including ids that are no longer kept. Round-robin: those dealt to it."""
     credit: int | None
-    """How many messages it may have unsettled, as its last Request says; None without one."""
+    """Its window of unsettled messages, from its last Request; None without one."""
     unsettled: int
     """Messages that were dealt to it and are not done. Broadcast: those that it was given within a window and
     has not settled."""
     octets: int
     """Octets of messages that are held in memory for it alone and not on its socket yet."""
     is_held: bool
-    """Whether its client stopped reading, or no connection serves it yet: it is given nothing meanwhile."""
+    """Whether its client stopped reading, or no connection receives it yet; it gets no messages then."""
     count: int | None = None
-    """How many more messages may be delivered to it; None where its terminal does not count them."""
+    """Its remaining credit; None if its terminal does not count messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class DriverStatistics:
     delivery: Delivery
     persistence: Persistence
     messages: int
-    """Messages that are kept."""
+    """The number of stored messages."""
     octets: int
-    """Octets of the kept messages, in the store or in memory."""
+    """Octets of these messages, in the store or in memory."""
     next_id: int
-    """The id of the next message; all below it were given to messages."""
+    """The id of the next message; all ids below it were assigned."""
     subscribers: int
     """Subscriptions and feeds that are open."""
     unsettled: int
@@ -70,13 +70,13 @@ class DriverStatistics:
     failures: int
     """Commits so far that did not store messages of this topic."""
     messages_in: int
-    """Messages taken over so far."""
+    """Messages accepted so far."""
     octets_in: int
     """Octets of those, as Message frames and heads."""
     messages_out: int
-    """Messages handed to sockets so far, each counted once per subscriber, and again when sent again."""
+    """Messages passed to sockets so far; each counts once for each subscriber, and again if sent again."""
     octets_out: int
-    """Octets handed to sockets so far for this topic, in the form that each protocol sends."""
+    """Octets passed to sockets so far for this topic, in the form of each protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class WriterStatistics:
 
     level: Level
     waiting_posts: int
-    """Posts that wait for a commit. Those of the commit under way are not among them."""
+    """Posts that wait for a commit, without those of the current commit."""
     waiting_octets: int
-    """Octets of those."""
+    """Octets of these posts."""
     commits: int
     """Commits that stored something, so far."""
     commit_seconds: float
@@ -101,4 +101,4 @@ class WriterStatistics:
     failures: int
     """Failed commits of one topic so far: a failed commit of N topics counts N times."""
     refusal: Failure | None
-    """Why nothing may be written now, as publishers are told; None when posts are stored."""
+    """Why posts are refused now, as publishers learn; None if posts are stored."""

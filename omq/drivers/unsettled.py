@@ -1,4 +1,4 @@
-"""Sets of messages that were dealt, with how often each was delivered before, as runs of ids."""
+"""Sets of delivered messages as runs of ids, with the number of earlier deliveries of each."""
 
 from collections.abc import Iterable, Iterator
 
@@ -28,7 +28,7 @@ class Deliveries:
 
     @property
     def octets(self) -> int:
-        """What they take in memory."""
+        """The memory that they take, in octets."""
         if not self._again:
             return self._first.octets
         return self._first.octets + sum(ids.octets for ids in self._again.values())
@@ -41,7 +41,7 @@ class Deliveries:
         return runs
 
     def add(self, ids: range, deliveries: int = 0) -> None:
-        """Put ids in, with a step of at least one, that are not among them."""
+        """Add ids that are not in the set; the step of the range is at least 1."""
         if not deliveries:
             self._first.add(ids)
             return
@@ -51,7 +51,7 @@ class Deliveries:
         again.add(ids)
 
     def take(self, ids: range) -> list[Run]:
-        """Take those of the ids out that are among them; return these."""
+        """Remove these ids, and return those that the set had."""
         if len(ids) == 1 and self._first.remove(ids.start):
             return [Run(ids.start, 1, 1)]
         taken = self._first.take(ids)
@@ -70,13 +70,13 @@ class Deliveries:
         return copied
 
     def clear(self) -> None:
-        """Take all of them out."""
+        """Remove all ids."""
         self._first.clear()
         self._again.clear()
 
 
 class Unsettled(Deliveries):
-    """Messages of one channel, counted in the memory that all channels share."""
+    """Messages of one channel; their octets count in the memory that all channels share."""
 
     __slots__ = ("_counted", "_share")
 
@@ -90,7 +90,7 @@ class Unsettled(Deliveries):
         return self._share.may_grow(self._counted)
 
     def add(self, ids: range, deliveries: int = 0) -> None:
-        """Put ids in, with a step of at least one, that are not among them."""
+        """Add ids that are not in the set; the step of the range is at least 1."""
         if deliveries:
             super().add(ids, deliveries)
         else:
@@ -98,13 +98,13 @@ class Unsettled(Deliveries):
         self._count()
 
     def take(self, ids: range) -> list[Run]:
-        """Take those of the ids out that are among them; return these."""
+        """Remove these ids, and return those that the set had."""
         taken = super().take(ids)
         self._count()
         return taken
 
     def clear(self) -> None:
-        """Take all of them out."""
+        """Remove all ids."""
         super().clear()
         self._count()
 
@@ -116,7 +116,7 @@ class Unsettled(Deliveries):
 
 
 def number_of(runs: Iterable[Run]) -> int:
-    """Return how many messages these runs have."""
+    """Return the number of messages of these runs."""
     return sum(run.bits.bit_count() for run in runs)
 
 
@@ -126,7 +126,7 @@ def delivered(runs: Iterable[Run]) -> list[Run]:
 
 
 def ranges(run: Run) -> Iterator[range]:
-    """Return the ids of a run as ranges: as one, where no id is missing within it."""
+    """Return the ids of a run as ranges: as one range, if no id is missing."""
     if run.bits & (run.bits + 1):
         for id in run.ids():
             yield range(id, id + 1)

@@ -1,7 +1,7 @@
 """The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
-Posts that arrive while a commit is under way wait together and become the next one, or several when they are
-many (`omq/drivers/posts.py`). Ids are given here, when a block is about to be written: a commit that fails
+Posts that arrive during a commit wait and form the next one, or several if they are many
+(`omq/drivers/posts.py`). The writer assigns ids just before it writes a block: a commit that fails
 has used none, so ids stay consecutive.
 """
 
@@ -33,7 +33,7 @@ from omq_storage.errors import StoreError, StoreFull
 
 BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
-"""Where a block is full: large enough that a scan costs little, small enough to cut and to send at once."""
+"""The size of a full block: large enough for fast scans, small enough to be sent at once."""
 
 log = logging.getLogger("omq.writer")
 
@@ -42,21 +42,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one commit stores of a topic: blocks, and the last sequence in them of each producer."""
+    """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
 
     blocks: Sequence[Block]
     sequences: Mapping[bytes, int]
 
 
 class Writer:
-    """Owns the writing side of one environment; `run` is its task."""
+    """The only writer of messages of one environment; `run` is its task."""
 
     def __init__(self, environment: Environment, budget: Budget, ids: Reservations) -> None:
         self.environment = environment
         self.refusal: Failure | None = None
-        """Why nothing may be written now (the disk's reserve is reached): the sentence for publishers."""
+        """Why posts are refused now (the disk's reserve is reached); None otherwise."""
         self.was_full = False
-        """Whether a commit found no room since housekeeping last looked."""
+        """Whether a commit found no room since the last round of housekeeping."""
         self._moved: set[Stored] = set()
         self._has_moved = Signal()
         self._budget = budget
@@ -76,7 +76,7 @@ class Writer:
         self._failures = 0
 
     def statistics(self) -> WriterStatistics:
-        """How much waits, and what was stored so far."""
+        """Return a snapshot of what waits, and of what was stored so far."""
         return WriterStatistics(
             level=self.environment.level,
             waiting_posts=len(self._posts),
@@ -91,29 +91,29 @@ class Writer:
         )
 
     def submit(self, post: Post) -> None:
-        """Queue a post. Its octets are held in the budget, which bounds the queue."""
+        """Queue a post. Its octets are taken from the budget, which limits the queue."""
         self._posts.add(post)
         if self._idle.is_set():
             self._idle = trio.Event()
         self._signal.set()
 
     def moved(self, driver: Stored) -> None:
-        """The position of a driver may have changed since it was last saved."""
+        """Record that the position of a driver may have changed since it was saved."""
         self._moved.add(driver)
         self._has_moved.set()
 
     async def wait_for_moved(self) -> None:
-        """Wait until a position may have changed: nothing is looked at, and nobody woken, while none has."""
+        """Wait until a position may have changed, so that an idle server does no work for positions."""
         while not self._moved:
             await self._has_moved.wait()
 
     def take_moved(self) -> set[Stored]:
-        """The drivers whose positions may have changed, each given once for its changes until now."""
+        """Return the drivers whose positions may have changed since the last call."""
         moved, self._moved = self._moved, set()
         return moved
 
     async def drain(self) -> None:
-        """Wait until everything submitted is settled."""
+        """Wait until all submitted posts are settled."""
         await self._idle.wait()
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -122,11 +122,11 @@ class Writer:
             return await in_thread(function)
 
     def paused(self) -> AbstractAsyncContextManager[None]:
-        """Keep it from writing within the block."""
+        """Return a context manager that stops the writer during its block."""
         return self._lock
 
     async def run(self) -> None:
-        """Commit what is submitted, group after group, until cancelled."""
+        """Commit the submitted posts, group after group, until cancelled."""
         while True:
             await self._signal.wait()
             while self._posts:
@@ -134,10 +134,10 @@ class Writer:
             self._idle.set()
 
     async def _commit(self, group: Sequence[Post]) -> None:
-        """Store a group of posts and settle each of them, whatever happens.
+        """Store a group of posts and settle each of them in any case.
 
-        Where a post raises what no store raises, the posts of its topic are committed again one by one: it
-        alone fails, and neither the others nor this task.
+        If a post raises an exception that no store raises, the posts of its topic are committed again one by
+        one: it alone fails, and neither the others nor this task.
         """
         for post in await self._commit_at_once(group):
             for failing in await self._commit_at_once([post]):
@@ -146,8 +146,8 @@ class Writer:
                 self._settle(failing, DEFECT)
 
     async def _commit_at_once(self, group: Sequence[Post]) -> list[Post]:
-        """Store a group of posts and settle them, but for those of drivers with a defective post. Those are
-        returned in their order, and nothing of them is stored.
+        """Store a group of posts and settle them, except those of drivers with a defective post. These are
+        returned in order, and none of them is stored.
         """
         posts_of: dict[Stored, list[Post]] = {}
         late: list[Post] = []
@@ -168,7 +168,7 @@ class Writer:
                 if driver not in failures
             }
             failures |= await self._reserve(counts, defective)
-            # From here on no topic of the group loses its octets: a deletion drops them behind this lock.
+            # From here on no topic of the group can lose its blocks: a deletion waits for this lock.
             failures |= {driver: DELETED for driver in posts_of if driver.deleted}
             for driver, posts in posts_of.items():
                 if driver in failures or driver in defective:
@@ -196,7 +196,7 @@ class Writer:
         return [post for post in group if post.driver in defective and post not in late]
 
     def _tell_defect(self, driver: Stored, defective: set[Stored]) -> None:
-        """Note that posts of this driver raised the exception that is being handled."""
+        """Log the exception that is being handled, which posts of this driver raised."""
         what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
         self._defects.add(what, topic=driver.topic.topic)
         defective.add(driver)
@@ -206,7 +206,7 @@ class Writer:
         post.confirmation.settle(failure)
 
     async def _portion(self, driver: Stored, posts: Sequence[Post]) -> Portion:
-        """The messages that are not repeated, as blocks. Raises StoreError."""
+        """Return blocks of the messages that are not repeated. Raises StoreError."""
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
             posts, sequences = await self._without_repeated(driver, posts)
@@ -215,10 +215,11 @@ class Writer:
     async def _without_repeated(
         self, driver: Stored, posts: Sequence[Post]
     ) -> tuple[list[Post], dict[bytes, int]]:
-        """The posts without repeated messages, and the last sequence of each producer that has new ones.
+        """Return the posts without repeated messages, and the last sequence number of each producer with new
+        ones.
 
-        Asked of the store each time, so that it is right whatever a commit before did. All of it is done in
-        the thread, as it is work for each message.
+        Look the numbers up in the store each time: they are right then whatever earlier commits did. All of
+        it runs in a thread, because it is work for each message.
         """
         producers = frozenset[bytes]().union(*(post.producers for post in posts))
 
@@ -237,7 +238,7 @@ class Writer:
         return await in_thread(look)
 
     async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, Failure]:
-        """Ids for all topics in one commit; when that fails, topic by topic, as with `_append`."""
+        """Reserve ids for all topics in one commit; if that fails, topic by topic, as in `_append`."""
         try:
             await self._ids.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
@@ -252,7 +253,7 @@ class Writer:
     def _failed(
         self, drivers: Iterable[Stored], problem: Exception, defective: set[Stored]
     ) -> dict[Stored, Failure]:
-        """What the posters of these drivers are told of an exception that is being handled; nothing yet where
+        """Return the failures of these drivers for an exception that is being handled; none yet if
         it is a defect.
         """
         if isinstance(problem, StoreError):
@@ -265,7 +266,9 @@ class Writer:
     async def _append(
         self, portions: Mapping[Stored, Portion], defective: set[Stored]
     ) -> dict[Stored, Failure]:
-        """Write all in one transaction; when that fails, topic by topic: one must not fail the others."""
+        """Write all in one transaction; if that fails, topic by topic, so that one topic does not
+        fail the others.
+        """
         blocks = [block for portion in portions.values() for block in portion.blocks]
         sequences = {
             driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
@@ -292,7 +295,7 @@ class Writer:
         return {}
 
     def _count(self, blocks: Sequence[Block], seconds: float) -> None:
-        """Note what a commit stored."""
+        """Count what a commit stored."""
         self._commits += 1
         self._last_commit_seconds = seconds
         self._commit_seconds += seconds
@@ -301,13 +304,13 @@ class Writer:
 
 
 def blocks_from(driver: Stored, posts: Sequence[Post], limit: int = FRAMES_LIMIT) -> list[Block]:
-    """The posts' messages as blocks, small posts together, with the next ids of the topic.
+    """Return the posts' messages as blocks, small posts joined, with the next ids of the topic.
 
     `limit`: each block has fewer octets of frames than this, unless it is a single message.
     """
     blocks: list[Block] = []
     batches: list[Batch] = []
-    heads: list[bytes] = []  # no longer than needed: those of the last messages may be missing
+    heads: list[bytes] = []  # no longer than needed: the heads of the last messages may be missing
     count = octets = 0
     next_id = driver.next_id
     now = driver.now()
@@ -342,8 +345,9 @@ def blocks_from(driver: Stored, posts: Sequence[Post], limit: int = FRAMES_LIMIT
 
 
 def pieces_within(batch: Batch, limit: int) -> list[tuple[int, Batch]]:
-    """The batch in pieces of fewer than `limit` octets of frames, or of one message, each with the index of
-    its first message: one long message and what arrived behind it may be more than a block can have.
+    """Split a batch into pieces of fewer than `limit` octets of frames, or of one message, each with the
+    index of
+    its first message: one long message and later ones may be more than a block can have.
     """
     if batch.octets < limit or batch.count == 1:
         return [(0, batch)]
