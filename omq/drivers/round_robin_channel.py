@@ -441,6 +441,12 @@ class RoundRobinChannel:
 
     def settle(self, ids: range, outcome: Outcome) -> int:
         begun = self._begun
+        is_one = begun is None and len(ids) == 1 and isinstance(outcome, Accepted)
+        if is_one and self._unsettled.take_first(ids.start):
+            # Without a run for each message: omq clients confirm messages one by one.
+            self._dealer.done(ids)
+            self._dealer.can_take()
+            return 1
         settled = 0
         if begun is not None and begun.message in ids and self._unsettled.take(begun.ids):
             begun.outcome = outcome

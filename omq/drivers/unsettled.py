@@ -103,6 +103,14 @@ class Unsettled(Deliveries):
         self._count()
         return taken
 
+    def take_first(self, id: int) -> bool:
+        """Take one id out if its message was never delivered before; whether it was among these."""
+        if not self._first.remove(id):
+            return False
+        if self._first.octets != self._counted:
+            self._count()
+        return True
+
     def clear(self) -> None:
         """Remove all ids."""
         super().clear()
