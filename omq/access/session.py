@@ -24,11 +24,12 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.offer import Offered
+from omq.drivers.push import Pushes
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
-from omq_storage.batches import Batch
+from omq_storage.batches import Batch, joined
 from omq_storage.environment import BlockInfo
 from omq_storage.lookup import StoredBlock
 
@@ -175,6 +176,25 @@ class Session:
             self._check_publish(name)
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
+
+    def push(self, runs: Mapping[bytes, Sequence[Batch]]) -> Mapping[bytes, Sequence[Batch]]:
+        """Push messages to the subscribers of their topics, as far as that is possible now: see
+        `Driver.try_push`. Return those that were not: they are to be offered.
+        """
+        rest: dict[bytes, Sequence[Batch]] = {}
+        lookup, allowed, most = self._catalogue.lookup, self._client.rights.publish, self.max_message_bytes
+        pushes = Pushes()
+        try:
+            for name, batches in runs.items():
+                driver = lookup(name)
+                if driver is not None and name in allowed:
+                    batch = batches[0] if len(batches) == 1 else joined(batches)
+                    if batch.longest <= most and driver.try_push(batch, pushes):
+                        continue
+                rest[name] = batches
+        finally:
+            pushes.send()
+        return rest
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.

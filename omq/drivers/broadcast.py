@@ -3,7 +3,7 @@
 See docs/PROTOCOL.md, "Broadcast".
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import assert_never
 
@@ -12,6 +12,7 @@ import trio
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Entrant
 from omq.drivers.pieces import Pieces
+from omq.drivers.push import Pushes, Run
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     LITTLE_OCTETS,
@@ -23,6 +24,7 @@ from omq.drivers.seam import (
     Granted,
     Messages,
     Outcome,
+    Outlet,
     Piece,
     Rest,
     Subscriber,
@@ -32,6 +34,7 @@ from omq.drivers.seam import (
 from omq.drivers.statistics import ChannelStatistics
 from omq.drivers.unsettled import Unsettled, number_of
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
+from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, FRAMES_LIMIT, Block, encode
 from omq_storage.lookup import LargeBlock, StoredBlock
 
@@ -52,6 +55,8 @@ class BroadcastDriver(Driver):
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
         self._cancelled: set[BroadcastChannel] = set()
+        self.behind = 0
+        """How many of its channels do not follow: see `BroadcastChannel.follows`."""
         self._stalled_at: int | None = None
         # While publishers wait: where the fastest subscriber was last, and until when it may stand there.
         self._watched = 0
@@ -62,6 +67,7 @@ class BroadcastDriver(Driver):
         """Raises Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
+        self.behind += 1
         return channel
 
     def _start(self, replay: Replay) -> int:
@@ -115,7 +121,11 @@ class BroadcastDriver(Driver):
             self._leave(channel)
 
     def _leave(self, channel: "BroadcastChannel") -> None:
-        self._channels.pop(channel, None)
+        if channel in self._channels:
+            del self._channels[channel]
+            if not channel.follows:
+                self.behind -= 1
+            channel.follows = False
         if not self._channels:
             self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
             self._channels.clear()  # an empty dict keeps its table, as large as it ever was
@@ -133,14 +143,51 @@ class BroadcastDriver(Driver):
             # Nobody can come to want it from memory: a later subscriber starts after it, or in the store.
             self.tail.clear()
             return
+        self.remember(block)
+        for channel in self._channels:
+            channel.follows = False
+            channel.subscriber.wake()
+        self.behind = len(self._channels)
+
+    def remember(self, block: Block) -> None:
+        """Take the newest block into the tail."""
         if (
             self.tail.octets >= min(TAKE_OCTETS, self.resources.memory.tails.share())
             or len(self.tail) >= TRIM_BLOCKS
         ):
             self._forget_written()
         self.tail.append(block)
-        for channel in self._channels:
-            channel.subscriber.wake()
+
+    def try_push(self, batch: Batch, pushes: Pushes) -> bool:
+        first = self.next_id
+        following = first + batch.count
+        if self.behind or following > self.reserved or self.writer is not None or self.deleted:
+            return False
+        if batch.octets > LITTLE_OCTETS or not batch.count:
+            return False
+        channels = self._channels
+        if channels:
+            lines = []
+            for channel in channels:
+                assert channel.outlet is not None  # it follows
+                line = pushes.line(channel.outlet)
+                if line is None:
+                    return False
+                lines.append(line)
+            frames, offsets = batch.stamped(self.topic.id, first)
+            run = Run(self, first, batch.count, frames, offsets)
+            for channel, line in zip(channels, lines, strict=True):
+                line.add(run, channel)
+                channel.position = channel.unwritten = following
+            self.traffic.messages_out += len(lines) * batch.count
+            self.traffic.octets_out += len(lines) * batch.octets
+        self.next_id = following
+        self.traffic.messages_in += batch.count
+        self.traffic.octets_in += batch.octets
+        return True
+
+    def unsent(self, octets: int) -> None:
+        self.traffic.octets_out -= octets
 
     def most(self) -> int:
         return min(self.resources.memory.tails.share(), FRAMES_LIMIT)
@@ -240,7 +287,9 @@ class BroadcastChannel:
         "_unsettled",
         "_window",
         "driver",
+        "follows",
         "is_held",
+        "outlet",
         "position",
         "rest",
         "settles",
@@ -256,6 +305,9 @@ class BroadcastChannel:
         self.unwritten = position
         """As `position`, but before what was taken and may be taken again."""
         self.is_held = False
+        self.outlet: Outlet | None = None
+        self.follows = False
+        """Whether its subscriber has everything, and what comes next may be pushed to its outlet."""
         self.traffic = driver.traffic
         self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
         self._begun: Pieces | None = None
@@ -403,6 +455,7 @@ class BroadcastChannel:
             self._bind()
             self._look_drained()
         self.driver.written()
+        self._follow()
 
     def _take_back(self, first: int, end: int) -> None:
         """These messages are not given after all, or are given again."""
@@ -416,11 +469,64 @@ class BroadcastChannel:
         if self._begun is not None:
             self._begun.give_back()
 
+    # -- its flow: see omq.drivers.seam.Flow ---------------------------------------------------------------
+
+    @property
+    def flow(self) -> "BroadcastChannel":
+        return self
+
+    def attach(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self._follow()
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        if self._begun is not None or self._slow or self._bound is not None:
+            return ()
+        tail = self.driver.tail
+        if not tail.covers(self.position):
+            return ()
+        blocks = tail.from_position(self.position, octets)
+        # A message that is begun is completed from memory of its own: so only little ones go this way.
+        return blocks if all(block.held <= LITTLE_OCTETS for block in blocks) else ()
+
+    def passed(self, position: int, octets: int) -> None:
+        self.traffic.messages_out += position - self.unwritten
+        self.traffic.octets_out += octets
+        self.position = self.unwritten = position
+        self.driver.moved()
+        self.driver.written()
+        self._follow()
+
+    def _follow(self) -> None:
+        """See whether its subscriber has everything now."""
+        if not self.follows and self.unwritten == self.position == self.driver.next_id and self._may_follow():
+            self.follows = True
+            self.driver.behind -= 1
+
+    def _may_follow(self) -> bool:
+        return not (self.outlet is None or self.is_held or self._begun is not None or self._bound is not None)
+
+    def _stop_following(self) -> None:
+        if self.follows:
+            self.follows = False
+            self.driver.behind += 1
+
+    def fall_behind(self, position: int) -> None:
+        self.traffic.messages_out -= self.unwritten - position
+        self.position = self.unwritten = position
+        if position < self.driver.next_id:
+            self._stop_following()
+            self.subscriber.wake()
+
+    # -- stalls, and the end -------------------------------------------------------------------------------
+
     def hold(self) -> None:
         self.is_held = True
+        self._stop_following()
 
     def release(self) -> None:
         self.is_held = False
+        self._follow()
         self._look_drained()
 
     def finish(self) -> None:
@@ -490,6 +596,8 @@ class BroadcastChannel:
         if self._window is not None and self._unsettled is not None:
             bounds.append(self._given() + self._window - len(self._unsettled))
         self._bound = min(bounds, default=None)
+        if self._bound is not None:
+            self._stop_following()
 
     def _wake(self) -> None:
         if self.ready():
@@ -511,6 +619,7 @@ class BroadcastChannel:
 
     def close(self) -> None:
         self.rest = Rest.HELD
+        self.outlet = None
         self._drained = None
         if self._unsettled is not None:
             self._unsettled.clear()

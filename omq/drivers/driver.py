@@ -20,6 +20,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.places import StorePlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
+from omq.drivers.push import Pushes
 from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
@@ -153,6 +154,11 @@ class Driver(ABC):
             if extras and len(extras) != batch.count:
                 raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
         self._used = True
+        if not heads and not origins:
+            pushes = Pushes()
+            if self.try_push(batch, pushes):
+                pushes.send()
+                return CONFIRMED
         octets = batch.octets
         if heads:
             octets += sum(map(len, heads))
@@ -171,6 +177,12 @@ class Driver(ABC):
             return TopicPlace(self, batch, heads, origins).again()
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
+
+    def try_push(self, batch: Batch, pushes: Pushes) -> bool:
+        """Take over messages, and add them to what is pushed, if all subscribers have everything before them
+        and nothing else is in the way. Otherwise return False, and nothing has happened: `offer` them.
+        """
+        return False
 
     def has_ids(self, count: int) -> bool:
         """Whether the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""

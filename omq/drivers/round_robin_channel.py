@@ -129,6 +129,7 @@ class RoundRobinChannel:
     """Plain at first; with credit from the first `grant` on."""
 
     competes = True
+    flow = None
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ forwarded to client"), and settles it as its client does. The types belong to no
 its own commands to them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -176,6 +176,44 @@ class End(Enum):
     DELETED = "deleted"
 
 
+class Outlet(Protocol):
+    """A connection that takes Message frames at once, whichever task has them."""
+
+    def is_clear(self) -> bool:
+        """Whether it has nothing to send, is not sending, and its rate limit is open."""
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        """Send what the socket takes now; return how many octets it took. A connection that broke takes
+        nothing, and ends by itself.
+        """
+
+    def complete(self, rest: bytes) -> None:
+        """Send the rest of a message whose beginning the socket took, before anything else."""
+
+
+class Flow(Protocol):
+    """A channel whose messages may be sent in any portions, without taking them: they can be given again, and
+    there is no credit to count.
+    """
+
+    position: int
+    """The id of the next message to send."""
+
+    def attach(self, outlet: Outlet) -> None:
+        """The subscriber takes messages from now on: what comes next may be pushed to it."""
+
+    def ready(self) -> bool:
+        """As `Channel.ready`."""
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        """Return blocks in memory from `position` on, about so many octets of them, without taking them.
+        Nothing where there are none, or where `take` must be used.
+        """
+
+    def passed(self, position: int, octets: int) -> None:
+        """The messages below `position` are on their way, so many octets of them since the last call."""
+
+
 class Subscriber(Protocol):
     """The terminal's side of a channel."""
 
@@ -210,6 +248,10 @@ class Channel(Protocol):
     """Whether messages stay unsettled until `settle`: from the first grant of a window on, and where
     subscribers compete from the first grant of any credit on. Before that, writing them settles them.
     """
+
+    @property
+    def flow(self) -> Flow | None:
+        """Another way to its messages, where there is one."""
 
     def ready(self) -> bool:
         """Whether `take` has something to give without waiting for a publisher."""

@@ -34,6 +34,10 @@ class Batch(ABC):
         """Return the block of all messages. Raises what `omq_storage.blocks.encode` raises."""
 
     @abstractmethod
+    def stamped(self, topic: int, first: int) -> tuple[bytes, bytes]:
+        """Return the frames and the offsets of that block."""
+
+    @abstractmethod
     def part(self, begin: int, end: int) -> "Batch":
         """Return the messages at these indexes. Raises ValueError unless 0 <= begin <= end <= count."""
 
@@ -63,6 +67,9 @@ class Bodies(Batch):
     def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
         return encode(topic, first, self._bodies, time, heads)
 
+    def stamped(self, topic: int, first: int) -> tuple[bytes, bytes]:
+        return codec.frames_of(topic, first, self._bodies)
+
     def part(self, begin: int, end: int) -> Batch:
         if not 0 <= begin <= end <= self.count:
             raise ValueError(f"{begin} to {end} is not within 0 to {self.count}.")
@@ -87,12 +94,12 @@ class Framed(Batch):
         self.longest = longest
 
     def encode(self, topic: int, first: int, time: int, heads: Sequence[bytes] = ()) -> Block:
-        stamped = self.frames.stamped(topic, first)
-        if stamped is None:
-            # The plain function raises the error for these numbers.
-            return encode(topic, first, self.bodies(), time, heads)
         side = encode_heads(heads, self.count) if heads else None
-        return Block(topic, first, self.count, time, *stamped, None, side)
+        return Block(topic, first, self.count, time, *self.stamped(topic, first), None, side)
+
+    def stamped(self, topic: int, first: int) -> tuple[bytes, bytes]:
+        # Where the numbers are wrong, the plain function says what is.
+        return self.frames.stamped(topic, first) or codec.frames_of(topic, first, self.bodies())
 
     def part(self, begin: int, end: int) -> Batch:
         return Framed(self.frames.part(begin, end), self.longest)

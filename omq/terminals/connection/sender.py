@@ -12,11 +12,11 @@ from typing import Protocol
 import trio
 
 from omq.access.limits import RateLimit
-from omq.drivers.seam import Channel, Octets
+from omq.drivers.seam import Channel, Flow, Octets
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.terminals.connection.forwarding import Forwarder
-from omq.terminals.connection.transport import Transport
+from omq.terminals.connection.transport import MOST_PARTS, Transport
 
 
 class Source(Protocol):
@@ -25,6 +25,10 @@ class Source(Protocol):
     @property
     def is_exempt(self) -> bool:
         """Whether it has waited for the rate limit itself."""
+
+    @property
+    def flow(self) -> Flow | None:
+        """Its messages, where they may be sent together with those of other sources."""
 
     async def take_turn(self) -> bool:
         """Send what there is at once, and return whether there is more. Raises trio.BrokenResourceError."""
@@ -66,6 +70,9 @@ class Sender:
         self._exempt: dict[Source, None] = {}  # those among them that need not wait for the rate limit
         self.signal = Signal()
         """Set it when something is urgent, or `has_ended` changes."""
+        self._side: Side | None = None  # while it runs
+        self._is_busy = False  # in the middle of a turn
+        self._rest = b""  # of a message that another task, or a turn, has begun to send
 
     @property
     def is_idle(self) -> bool:
@@ -89,14 +96,52 @@ class Sender:
             self._exempt[source] = None
         self.signal.set()
 
+    def waiting(self) -> Iterable[Source]:
+        """The sources that are ready, in the order of their turns."""
+        return self._ready
+
+    def served(self, source: Source) -> None:
+        """A source that was ready has nothing to send any more."""
+        del self._ready[source]
+
+    # -- at once, in any task: see omq.drivers.seam.Outlet -------------------------------------------------
+
+    def is_clear(self) -> bool:
+        if self._is_busy or self._ready or self._rest or self._side is None or self._transport.pending:
+            return False
+        return self._side.may_forward() and (self._messages is None or self._messages.is_open())
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        taken = 0
+        try:
+            for start in range(0, len(parts), MOST_PARTS):
+                some = parts[start : start + MOST_PARTS]
+                count = self._transport.try_send(some)
+                taken += count
+                if count < sum(map(len, some)):
+                    break
+        except trio.BrokenResourceError:
+            pass  # the task finds out by itself, when it sends what was not taken
+        if self._messages is not None and not self._is_busy:
+            self._messages.spend(taken)
+        if self._transport.pending:
+            self.signal.set()
+        return taken
+
+    def complete(self, rest: bytes) -> None:
+        self._rest = rest
+        self.signal.set()
+
     # -- the task ------------------------------------------------------------------------------------------
 
     async def run(self, side: Side) -> None:
         """Send until `side` has ended. Raises trio.BrokenResourceError."""
         self.forwarder.channels = side.channels
+        self._side = side
         try:
             await self._run(side)
         finally:
+            self._side = None
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
             self.forwarder.channels = tuple
             self._ready.clear()
@@ -104,16 +149,20 @@ class Sender:
 
     async def _run(self, side: Side) -> None:
         while True:
-            urgent = side.urgent(may_answer=self._answers is None or self._answers.is_open())
-            if urgent:
+            self._is_busy = True
+            if self._rest or self._transport.pending:
+                await self._complete()
+            elif urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open()):
                 await self._send_urgent(side, urgent)
             elif (source := self._next(side)) is not None:
                 await self._give_turn(source)
             elif side.has_ended():
                 return
             else:
+                self._is_busy = False
                 await self._wait(side)
                 continue
+            self._is_busy = False
             if self._ready or self.signal.is_set:
                 # A send that the socket takes at once is no checkpoint: let the other tasks have their turn.
                 await trio.lowlevel.checkpoint()
@@ -133,6 +182,15 @@ class Sender:
         try:
             if await source.take_turn():
                 self.ready(source)
+        finally:
+            if self._messages is not None:
+                self._messages.spend(self._transport.sent - before)
+
+    async def _complete(self) -> None:
+        rest, self._rest = self._rest, b""
+        before = self._transport.sent
+        try:
+            await self.forwarder.send([rest] if rest else [])
         finally:
             if self._messages is not None:
                 self._messages.spend(self._transport.sent - before)

@@ -42,6 +42,7 @@ class FeedService:
     """Serves one feed, from its ready response to the end of its connection."""
 
     is_exempt = False
+    flow = None
 
     def __init__(
         self, transport: Transport, context: Context, leased: LeasedSession, feed: LeasedFeed

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
 
+import trio
+
 from omq import model
 from omq.access.leases import Principal
 from omq.access.session import Session, TooLarge, too_large
@@ -18,6 +20,9 @@ from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions
 from omq_storage.batches import Batch, Bodies, joined
+
+TOPICS_IN_TURN = 256
+"""After posts to how many topics the other connections have their turn."""
 
 
 class Commands:
@@ -54,11 +59,15 @@ class Commands:
 
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
-        if len(runs) > 1:
+        # What is held came before, perhaps for the same topics.
+        rest = runs if self._held else self._session.push(runs)
+        if len(rest) > 1:
             with self._excused:
-                await self._session.reserve_ids(runs)
-        for topic, batches in runs.items():
+                await self._session.reserve_ids(rest)
+        for number, (topic, batches) in enumerate(rest.items(), 1):
             await self._publish(topic, joined(batches))
+            if not number % TOPICS_IN_TURN:
+                await trio.lowlevel.checkpoint()
         runs.clear()
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:

@@ -47,6 +47,7 @@ class Fetches:
     """The Fetch commands of a connection, and their turns to send (`Source`). `run` is a task of it."""
 
     is_exempt = True
+    flow = None
 
     def __init__(self, memory: Memory, sender: Sender, replies: Replies) -> None:
         self._budget = memory.fetched

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from omq import model
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, Credit, End, hand_over
+from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Flow, hand_over
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.sentences import gone as words_of_gone
@@ -14,6 +14,7 @@ from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.omq.forms import Frames
+from omq.terminals.omq.gathering import Gathering
 from omq.terminals.omq.replies import Replies
 from omq_storage.errors import StoreError
 
@@ -49,14 +50,25 @@ class Subscription:
     async def take_turn(self) -> bool:
         return await self._all.forward(self)
 
+    @property
+    def flow(self) -> Flow | None:
+        """Its messages, where those of several subscriptions can be sent together."""
+        return None if self._closed or self.channel is None else self.channel.flow
+
     def start(self) -> None:
         """Subscribed is on its way: messages may follow."""
         self._started = True
+        self._attach()
         self.wake()
 
     @property
     def is_started(self) -> bool:
         return self._started
+
+    def _attach(self) -> None:
+        flow = self.flow
+        if self._started and flow is not None:
+            flow.attach(self._all.sender)
 
     def close(self) -> None:
         if not self._closed:
@@ -71,6 +83,7 @@ class Subscription:
             hand_over(self.channel, channel)
         self.channel = channel
         self._all.sender.forwarder.opened(channel)
+        self._attach()
         self.wake()
 
     def ended(self, end: End) -> None:
@@ -95,6 +108,7 @@ class Subscriptions:
         self.sender = sender
         self._replies = replies
         self._form = Frames()
+        self._gathering = Gathering(sender)
         self._by_name: dict[bytes, Subscription] = {}
         self._sending: Subscription | None = None
         self._credits: dict[bytes, _Credit] = {}  # by name, of subscriptions that are to come
@@ -174,6 +188,8 @@ class Subscriptions:
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():
             return False
+        if self._gathering.send(subscription):
+            return channel.ready()
         self._sending = subscription
         topic = subscription.topic.topic
         try:

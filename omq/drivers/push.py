@@ -1,0 +1,129 @@
+"""Push for subscribers that have kept up: the task that has read messages hands them to the sockets itself.
+
+A subscriber that has every message of a transient topic, on a connection that has nothing else to send,
+needs no tail, no wake-up and no other task. A read of many topics collects what it pushes in one `Pushes`,
+and each connection gets the messages of all its subscriptions with one system call.
+
+Nothing waits between the first message that is collected and `Pushes.send`, so nothing can come in between.
+What the socket of a connection does not take goes into the tails of its topics, as if it had come the other
+way, and the subscriber pulls it from there when its connection has its turn. From then on the subscriber is
+behind, and its topic is not pushed until all its subscribers have caught up.
+"""
+
+from typing import Protocol
+
+from omq.drivers.seam import Octets, Outlet
+from omq.model import Topic
+from omq_storage.blocks import Block
+
+
+class Follower(Protocol):
+    """A channel that was counted as having the messages that are pushed."""
+
+    def fall_behind(self, position: int) -> None:
+        """The subscriber has the messages below `position` only, and pulls the others."""
+
+
+class Pusher(Protocol):
+    """A driver."""
+
+    topic: Topic
+
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+
+    def remember(self, block: Block) -> None:
+        """Keep messages in the tail, because a subscriber has not got all of them."""
+
+    def unsent(self, octets: int) -> None:
+        """So many octets of frames were counted as sent, and are not."""
+
+
+class Run:
+    """Consecutive messages of one topic, with their ids."""
+
+    __slots__ = ("_block", "_count", "_driver", "_first", "_offsets", "frames")
+
+    def __init__(self, driver: Pusher, first: int, count: int, frames: bytes, offsets: bytes) -> None:
+        self.frames = frames
+        self._driver = driver
+        self._first = first
+        self._count = count
+        self._offsets = offsets
+        self._block: Block | None = None
+
+    def fall_back(self, follower: Follower, sent: int) -> bytes:
+        """Let a follower pull what is behind the first `sent` octets. Return the rest of the message that
+        these octets end in, which counts as sent.
+        """
+        block = self._block
+        if block is None:
+            driver = self._driver
+            block = Block(driver.topic.id, self._first, self._count, driver.now(), self.frames, self._offsets)
+            self._block = block
+            driver.remember(block)
+        position = self._first + block.messages_within(self._first, sent)
+        rest = b""
+        sent -= len(self.frames) - len(block.after(position))
+        if sent:
+            rest = bytes(block.frame(position)[sent:])
+            position += 1
+        self._driver.unsent(len(block.after(position)))
+        follower.fall_behind(position)
+        return rest
+
+
+class Line:
+    """What goes to one connection."""
+
+    __slots__ = ("_followers", "_outlet", "_parts", "_runs")
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._parts: list[Octets] = []
+        self._runs: list[Run] = []
+        self._followers: list[Follower] = []
+
+    def add(self, run: Run, follower: Follower) -> None:
+        """Send these messages, too."""
+        self._parts.append(run.frames)
+        self._runs.append(run)
+        self._followers.append(follower)
+
+    def send(self) -> None:
+        """Send as much as the socket takes now, and let the followers of the rest fall behind."""
+        parts = self._parts
+        taken = self._outlet.try_send(parts)
+        whole = 0
+        while whole < len(parts) and taken >= len(parts[whole]):
+            taken -= len(parts[whole])
+            whole += 1
+        for run, follower in zip(self._runs[whole:], self._followers[whole:], strict=True):
+            rest = run.fall_back(follower, taken)
+            if rest:
+                self._outlet.complete(rest)
+            taken = 0
+
+
+class Pushes:
+    """What one read pushes. Call `send` before anything else can happen."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: dict[Outlet, Line | None] = {}
+
+    def line(self, outlet: Outlet) -> Line | None:
+        """What goes to this connection; None when nothing may be pushed to it now."""
+        try:
+            return self._lines[outlet]
+        except KeyError:
+            line = Line(outlet) if outlet.is_clear() else None
+            self._lines[outlet] = line
+            return line
+
+    def send(self) -> None:
+        """Send what was collected, without waiting."""
+        for line in self._lines.values():
+            if line is not None:
+                line.send()

@@ -1,0 +1,215 @@
+"""What is pushed to subscribers that have everything, and what happens when their connection takes less."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from served_drivers import Drivers, opened, quiet
+
+from omq.drivers.driver import Driver
+from omq.drivers.push import Pushes
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Credit, End, Messages, Octets
+from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
+from omq.protocol.omq.frames import FrameDecoder, MessageRun
+from omq_storage.batches import Bodies
+
+
+@dataclass(eq=False)
+class Connection:
+    """A connection with several subscriptions. Its socket takes `room` octets, and then no more."""
+
+    room: int = 1 << 30
+    octets: bytearray = field(default_factory=bytearray)
+    rest: bytes = b""
+    ready: dict["Subscription", None] = field(default_factory=dict)
+    calls: int = 0
+
+    def is_clear(self) -> bool:
+        return not self.rest and not self.ready
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        self.calls += 1
+        octets = b"".join(parts)[: self.room]
+        self.octets += octets
+        self.room -= len(octets)
+        return len(octets)
+
+    def complete(self, rest: bytes) -> None:
+        assert not self.rest
+        self.rest = rest
+
+    async def drain(self) -> None:
+        """The client reads: first what was begun is completed, then each subscription has a turn."""
+        self.octets += self.rest
+        self.rest = b""
+        for subscription in list(self.ready):
+            await subscription.pull()
+
+    def got(self) -> dict[int, list[tuple[int, bytes]]]:
+        """The messages that the client has got, by topic."""
+        found: dict[int, list[tuple[int, bytes]]] = {}
+        for run in FrameDecoder().feed(bytes(self.octets)):
+            assert isinstance(run, MessageRun)
+            found.setdefault(run.topic, []).extend(zip(run.ids, run.bodies, strict=True))
+        return found
+
+
+class Subscription:
+    """One of them."""
+
+    def __init__(self, connection: Connection, driver: Driver) -> None:
+        self.connection = connection
+        self.ended_by: list[End] = []
+        self.channel = driver.open(self, FromCurrent())
+        assert self.channel.flow is not None
+        self.channel.flow.attach(connection)
+
+    def wake(self) -> None:
+        self.connection.ready[self] = None
+
+    def replaced(self, channel: Channel) -> None:
+        raise AssertionError("no topic is given other types here")
+
+    def ended(self, end: End) -> None:
+        self.ended_by.append(end)
+
+    async def pull(self) -> None:
+        """Take everything there is."""
+        while self.channel.ready():
+            taken = await self.channel.take()
+            assert isinstance(taken, Messages)
+            for cut in taken.cuts:
+                self.connection.octets += cut.frames()
+            self.channel.written(sum(len(cut.ids) for cut in taken.cuts))
+        del self.connection.ready[self]
+
+
+def push(messages: dict[Driver, list[bytes]]) -> list[Driver]:
+    """Push what one read has for each of these topics; return those for which that was not possible."""
+    pushes = Pushes()
+    rest = [driver for driver, bodies in messages.items() if not driver.try_push(Bodies(bodies), pushes)]
+    pushes.send()
+    return rest
+
+
+async def transient(drivers: Drivers, count: int) -> list[Driver]:
+    """Transient topics, with ids to hand out."""
+    topics = [await drivers.declare(Transient(), name=b"push %d" % number) for number in range(count)]
+    await drivers.catalogue.ids.reserve(dict.fromkeys(topics, 10))
+    return topics
+
+
+async def test_the_topics_of_one_read_take_one_call_for_each_connection(shared_drivers: Drivers) -> None:
+    topics = await transient(shared_drivers, 5)
+    connections = [Connection(), Connection()]
+    every = [Subscription(connection, topic) for topic in topics for connection in connections]
+    assert push({topic: [b"a", b"b"] for topic in topics}) == []
+    assert [connection.calls for connection in connections] == [1, 1]
+    for connection in connections:
+        assert connection.got() == {topic.topic.id: [(1, b"a"), (2, b"b")] for topic in topics}
+        assert connection.is_clear()
+    assert all(each.channel.statistics().behind == 0 for each in every)
+    assert [topic.statistics().messages_out for topic in topics] == [4] * 5
+    assert [topic.statistics().octets_out for topic in topics] == [4 * 18] * 5
+    assert shared_drivers.memory.statistics().tails == 0
+
+
+async def test_what_the_socket_does_not_take_is_pulled_and_then_pushed_again(shared_drivers: Drivers) -> None:
+    topics = await transient(shared_drivers, 3)
+    slow, fast = Connection(room=18 + 18 + 20), Connection()
+    every = [Subscription(connection, topic) for topic in topics for connection in (slow, fast)]
+    assert push({topic: [b"a", b"b"] for topic in topics}) == []
+    assert len(slow.rest) == 18 - (20 - 18)  # the second message of the second topic is begun
+    assert [each.channel.statistics().behind for each in every] == [0, 0, 0, 0, 2, 0]
+    assert fast.got() == {topic.topic.id: [(1, b"a"), (2, b"b")] for topic in topics}
+    # The connection has to send something first, so nothing may overtake that.
+    assert push({topic: [b"c"] for topic in topics}) == topics
+    for topic in topics:
+        await topic.post(Bodies([b"c"]))
+    for connection in (slow, fast):
+        connection.room = 1 << 30
+        await connection.drain()
+    assert push({topic: [b"d"] for topic in topics}) == []
+    whole = [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+    for connection in (slow, fast):
+        assert connection.got() == {topic.topic.id: whole for topic in topics}
+    assert [topic.statistics().messages_out for topic in topics] == [8] * 3
+    for topic in topics:
+        await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+async def test_nothing_is_pushed_to_whom_it_would_not_be_right_for(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    persistent = await shared_drivers.declare(Persistent(Sync.WEAK), name=b"kept")
+    dealt = await shared_drivers.declare(Transient(), Delivery.ROUND_ROBIN, name=b"dealt")
+    assert push({persistent: [b"x"], dealt: [b"x"]}) == [persistent, dealt]
+    assert push({topic: [b"without subscribers"]}) == []
+    connection = Connection()
+    channel = Subscription(connection, topic).channel
+    assert push({topic: [bytes(LITTLE_OCTETS)]}) == [topic]
+    assert push({topic: [b"x"] * (1 << 21)}) == [topic]
+    channel.hold()
+    assert push({topic: [b"held"]}) == [topic]
+    channel.release()
+    assert push({topic: [b"2"]}) == []
+    channel.grant(5, Credit.COUNT)
+    assert push({topic: [b"of a subscriber with credit"]}) == [topic]
+    other = topic.open(Subscription(Connection(), topic), FromCurrent())
+    channel.close()
+    assert push({topic: [b"of a subscriber that does not take yet"]}) == [topic]
+    other.close()
+    assert connection.got() == {topic.topic.id: [(2, b"2")]}
+    await shared_drivers.catalogue.delete(topic.topic.topic)
+    assert push({topic: [b"deleted"]}) == [topic]
+
+
+TOPICS = 3
+
+steps = st.lists(
+    st.one_of(
+        st.lists(
+            st.tuples(st.integers(0, TOPICS - 1), st.integers(1, 3), st.integers(0, 40)),
+            min_size=1,
+            max_size=TOPICS,
+            unique_by=lambda run: run[0],
+        ),
+        st.tuples(st.integers(0, 1), st.integers(0, 300)),
+    ),
+    max_size=25,
+)
+
+
+@given(steps)
+@settings(max_examples=60, deadline=None)
+def test_every_subscriber_gets_every_message_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[object]
+) -> None:
+    async def run() -> None:
+        async with opened(tmp_path_factory.mktemp("push") / "store", killed=True) as drivers:
+            topics = await transient(drivers, TOPICS)
+            connections = [Connection(room=0), Connection(room=100)]
+            for topic in topics:
+                for connection in connections:
+                    Subscription(connection, topic)
+            posted: dict[int, list[tuple[int, bytes]]] = {}
+            for step in steps:
+                match step:
+                    case list():
+                        read = {topics[place]: [b"x" * size] * count for place, count, size in step}
+                        for topic, bodies in read.items():
+                            ids = range(topic.next_id, topic.next_id + len(bodies))
+                            posted.setdefault(topic.topic.id, []).extend(zip(ids, bodies, strict=True))
+                        for topic in push(read):
+                            await topic.post(Bodies(read[topic]))
+                    case (int(place), int(room)):
+                        connections[place].room = room
+                        await connections[place].drain()
+            for connection in connections:
+                await connection.drain()
+                assert connection.got() == posted
+            await quiet()
+
+    trio.run(run)

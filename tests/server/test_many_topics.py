@@ -1,0 +1,84 @@
+"""Many topics over few connections: every message arrives, in the order of its topic."""
+
+import socket
+import struct
+from pathlib import Path
+
+from omq.protocol.omq.types import Confirmed, Message, Subscribed
+
+from .conversation import Conversation, InProcess, publish, serving
+
+TOPICS = 200
+ROUNDS = 40
+SIZE = 300
+"""All of it is more than sockets take at once, and less than the server keeps for who is behind."""
+
+
+def name(number: int) -> bytes:
+    return b"many-%d" % number
+
+
+async def declare_all(host: InProcess) -> Conversation:
+    client = await host.connect()
+    for number in range(TOPICS):
+        await client.ask(b"(Declare %s Broadcast Transient)" % name(number))
+    return client
+
+
+async def subscribe_all(host: InProcess, **options: int) -> tuple[Conversation, dict[int, int]]:
+    """A subscriber of all topics, and the numbers of the topics by their ids."""
+    client = await host.connect(**options)
+    numbers = {}
+    for number in range(TOPICS):
+        answer = await client.ask(b"(Subscribe %s From_current)" % name(number))
+        assert isinstance(answer, Subscribed)
+        numbers[answer.topic.id] = number
+    return client, numbers
+
+
+def body(number: int, turn: int) -> bytes:
+    return b"%d-%d" % (number, turn) + b"." * SIZE
+
+
+def one_round(turn: int) -> bytes:
+    return b"".join(publish(name(number), [body(number, turn)]) for number in range(TOPICS))
+
+
+async def test_a_subscriber_of_many_topics_that_reads_late_gets_everything_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store", ping_seconds=1000) as host:
+        publisher = await declare_all(host)
+        late, numbers = await subscribe_all(host, receive_octets=4096)
+        early, _ = await subscribe_all(host)
+        for turn in range(ROUNDS):
+            await publisher.send(one_round(turn))
+        assert await publisher.ask(b"(Confirm 1)") == Confirmed(1)
+        for subscriber in (early, late):
+            turns = dict.fromkeys(range(TOPICS), 0)
+            for _ in range(TOPICS * ROUNDS):
+                frame = await subscriber.frame()
+                assert isinstance(frame, Message)
+                number = numbers[frame.topic]
+                assert frame.id == turns[number] + 1
+                assert frame.body == body(number, turns[number])
+                turns[number] += 1
+        # Both have caught up, and get what comes next in the same way.
+        await publisher.send(publish(name(7), [b"next"]))
+        for subscriber in (early, late):
+            frame = await subscriber.frame()
+            assert isinstance(frame, Message)
+            assert frame.body == b"next"
+
+
+async def test_a_connection_that_breaks_is_no_trouble_for_who_publishes(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store", ping_seconds=1000) as host:
+        publisher = await declare_all(host)
+        broken, _ = await subscribe_all(host)
+        other, numbers = await subscribe_all(host)
+        broken.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        broken.stream.socket.close()  # with a reset
+        await publisher.send(one_round(0))
+        assert await publisher.ask(b"(Confirm 1)") == Confirmed(1)
+        for _ in range(TOPICS):
+            frame = await other.frame()
+            assert isinstance(frame, Message)
+            assert frame.body == body(numbers[frame.topic], 0)
