@@ -190,6 +190,24 @@ def test_no_package_is_imported_by_one_below_it() -> None:
             del left[name]
 
 
+def test_no_module_is_imported_by_one_that_it_imports() -> None:
+    """Within a package, too, imports form no cycle."""
+    left = {name: set(imported_modules(name)) - {name} for name in MODULES}
+    while left:
+        ground = [name for name, below in left.items() if not below & left.keys()]
+        assert ground, f"there is a cycle among these modules: {sorted(left)}"
+        for name in ground:
+            del left[name]
+
+
+def imported_modules(name: str) -> Iterator[str]:
+    """Return the names of those of our modules that a module imports."""
+    for other in imported(ast.parse(MODULES[name].read_bytes())):
+        module = other if other in MODULES else other.rpartition(".")[0]
+        if module in MODULES:
+            yield module
+
+
 @pytest.mark.parametrize(
     ("loaded", "unwanted"),
     [
