@@ -12,7 +12,7 @@ from omq_storage.catalogue import TopicRecord
 from omq_storage.errors import DamagedBlock
 from omq_storage.levels import Level
 from omq_storage.reader import opened
-from omq_storage.records import Extent
+from omq_storage.records import Extent, missing_ids
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ class LocalStore:
     def __init__(self, path: str) -> None:
         """Raises omq_storage.errors.StoreError."""
         self._reader = opened(Path(path))
-        self._levels: dict[int, Level] = {}
+        self._records: dict[int, TopicRecord] = {}
 
     def __enter__(self) -> "LocalStore":
         return self
@@ -48,7 +48,7 @@ class LocalStore:
         extent = Extent() if problem else self._reader.extent(_level(record), record.id)
         next_id = max(1, extent.next, record.resume)
         first = extent.first if extent.messages else next_id
-        self._levels[record.id] = _level(record)
+        self._records[record.id] = record
         return StoredTopic(record.id, name, first, next_id, extent.bytes, problem)
 
     def block_at(self, topic: StoredTopic, message: int, end: int) -> BlockInfo | None:
@@ -65,32 +65,37 @@ class LocalStore:
         while position < end:
             try:
                 for messages, made in self._reader.use(level, topic.id, range(position, end), use):
-                    if messages.start > position:
-                        yield Gap(position, messages.start - 1, self._why_gone(level, topic, position))
+                    yield from self._gaps(level, topic, position, messages.start)
                     yield made
                     position = messages.stop
-                last, why = end - 1, None
+                yield from self._gaps(level, topic, position, end)
+                position = end
             except DamagedBlock as damaged:
-                last, why = damaged.first - 1, None
-                if damaged.first <= position:
-                    last = max(position, damaged.last or damaged.first)
-                    why = f"the store is damaged there ({damaged.why})"
-            if position < end:
-                last = min(last, end - 1)
-                yield Gap(position, last, why or self._why_gone(level, topic, position))
-                position = last + 1
+                if damaged.first > position:
+                    following = min(damaged.first, end)
+                    yield from self._gaps(level, topic, position, following)
+                    position = following
+                else:
+                    last = min(max(position, damaged.last or damaged.first), end - 1)
+                    yield Gap(position, last, f"the store is damaged there ({damaged.why})")
+                    position = last + 1
 
-    def _why_gone(self, level: Level, topic: StoredTopic, message: int) -> str:
-        extent = self._reader.extent(level, topic.id)
-        if extent.messages and message >= extent.first:
-            return HOLE
-        return "they are no longer kept"
+    def _gaps(self, level: Level, topic: StoredTopic, position: int, following: int) -> Iterator[Gap]:
+        """Yield the gaps from `position` to the next stored message."""
+        while position < following:
+            extent = self._reader.extent(level, topic.id)
+            missing, were_lost = missing_ids(extent, self._record_of(topic).lost, position, following)
+            yield Gap(position, missing.stop - 1, HOLE if were_lost else "they are no longer kept")
+            position = missing.stop
 
     def _level_of(self, topic: StoredTopic) -> Level:
-        if topic.id not in self._levels:
-            self._levels.update({record.id: _level(record) for record in self._reader.topics()})
+        return _level(self._record_of(topic))
+
+    def _record_of(self, topic: StoredTopic) -> TopicRecord:
+        if topic.id not in self._records:
+            self._records.update({record.id: record for record in self._reader.topics()})
         try:
-            return self._levels[topic.id]
+            return self._records[topic.id]
         except KeyError:
             raise UnknownTopic(f"The topic {topic.name!r} was deleted.") from None
 

@@ -76,7 +76,9 @@ class BroadcastDriver(Driver):
                 return self.next_id
             case FromBeginning():
                 self._refuse_transient()
-                return self.extent.first if self.extent.messages else self.next_id
+                kept = self.extent.first if self.extent.messages else self.next_id
+                # What was lost directly before it is told.
+                return self.lost.start if kept == self.lost.stop else kept
             case FromMessage(first):
                 self.check_replay(first)
                 return first

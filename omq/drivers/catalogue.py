@@ -129,7 +129,7 @@ class Catalogue:
         extents = {level: self._store.level(level).extents() for level in Level}
         positions = {level: self._store.level(level).positions() for level in Level}
         known: dict[Level, set[int]] = {level: set() for level in Level}
-        burnt: dict[int, int] = {}
+        losses: dict[int, range] = {}
         for record in self._store.catalogue.topics():
             persistence = read_stored_persistence(record.persistence)
             match persistence:
@@ -140,6 +140,7 @@ class Catalogue:
                     known[level].add(record.id)
                     extent = extents[level].get(record.id, Extent())
                     next_id = max(1, extent.next, record.resume)
+                    lost = record.lost
                     if level in rolled_back and record.reserved > next_id:
                         log.warning(
                             "%s: messages %d to %d may have been lost before they were durable",
@@ -148,17 +149,18 @@ class Catalogue:
                             record.reserved - 1,
                             extra=subject(topic=record.name),
                         )
-                        next_id = burnt[record.id] = record.reserved
+                        lost = losses[record.id] = range(max(1, extent.next), record.reserved)
+                        next_id = record.reserved
                     newest = self._newest_time(level, record.id, extent)
                     position = positions[level].get(record.id)
                     below = 0 if position is None else position.cursor
                     dealt = self._stored_below(level, record.id, extent, below)
-                    self._add(record, extent, position, next_id, newest, dealt)
+                    self._add(record, extent, position, next_id, newest, dealt, lost)
                 case _:
                     assert_never(persistence)
         # Record it before anything else happens, for every later start: a client may have seen messages with
         # these ids.
-        await self._in_need(partial(self._store.catalogue.settle, burnt))
+        await self._in_need(partial(self._store.catalogue.settle, losses))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
         for level, topics in known.items():
@@ -218,6 +220,7 @@ class Catalogue:
         next_id: int,
         time: int = 0,
         stored_before_cursor: int = 0,
+        lost: range = range(0),
     ) -> Driver:
         persistence = read_stored_persistence(record.persistence)
         opening = Opening(
@@ -232,6 +235,7 @@ class Catalogue:
             retention=self._config.retention(record.name),
             time=time,
             stored_before_cursor=stored_before_cursor,
+            lost=lost,
         )
         driver: Driver
         match Delivery(record.delivery):

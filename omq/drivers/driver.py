@@ -38,6 +38,7 @@ from omq_storage.environment import BlockInfo, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.lookup import StoredBlock
 from omq_storage.pieces import LargeMessage
+from omq_storage.records import missing_ids
 
 T = TypeVar("T")
 
@@ -82,6 +83,8 @@ class Opening:
     """Microseconds since the epoch of the last stored message."""
     stored_before_cursor: int = 0
     """How many messages are stored below the cursor of the position."""
+    lost: range = range(0)
+    """The ids that a power failure took, as far as they are known."""
 
 
 class Driver(ABC):
@@ -97,6 +100,7 @@ class Driver(ABC):
         self.next_id = opening.next_id
         self.reserved = opening.reserved
         self.extent = opening.extent
+        self.lost = opening.lost
         self.retention = opening.retention
         seconds = opening.retention[1]
         self.ages = None if seconds is None else Ages(self.next_id, seconds)
@@ -326,9 +330,9 @@ class Driver(ABC):
             kept = min(damaged.first, known)  # damage to its key can make an id of it that was never given
         if kept <= position:
             return blocks
-        lost = self.extent.messages and position >= self.extent.first
-        why = "they were lost before they were durable" if lost else "they are no longer kept"
-        return Gone(position, kept - 1, why)
+        missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
+        why = "they were lost before they were durable" if were_lost else "they are no longer kept"
+        return Gone(position, missing.stop - 1, why)
 
     async def look_at(self, message: int) -> LargeMessage | None:
         """A stored message that is to be read piece by piece; None when it is not kept any more.

@@ -45,6 +45,13 @@ class TopicRecord:
     resume: int = 0
     """No message id below this one is assigned any more: some of these ids were, to messages that were lost.
     """
+    lost_from: int = 0
+    """No message from this one to ``resume`` is stored: these were lost, or never assigned.  0 if unknown."""
+
+    @property
+    def lost(self) -> range:
+        """The ids of the last loss, as far as they are known."""
+        return range(self.lost_from, self.resume) if self.lost_from else range(0)
 
 
 class Catalogue:
@@ -187,18 +194,24 @@ class Catalogue:
         StoreFull.
         """
         with self._lock:
-            self._write([replace(self._known(topic), resume=message) for topic, message in ids.items()])
+            self._write(
+                [replace(self._known(topic), resume=message, lost_from=0) for topic, message in ids.items()]
+            )
 
-    def settle(self, ids: Mapping[int, int]) -> None:
-        """Do what ``resume`` does, and erase in the same commit the record of levels that lost messages.
+    def settle(self, lost: Mapping[int, range]) -> None:
+        """Record which ids topics lost (topic id -> message ids; not below 1), and erase in the same commit
+        the record of levels that lost messages.
 
-        Call it when every message id that a client may have seen lies below these ids or below the stored
+        Call it when every message id that a client may have seen is one of these, or below the stored
         messages.  Raises UnknownTopic and StoreFull.
         """
         with self._lock:
             lineage = self._lineage
             settled = None if lineage is None or not lineage.lost else replace(lineage, lost=())
-            records = [replace(self._known(topic), resume=message) for topic, message in ids.items()]
+            records = [
+                replace(self._known(topic), resume=ids.stop, lost_from=ids.start)
+                for topic, ids in lost.items()
+            ]
             self._write(records, settled)
 
     def release(self, unused: Mapping[int, int]) -> None:
@@ -224,7 +237,7 @@ class Catalogue:
                     raise StoreError("Too few topic ids are left to skip those that may be in use.")
                 _put_next_id(transaction, topic)
                 leapt = [
-                    replace(record, reserved=bound, resume=bound)
+                    replace(record, reserved=bound, resume=bound, lost_from=0)
                     for record in self._records.values()
                     for bound in (max(1, record.reserved) + MESSAGE_IDS_SKIPPED,)
                 ]

@@ -82,6 +82,19 @@ class Extent:
         return Extent(self.last + 1, self.last, 0, 0)
 
 
+def missing_ids(extent: Extent, lost: range, position: int, following: int) -> tuple[range, bool]:
+    """Return the ids from ``position`` on that have no message for one reason, and whether they were lost.
+
+    ``following``: the id of the next message that is stored.  ``lost``: the ids that the catalogue knows to
+    be lost.  Ids that were not lost had messages that were deleted.
+    """
+    if extent.messages and position >= extent.first:
+        return range(position, following), True
+    if position in lost:
+        return range(position, min(following, lost.stop)), True
+    return range(position, lost.start if position < lost.start < following else following), False
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Which messages of a round-robin topic are confirmed.

@@ -139,7 +139,7 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
     for topic, record in records.items():
         seen = [known[topic].next for known in extents if topic in known]
         bound = max(1, record.reserved, record.resume, *seen) + MESSAGE_IDS_SKIPPED
-        records[topic] = replace(record, reserved=bound, resume=bound)
+        records[topic] = replace(record, reserved=bound, resume=bound, lost_from=0)
     next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPIC_IDS_SKIPPED
     fresh = found.path / (CATALOGUE + _FRESH)
     fresh.mkdir(DIRECTORY_MODE)

@@ -17,6 +17,8 @@ from served_drivers import (
     quiet,
 )
 
+from omq.blocking.access import Gap
+from omq.blocking.local import LocalStore
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused
@@ -235,6 +237,65 @@ async def test_ids_that_a_power_failure_took_are_skipped_and_told(tmp_path: Path
         assert client.ids == [1, 2, resumed]
         assert client.gaps == [Gone(3, resumed - 1, "they were lost before they were durable")]
         client.close()
+
+
+@NOT_DURABLE_AT_ONCE
+async def test_the_loss_of_all_messages_of_a_topic_is_told(tmp_path: Path, kind: Kind) -> None:
+    """By this start and by later ones, also when there are messages again."""
+    async with opened(tmp_path / "store", killed=True) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"lost", b"lost")
+    resumed = 0
+    kept: list[bytes] = []
+    for boot_id, body in (("second", b"a"), ("second", b"b"), ("third", b"c")):
+        async with opened(tmp_path / "store", boot_id=boot_id) as drivers:
+            driver = await drivers.topic(kind)
+            resumed = resumed or driver.next_id
+            assert resumed > 2
+            for when in ("before", "after"):
+                if when == "after":
+                    await post(driver, body)
+                    kept.append(body)
+                for begin, replay in ((1, FromBeginning()), (1, FromMessage(1)), (2, FromMessage(2))):
+                    client = Client(driver, replay)
+                    await client.read()
+                    assert client.bodies == kept
+                    assert client.gaps == [
+                        Gone(begin, resumed - 1, "they were lost before they were durable")
+                    ]
+                    client.close()
+    with LocalStore(str(tmp_path / "store")) as store:
+        (topic,) = store.topics().values()
+        found = list(store.fetch(topic, 1, topic.next, lambda block, ids: None))
+        assert found[0] == Gap(1, resumed - 1, "they were lost before they were durable")
+
+
+@NOT_DURABLE_AT_ONCE
+async def test_what_was_deleted_is_told_apart_from_what_was_lost(tmp_path: Path, kind: Kind) -> None:
+    async with opened(tmp_path / "store", killed=True) as drivers:
+        driver = await drivers.topic(kind)
+        await post(driver, b"deleted", b"deleted")
+        await trio.to_thread.run_sync(driver.environment.trim, driver.topic.id, 3)
+        await trio.to_thread.run_sync(driver.environment.checkpoint)
+        await post(driver, b"lost")
+    async with opened(tmp_path / "store", boot_id="second") as drivers:
+        driver = await drivers.topic(kind)
+        resumed = driver.next_id
+        await post(driver, b"new")
+        client = Client(driver, FromMessage(1))
+        await client.read()
+        assert client.gaps == [
+            Gone(1, 2, "they are no longer kept"),
+            Gone(3, resumed - 1, "they were lost before they were durable"),
+        ]
+        assert client.bodies == [b"new"]
+        client.close()
+    with LocalStore(str(tmp_path / "store")) as store:
+        (topic,) = store.topics().values()
+        assert list(store.fetch(topic, 1, topic.next, lambda block, ids: None))[:2] == [
+            Gap(1, 2, "they are no longer kept"),
+            Gap(3, resumed - 1, "they were lost before they were durable"),
+        ]
 
 
 @of_kinds(lambda kind: str(kind) == "BROADCAST-STRONG")

@@ -12,7 +12,7 @@ from socket import create_server
 
 import pytest
 
-from omq.protocol.omq.types import Confirmed, Message
+from omq.protocol.omq.types import Confirmed, Error, Message
 
 from .conversation import numbered, publish, serving_process
 from .test_persistence import declared, replayed
@@ -117,8 +117,11 @@ async def test_no_id_gets_a_second_meaning(store: Path, interrupt: Callable[[Pat
         client = await declared(host, b"(Persistent Weak)")
         await client.send(publish(b"t", [b"after"]))
         assert await client.ask(b"(Confirm 1)") == Confirmed(1)
-        (found,) = await replayed(host)
+        gone, found = await replayed(host)
         assert isinstance(found, Message)
+        assert isinstance(gone, Error)
+        why = b"they were lost before they were durable"
+        assert gone.text == b"Subscribe t: messages 1 to %d are gone: %s" % (found.id - 1, why)
         assert found.body == b"after"
         assert found.id > 10
 

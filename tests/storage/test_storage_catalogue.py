@@ -53,10 +53,10 @@ def test_a_catalogue_without_a_lineage_skips_ids(path: Path) -> None:
     record = TopicRecord(0, b"prices", "broadcast", "weak", True, reserved=100)
     Catalogue.make(path, [record], 1, None, map_size=MAP_SIZE)
     catalogue = Catalogue(path, map_size=MAP_SIZE)
-    catalogue.settle({0: 100})
+    catalogue.settle({0: range(7, 100)})
     catalogue.close()
     catalogue = Catalogue(path, map_size=MAP_SIZE)
-    assert catalogue.topics() == [replace(record, resume=100)]
+    assert catalogue.topics() == [replace(record, resume=100, lost_from=7)]
     assert catalogue.lineage is None
     catalogue.close()
 
