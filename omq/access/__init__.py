@@ -1,1 +1,1 @@
-"""Who a client is, what it may do, and how much of it."""
+"""Authentication, rights, quotas and rate limits of clients, and the sessions that enforce them."""

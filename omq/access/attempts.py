@@ -1,18 +1,18 @@
-"""Whose secret is checked next.
+"""Schedule the checks of secrets, so that wrong secrets from one network do not delay the others.
 
-One check takes some hundredths of a second of processor time, and strangers can ask for as many checks as
-they have connections. So checks are done one at a time and in turns. The next turn goes to whoever's last
-wrong secret was longest ago, and before all others to those that had none: first by network, then by address
-within the network, then by name behind the address. So many attempts from one network delay another network
-by no more than the check that is under way. A check that was begun counts as a wrong secret unless the secret
-was right, so nobody keeps a place by closing the connection before the answer.
+One check takes some hundredths of a second of processor time, and an attacker can request as many checks as
+it has connections. So checks run one at a time, and the origins of the attempts take turns. The next turn
+goes to the origin whose last wrong secret is longest ago; origins without a wrong secret come before all
+others. Turns are given first by network, then by address within the network, then by client name behind the
+address. So attempts from one network delay another network by at most the one check that is running. A check
+that was started counts as a wrong secret unless the secret was right, so closing the connection before the
+answer gains nothing.
 
-After each wrong secret, nobody behind the same address is checked for a second: that bounds how fast somebody
-can guess. An id that was wrong before, from the same address, takes no further check and causes no further
-pause, so nobody waits for a client that tries an old secret again and again. But it waits for its turn behind
-the address like any other id. If it were refused at once, the time of the answer would tell, as fast as
-anybody can ask, which ids a neighbour behind the same address has tried. In all of this, names that exist and
-names that do not are treated alike.
+After each wrong secret, no secret from the same address is checked for one second. This bounds the rate of
+guesses. An id that was wrong before from the same address needs no new check and causes no new pause, so
+other clients do not wait for one that retries an old secret. But it waits for its turn behind the address
+like any other id. If it were refused at once, the response time would reveal which ids a neighbour behind the
+same address has tried. Names that exist and names that do not exist are treated in the same way throughout.
 """
 
 import hmac
@@ -28,23 +28,24 @@ from omq.access.turns import Turns
 from omq.threads import in_thread
 
 PAUSE_SECONDS = 1.0
-"""How long nobody else behind the same address is checked after a wrong secret."""
+"""How long no other secret from the same address is checked after a wrong one."""
 
 IPV4_NETWORK_BITS, IPV6_ADDRESS_BITS, IPV6_NETWORK_BITS = 24, 64, 48
-"""How many leading bits are the same within a network, and within what counts as one address of IPv6: what is
-usually given to one site, and to one customer or link."""
+"""The prefix lengths of what counts as one network, and of what counts as one IPv6 address. They are what a
+provider usually assigns to one site, and to one customer or link.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an attempt comes from."""
+    """The origin of an attempt to connect."""
 
     network: str
     address: str
 
     @classmethod
     def of(cls, host: str) -> "Origin":
-        """The origin of a host's address; what is no address is its own network."""
+        """Return the origin of a host's address. A host that is not an IP address is a network of its own."""
         try:
             address = ipaddress.ip_address(host.partition("%")[0])
         except ValueError:
@@ -57,7 +58,7 @@ class Origin:
 
 
 class _Address:
-    """An address behind which somebody waits, or that has to wait itself."""
+    """An address with waiting attempts, or one that is paused after a wrong secret."""
 
     def __init__(self, names: Turns) -> None:
         self.names = names
@@ -65,7 +66,7 @@ class _Address:
 
 
 class Attempts:
-    """The turns of all attempts to connect whose secret has to be checked."""
+    """All attempts to connect whose secret must be checked."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -79,9 +80,9 @@ class Attempts:
     async def check(
         self, host: str, id: bytes, name: bytes, *, was_shown: Callable[[], bool], fits: Callable[[], bool]
     ) -> bool:
-        """Whether an id is right: call `fits` in a thread when it is this attempt's turn.
+        """Return whether an id is right: wait for the turn of this attempt, then call `fits` in a thread.
 
-        There is no need to when `was_shown` says that the same id was right on another connection meanwhile.
+        The check is skipped if `was_shown` says that the same id was right on another connection meanwhile.
         """
         origin = Origin.of(host)
         network = self._digest(b"network", origin.network.encode())
@@ -115,7 +116,7 @@ class Attempts:
                 return is_right
 
     def look(self) -> None:
-        """Forget what is over. Called about every second."""
+        """Forget origins that no longer matter. Called about every second."""
         now = trio.current_time()
         for address, here in list(self._addresses.items()):
             if not here.names.in_use and here.paused_until <= now:
@@ -127,7 +128,7 @@ class Attempts:
             marks.forget()
 
     def _digest(self, kind: bytes, *parts: bytes) -> bytes:
-        """A key for something that strangers chose: of 32 octets, and nobody can read a secret in it."""
+        """Return a key of 32 octets for input of a stranger; it does not reveal a secret in that input."""
         whole = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, *parts))
         return hmac.digest(self._key, whole, "sha256")
 

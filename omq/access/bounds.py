@@ -1,4 +1,4 @@
-"""How much one client may have of what all clients of a server share."""
+"""The quotas of one client: how much of the server's resources it may use."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from omq.config import ClientConfig, Config
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that one client may have at a time; None without a limit."""
+    """The most that one client may have at a time; None means no limit."""
 
     connections: int | None = None
     """Open connections, including sinks and feeds."""
     topics: int | None = None
-    """Topics that it made since the server started, and that were not deleted."""
+    """Topics that the client made since the server started, without those that were deleted."""
     leases: int | None = None
-    """Leases that nobody has used yet."""
+    """Leases that are not used yet."""
     subscriptions: int | None = None
     """Subscriptions and feeds."""
 
     @classmethod
     def of(cls, config: Config) -> "Bounds":
-        """What one client may have without keys of its own: `client_share` of what the server has."""
+        """Return the defaults for one client: `client_share` of each limit of the server."""
 
         def share(most: int) -> int:
             return max(1, int(most * config.client_share))
@@ -33,7 +33,7 @@ class Bounds:
         )
 
     def replaced_by(self, client: ClientConfig) -> "Bounds":
-        """The same, with the keys that a client's table has."""
+        """Return these quotas, replaced by the keys that are set in the table of a client."""
         return Bounds(
             self.connections if client.max_connections is None else client.max_connections,
             self.topics if client.max_topics is None else client.max_topics,

@@ -1,9 +1,9 @@
-"""The clients that a server knows, and how one of them proves that it is who it says (PROTOCOL, "Clients").
+"""The clients of a server, and how a connection proves whose it is (docs/PROTOCOL.md, "Clients").
 
-A secret is checked with scrypt, which is slow on purpose, so this is where somebody might keep the server
-busy. What stands against that: checks are done in one other thread, one at a time and in turns
-(`omq/access/attempts.py`), and a secret that was right is remembered, by a digest under a key that only this
-process has, so that nobody who was here before has to wait for a turn.
+Secrets are checked with scrypt, which is slow on purpose, so attackers could use the checks to keep the
+server busy. Two measures prevent this. Checks run in one other thread, one at a time and in turns
+(`omq/access/attempts.py`). And a secret that was right is remembered as a digest under a key of this process,
+so a client that has connected before never waits for a turn.
 """
 
 import hmac
@@ -20,18 +20,18 @@ from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Owner, Quota, Rates
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
-from omq.logs import LogThrottle
+from omq.logs import LogThrottle, quoted
 
 UNBOUNDED = Bounds()
 
 MOST_ID_OCTETS = 1024
-"""A longer id is nobody's."""
+"""No client has a longer id."""
 
 log = logging.getLogger("omq.access")
 
 
 class Client:
-    """One client, over however many connections it has."""
+    """One client: its rights, and the quotas and rate limits that all its connections share."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Client:
 
 
 class _Known:
-    """A configured client and what is kept of its secret."""
+    """A configured client, and what the server knows of its secret."""
 
     def __init__(self, config: ClientConfig, bounds: Bounds) -> None:
         rights = Rights(
@@ -69,17 +69,17 @@ class _Known:
         )
         self.hash = read_hash(config.secret)
         self.digest: bytes | None = None
-        """That of its secret under our key, once it was shown."""
+        """The digest of its secret under the key of this process; None until the secret was shown."""
 
 
 class Clients:
-    """All clients of a server. Without any configured, everybody may do everything."""
+    """All clients of a server. Without configured clients, every address is a client with all rights."""
 
     def __init__(self, configured: Iterable[ClientConfig], bounds: Bounds = UNBOUNDED) -> None:
-        """`bounds` are those of each client, as far as its configuration has none of its own."""
+        """`bounds` are the quotas of a client whose configuration does not set its own."""
         self._known = {config.name.encode(): _Known(config, bounds) for config in configured}
         self._bounds = bounds
-        # By address, for as long as it has a connection, a sink, a feed or a topic, which refer to it.
+        # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
         self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._costs = [known.hash for known in self._known.values()]
@@ -88,13 +88,13 @@ class Clients:
 
     @property
     def are_known(self) -> bool:
-        """Whether clients are configured, and nobody else may connect."""
+        """Whether clients are configured. Then nobody else may connect."""
         return bool(self._known)
 
     async def identify(self, id: bytes, host: str, peer: str) -> Client | None:
-        """The client that an id `NAME:SECRET` proves to be; None for anybody else.
+        """Return the client to whom the id `NAME:SECRET` belongs; None if there is no such client.
 
-        `host` is where it comes from, and `peer` is that for the log.
+        `host` is the address of the connection, and `peer` the same for the log.
         """
         if not self._known:
             return self._stranger(host)
@@ -111,16 +111,17 @@ class Clients:
             fits=partial(hash.fits, secret[:MOST_ID_OCTETS]),
         )
         if known is not None and is_right:
-            # No other task runs between the check and here: whoever has the next turn sees this digest.
+            # No other task runs between the check and here, so the attempt with the next turn sees this
+            # digest.
             known.digest = self._digest(secret)
             return known.client
-        # Of an id that names nobody nothing is written: it may be a secret in the wrong place.
-        what = "no client of that name" if known is None else f"a wrong secret for {known.name!r}"
+        # Do not log an id that names no client: it may be a secret in the wrong place.
+        what = "no client of that name" if known is None else f"a wrong secret for {quoted(name)}"
         self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
         return None
 
     def _stranger(self, host: str) -> Client:
-        """Where no clients are configured: everybody at the address of this host is one client."""
+        """Return the client of this host's address, where no clients are configured."""
         address = Origin.of(host).address
         client = self._strangers.get(address)
         if client is None:
@@ -128,7 +129,7 @@ class Clients:
         return client
 
     def look(self) -> None:
-        """Called about every second."""
+        """Forget old attempts. Called about every second."""
         self._attempts.look()
 
     def _was_shown(self, known: _Known, secret: bytes) -> bool:
@@ -138,9 +139,9 @@ class Clients:
         return hmac.digest(self._key, secret, "sha256")
 
     def _hash_of_nobody(self, name: bytes) -> SecretHash:
-        """A hash that no secret fits, with the costs of some client's: the same client's for the same name.
-
-        So the time that an answer takes does not tell which names there are, with the first attempt neither.
+        """Return a hash that no secret matches, with the costs of a configured client's hash: always of the
+        same client for the same name. So the response time does not reveal which names exist, not even at the
+        first attempt.
         """
         number = int.from_bytes(self._digest(name)[:8], "big") % len(self._costs)
         return replace(self._costs[number], key=secrets.token_bytes(KEY_OCTETS))

@@ -1,7 +1,7 @@
-"""Secrets as they are kept: salted and hashed with scrypt (RFC 7914), which takes time and memory on purpose.
+"""Secrets as the configuration stores them: salted and hashed with scrypt (RFC 7914).
 
-Whoever reads the configuration cannot connect with what stands there, and has to try every secret that might
-be the right one, at that cost each.
+scrypt takes time and memory on purpose. An attacker who reads the configuration cannot connect with the hash,
+and pays this cost for every guess at the secret.
 """
 
 import base64
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from omq.config import SECRET_HASH
 
 LOG_N, R, P = 14, 8, 1
-"""The costs of a new hash: 16 MiB of memory and some hundredths of a second."""
+"""The cost parameters of a new hash: 16 MiB of memory and some hundredths of a second."""
 
 SALT_OCTETS, KEY_OCTETS = 16, 32
 
 
 @dataclass(frozen=True, slots=True)
 class SecretHash:
-    """What is kept of a secret."""
+    """The hash of a secret, with the parameters to compute it again."""
 
     log_n: int
     r: int
@@ -29,32 +29,34 @@ class SecretHash:
     key: bytes
 
     def __str__(self) -> str:
-        """As it stands in a configuration: `$scrypt$ln=14,r=8,p=1$SALT$KEY`, the last two in base64."""
+        """Return it in the form of the configuration: `$scrypt$ln=14,r=8,p=1$SALT$KEY`, with SALT and KEY in
+        base64.
+        """
         costs = f"ln={self.log_n},r={self.r},p={self.p}"
         return f"$scrypt${costs}${_base64(self.salt)}${_base64(self.key)}"
 
     def fits(self, secret: bytes) -> bool:
-        """Whether this is the hash of that secret. Takes long: not in Trio's thread."""
+        """Return whether this is the hash of that secret. Slow: do not call it in Trio's thread."""
         return hmac.compare_digest(_derive(secret, self.log_n, self.r, self.p, self.salt), self.key)
 
 
 def hash_of(secret: bytes) -> SecretHash:
-    """A new hash. Takes long."""
+    """Return a new hash of a secret. Slow."""
     salt = secrets.token_bytes(SALT_OCTETS)
     return SecretHash(LOG_N, R, P, salt, _derive(secret, LOG_N, R, P, salt))
 
 
 def read_hash(text: str) -> SecretHash:
-    """The hash that `str` wrote. Raises ValueError, which does not repeat the text."""
+    """Parse what `str` wrote. Raises ValueError, whose message does not contain the text."""
     match = SECRET_HASH.fullmatch(text)
     if match is None:
-        raise ValueError("no hash of a secret")
+        raise ValueError("not the hash of a secret")
     log_n, r, p = map(int, match.group(1, 2, 3))
     return SecretHash(log_n, r, p, _from_base64(match[4]), _from_base64(match[5]))
 
 
 def _derive(secret: bytes, log_n: int, r: int, p: int, salt: bytes) -> bytes:
-    # OpenSSL wants a bound: twice of what scrypt takes for its table, its blocks and what it mixes them in.
+    # OpenSSL requires a memory limit. This is twice what scrypt needs for its table, blocks and buffers.
     most = 256 * r * ((1 << log_n) + p + 2)
     return hashlib.scrypt(secret, salt=salt, n=1 << log_n, r=r, p=p, maxmem=most, dklen=KEY_OCTETS)
 

@@ -1,7 +1,7 @@
-"""Leases: what a connection gets from Put and Get, and a DMP connection shows (6-DMP, "Operations").
+"""Leases: what a client gets for Put and Get, and shows on a DMP connection (6-DMP, "Operations").
 
-A lease is a secret, good for one use and for a limited time. It belongs to the connection that asked, its
-*principal*: unused ones end with it, while what was opened with one goes on without it.
+A lease is a secret that can be used once, within a limited time. It belongs to the connection that requested
+it, its *principal*. An unused lease ends with its principal; a sink or feed that was opened with it goes on.
 """
 
 import secrets
@@ -18,91 +18,93 @@ from omq.drivers.seam import Gone
 from omq.model import Topic
 
 LEASE_OCTETS = 24
-"""Random octets of a lease: 192 bits, and 32 printable ones when written."""
+"""Random octets of a lease: 192 bits, which take 32 characters in base64."""
 
 USED_SECONDS = 600.0
-"""How long a used lease is remembered, so that a second use can be told from a guess."""
+"""How long a used lease is remembered, to distinguish its second use from a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedSink:
-    """What Put leases: the right to post to a topic."""
+    """What a Put leases: messages may be posted to this topic."""
 
     topic: Topic
 
 
 class DmpEnd(Enum):
-    """What a DMP connection is. Its principal is told about it by this name."""
+    """The two kinds of DMP connections, by the names that reports to the principal begin with."""
 
     SINK = "Sink"
     FEED = "Feed"
 
 
 Report = Callable[[DmpEnd, bytes, str | Gone], Awaitable[None]]
-"""Takes which end it is, the topic, and what happened."""
+"""Reports what happened on a DMP connection of this kind, for this topic."""
 
 
 class Principal:
-    """The connection that asks for leases. Those who use them keep this link to it, also when it is gone."""
+    """The connection that requests leases. The DMP connections that use them refer to it, even after it
+    ended.
+    """
 
     __slots__ = ("_report", "host", "leases", "name")
 
     def __init__(self, host: str, name: bytes, report: Report) -> None:
-        """`report` sends an Error; it may wait until there is room for one more."""
+        """`report` sends an Error; it may wait until there is room for one more answer."""
         self.host = host
-        """Where the connection comes from."""
+        """The host of the client."""
         self.name = name
         """The name that the client gave when it connected."""
         self.leases: set[bytes] = set()
-        """Those not used yet: they are looked after by `Leases`."""
+        """The unused leases of this connection, maintained by `Leases`."""
         self._report: Report | None = report
 
     async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> bool:
-        """Report what happened to a sink or a feed of this topic; False when the principal is gone."""
+        """Report what happened on a sink or feed; return False if the connection is over."""
         if self._report is None:
             return False
         await self._report(end, topic, what)
         return True
 
-    def is_gone(self) -> None:
-        """The connection is over."""
+    def end(self) -> None:
+        """Stop reporting: the connection is over."""
         self._report = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease that was not used yet."""
+    """A lease that is not used yet."""
 
     leased: LeasedSink | LeasedFeed
     principal: Principal
     client: Client
-    """The client that asked for it: what the lease opens has the rights and limits of that client."""
+    """The client that requested the lease. Its rights and limits apply to the DMP connection."""
     expires: float
 
 
 class Unusable(Enum):
     """Why a lease cannot be used."""
 
-    NOT_VALID = "nobody was given it, or it is not good any more"
+    NOT_VALID = "it was never granted, or it has ended"
     USED = "it was used before"
-    OTHER_HOST = "it was given to a client on another host"
+    OTHER_HOST = "it was granted to a client on another host"
 
 
 class Leases:
-    """All leases of a server. Times are Trio's."""
+    """All leases of a server."""
 
     def __init__(self, seconds: float, most: int, *, same_host: bool) -> None:
-        """`most` bounds the unused ones; with `same_host` only the principal's host may use them."""
+        """There may be `most` unused leases. With `same_host`, only the host of the principal may use them."""
         self._seconds = seconds
         self._quota = Quota(most)
         self._most_used = most
         self._same_host = same_host
-        # Both in the order in which they end.
+        # Both in the order in which they expire.
         self._unused: dict[bytes, Lease] = {}
         self._used: dict[bytes, float] = {}
 
     def __len__(self) -> int:
-        """How many are not used yet."""
+        """Return how many leases are unused."""
         return len(self._unused)
 
     def check_room(self, client: Client) -> None:
@@ -112,7 +114,7 @@ class Leases:
         check_quota(client.leases, client.owner, "unused leases")
 
     def grant(self, leased: LeasedSink | LeasedFeed, principal: Principal, client: Client) -> bytes:
-        """A new lease. Call `check_room` directly before; a feed that is not used in time is closed here."""
+        """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, client, trio.current_time() + self._seconds)
         principal.leases.add(lease)
@@ -121,9 +123,9 @@ class Leases:
         return lease
 
     def use(self, lease: bytes, host: str) -> Lease | Unusable:
-        """What a lease is for; it cannot be used again.
+        """Return what a lease is for, and use it up.
 
-        Somebody on another host who shows it takes it from nobody.
+        A client on another host that shows the lease does not use it up.
         """
         self.expire()
         found = self._unused.get(lease)
@@ -138,13 +140,13 @@ class Leases:
         return found
 
     def end_with(self, principal: Principal) -> None:
-        """Its connection is over: nobody will use the leases that nobody has used."""
+        """End the unused leases of a principal, whose connection is over."""
         for lease in list(principal.leases):
             _close(self._forget(lease))
-        principal.is_gone()
+        principal.end()
 
     def expire(self) -> None:
-        """End those that nobody used in time."""
+        """End the leases that were not used in time."""
         now = trio.current_time()
         while self._unused:
             lease, oldest = next(iter(self._unused.items()))

@@ -1,4 +1,4 @@
-"""A bounded memory of when something happened last."""
+"""Remember when something last happened, for a bounded number of things."""
 
 import math
 
@@ -9,7 +9,7 @@ SECONDS = 600.0
 
 
 class Marks:
-    """Things that were marked, each with the time of its last mark; the MOST latest of the last SECONDS."""
+    """Things with the time of their last mark: the latest MOST of those marked in the last SECONDS."""
 
     def __init__(self) -> None:
         self._times: dict[bytes, float] = {}  # the oldest first
@@ -18,7 +18,7 @@ class Marks:
         return thing in self._times
 
     def time(self, thing: bytes) -> float:
-        """When it was marked last; minus infinity if that is not known."""
+        """Return when it was last marked; minus infinity if that is not known."""
         return self._times.get(thing, -math.inf)
 
     def mark(self, thing: bytes) -> None:
@@ -29,7 +29,7 @@ class Marks:
             del self._times[next(iter(self._times))]
 
     def forget(self) -> None:
-        """Forget what was marked long ago. To be called now and then."""
+        """Forget what was last marked more than SECONDS ago. Call it regularly."""
         long_ago = trio.current_time() - SECONDS
         while self._times and self._times[oldest := next(iter(self._times))] <= long_ago:
             del self._times[oldest]

@@ -1,4 +1,4 @@
-"""What a client may do with which topics."""
+"""The rights of a client to topics."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,19 +8,21 @@ from typing import assert_never
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Some topics: by their whole names, or by how their names begin."""
+    """A set of topics, given by whole names and by prefixes."""
 
     exact: frozenset[bytes]
     beginnings: tuple[bytes, ...]
 
     @classmethod
     def of(cls, patterns: Iterable[str]) -> "Names":
-        """`prices` is one topic, `prices.*` is all whose names begin with `prices.`, and `*` is all."""
+        """Parse patterns: `prices` is one topic, `prices.*` all with the prefix `prices.`, and `*` all
+        topics.
+        """
         return cls.of_octets(pattern.encode() for pattern in patterns)
 
     @classmethod
     def of_octets(cls, patterns: Iterable[bytes]) -> "Names":
-        """The same for patterns of any octets."""
+        """Do as `of` for patterns that need not be UTF-8."""
         octets = list(patterns)
         return cls(
             frozenset(pattern for pattern in octets if not pattern.endswith(b"*")),

@@ -1,4 +1,4 @@
-"""A lock whose waiters belong to groups: among those who wait, the group with the lowest rank comes first."""
+"""A lock whose waiting tasks belong to groups: the waiting group with the lowest rank gets it next."""
 
 from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Callable
@@ -18,21 +18,23 @@ class Turns:
         self._rank = rank
         self._holder: bytes | None = None
         self._waiting: dict[bytes, dict[trio.lowlevel.Task, None]] = {}
-        """The tasks that wait, of each group that has any, in the order in which they came."""
+        """The waiting tasks of each group, in the order in which they came."""
         self._places: dict[bytes, tuple[float, int]] = {}
-        """Where in `_order` each of these groups is; the group that has the lock is not there."""
+        """The position of each of these groups in `_order`, which does not contain the group that has the
+        lock.
+        """
         self._order: list[tuple[float, int, bytes]] = []
-        """Sorted. A list and not a heap, since a group may leave from the middle."""
+        """Sorted. A list and not a heap, because a group may leave from the middle."""
         self._arrivals = 0
 
     @property
     def in_use(self) -> bool:
-        """Whether a task has the lock. While tasks wait, one has it."""
+        """Whether a task has the lock. While tasks wait, another one has it."""
         return self._holder is not None
 
     @asynccontextmanager
     async def turn(self, group: bytes) -> AsyncIterator[None]:
-        """Wait for a turn, and have it within the block."""
+        """Wait for the lock, and hold it within the block."""
         await self._take(group)
         try:
             yield
@@ -54,7 +56,7 @@ class Turns:
             self._remove(group, task)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        # Trio calls `leave` at the moment of a cancellation, and not for a task that has the lock already.
+        # Trio calls `leave` at the moment of a cancellation, but not for a task that already has the lock.
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def _release(self) -> None:

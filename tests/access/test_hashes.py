@@ -39,5 +39,5 @@ def test_all_costs_that_are_read_can_be_used(log_n: int, r: int, p: int) -> None
     ],
 )
 def test_what_is_no_hash_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^no hash of a secret$"):
+    with pytest.raises(ValueError, match=r"^not the hash of a secret$"):
         read_hash(text)
