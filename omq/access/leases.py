@@ -94,7 +94,9 @@ class Leases:
     """All leases of a server."""
 
     def __init__(self, seconds: float, most: int, *, same_host: bool) -> None:
-        """There may be `most` unused leases. With `same_host`, only the host of the principal may use them."""
+        """There may be `most` unused leases. With `same_host`, only the host of the principal may use
+        them.
+        """
         self._seconds = seconds
         self._quota = Quota(most)
         self._most_used = most

@@ -1,4 +1,4 @@
-"""Executes the commands of an omq connection, through the session of its client."""
+"""Execute the commands of an omq connection, through the session of its client."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ TOPICS_IN_TURN = 256
 
 
 class Commands:
-    """Executes the commands of one connection, one after another."""
+    """The executor of one connection. It executes one command after another."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Commands:
     async def room(self) -> None:
         """Wait until there is room for one more answer."""
         if self._replies.is_full:
-            await self._held.wait_for_all()  # answers wait for the Publishes before them
+            await self._held.wait_for_all()  # answers wait for those of the Publishes before them
             await self._replies.room()
 
     # -- publishing ----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Commands:
                 await self._held.wait_for_room()
 
     async def _post(self, topic: bytes, batch: Batch) -> Confirmation:
-        """Have messages taken over, or hold them until there is room. Raises Refused."""
+        """Post messages to a topic, or hold them until it has room. Raises Refused."""
         session, held = self._session, self._held
         if held.holds(topic):
             session.check_offer(topic, batch)
@@ -109,10 +109,11 @@ class Commands:
                 what = too_large(limit, len(body))
                 self._replies.refuse_publish(sentence("Publish", topic, what))
 
-    # -- the others ----------------------------------------------------------------------------------------
+    # -- other commands
+    # ----------------------------------------------------------------------------------------
 
     async def act(self, command: types.Command) -> None:
-        """Do it, and answer it; or answer why not."""
+        """Execute a command, and answer it or say why it is refused."""
         try:
             await self._perform(command)
         except Refused as refused:
@@ -132,7 +133,7 @@ class Commands:
             case types.Unsubscribe(topic):
                 self._subscriptions.unsubscribe(topic)
             case types.Ack():
-                pass  # a sign of life, as every command is
+                pass  # like every command it shows that the client is alive
             case types.Declare(topic, delivery, persistence):
                 self._replies.add(types.Declared(await session.declare(topic, delivery, persistence)))
             case types.Confirm(n):
@@ -150,7 +151,7 @@ class Commands:
             case types.Get(feed, replay):
                 self._replies.add(types.Leased(await session.lease_feed(feed, replay, self._principal)))
             case types.Fetch(topic):
-                # It reads what was published before it; and nothing behind it waits for it.
+                # It reads what was published before it, and no later command waits for it.
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))
             case types.Blocks(topic, first, count):
                 archive = session.archive(topic)
@@ -183,7 +184,7 @@ class Commands:
 
 
 def _subject(command: types.Command) -> tuple[str, bytes | None]:
-    """A command's constructor and first argument: how the Error that answers it begins."""
+    """Return the constructor and first argument of a command, with which the Error that answers it begins."""
     match command:
         case types.Topics():
             return "Topics", None

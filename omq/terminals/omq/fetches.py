@@ -1,10 +1,10 @@
-"""The Fetch commands of one connection: stored blocks as they are, one command after another.
+"""Answer the Fetch commands of one connection with stored blocks, one command after another.
 
 See docs/PROTOCOL.md, "Fetch and Blocks".
 
-A task reads the store, a piece at a time; the connection's sender sends the blocks of the piece one by one,
-in turn with the subscriptions. A piece is read only when there is memory for it, and the next one only when
-it was sent. So a connection holds one piece, however much it asked for and however slowly it reads.
+A task reads the store piece by piece. The sender of the connection sends the blocks of a piece one by one, in
+turn with the subscriptions. A piece is read when there is memory for it, and when the previous one was sent.
+So a connection holds one piece, no matter how much it fetches and how slowly it reads.
 """
 
 from collections import deque
@@ -29,22 +29,22 @@ from omq_storage.blocks import Octets, end
 from omq_storage.errors import StoreError
 
 PIECE_OCTETS = 4 << 20
-"""How much is read at a time where there is memory for two such pieces: each takes a turn of a thread."""
+"""The size of a piece if there is memory for two of this size. Each piece costs one turn of a thread."""
 
 PATIENCE_SECONDS = 10.0
-"""How long a client may take to read a piece while others wait for the memory that it takes."""
+"""How long a client may take to read a piece while other connections wait for its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A Fetch, and where its client may read."""
+    """A Fetch, and the archive that its client may read."""
 
     command: types.Fetch
     archive: Archive
 
 
 class Fetches:
-    """The Fetch commands of a connection, and their turns to send (`Source`). `run` is a task of it."""
+    """The Fetch commands of a connection, a `Source` of its sender. The connection runs `run` as a task."""
 
     is_exempt = True
     flow = None
@@ -55,7 +55,7 @@ class Fetches:
         self._sender = sender
         self._replies = replies
         self.rate_limit: RateLimit | None = None
-        """The octets a second of the client: a piece is read when they allow it to be sent."""
+        """The rate limit of the client: a piece is read when the limit allows to send it."""
         self._commands: deque[_Asked] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
         self._is_sending = False
@@ -66,16 +66,16 @@ class Fetches:
         self._scope = trio.CancelScope()
 
     def __len__(self) -> int:
-        """How many commands are not answered to their end."""
+        """Return how many commands are not completely answered."""
         return len(self._commands)
 
     @property
     def octets(self) -> int:
-        """How many octets of the memory for what was read it holds."""
+        """How many octets of the memory for fetched pieces this connection holds."""
         return self._held
 
     def add(self, command: types.Fetch, archive: Archive) -> None:
-        """Answer a command after those before it, from this archive."""
+        """Answer a command from this archive, after the commands before it."""
         self._commands.append(_Asked(command, archive))
         self._replies.fetches += 1
         self._added.set()
@@ -94,16 +94,16 @@ class Fetches:
         return bool(self._frames)
 
     def hinders(self, now: float) -> bool:
-        """Whether the client takes long to read a piece, and others wait for the memory of theirs."""
+        """Whether the client has taken too long to read a piece while others wait for memory."""
         return self._since is not None and now - self._since > PATIENCE_SECONDS and self._budget.is_wanted
 
     def complaint(self) -> bytes:
-        """What a client is told that hinders others."""
+        """Return the sentence for a client that hinders others."""
         topic = self._commands[0].command.topic
         return sentence("Fetch", topic, "it took too long to read while others wait for its memory")
 
     def stop(self) -> None:
-        """Answer nothing more."""
+        """Drop all commands."""
         self._replies.fetches -= len(self._commands)
         self._commands.clear()
         self._frames.clear()
@@ -112,7 +112,7 @@ class Fetches:
     # -- the task ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Answer one command after another, until `stop`."""
+        """Answer the commands one after another, until `stop` is called."""
         with self._scope:
             while True:
                 while not self._commands:
@@ -146,8 +146,10 @@ class Fetches:
     async def _send_piece(
         self, topic: StoredMessages, command: types.Fetch, position: int, until: int
     ) -> int:
-        """Send blocks from `position` on, or the news that there are none; where to go on. The piece's memory
-        is held when this returns.
+        """Send one piece from `position` on, or the Error that its messages are gone; return the next
+        position.
+
+        The memory of the piece is still held on return.
         """
         await self._wait_for_rate_limit()
         piece = (
@@ -165,7 +167,8 @@ class Fetches:
             return last + 1
         frames: list[tuple[Octets, ...]] = []
         for stored in found:
-            # Whole blocks, so the first may begin before. What lies behind a gap comes after the news of it.
+            # Only whole blocks are sent, so the first one may begin before `position`. Stop at a gap: the
+            # next piece begins with the Error about it.
             if stored.block.first >= until or (frames and stored.block.first > position):
                 break
             frames.append((block_header(len(stored.value)), stored.value))
@@ -180,7 +183,7 @@ class Fetches:
             await trio.sleep_until(self.rate_limit.until)
 
     def _hold(self, octets: int) -> None:
-        """Hold so much of the memory for pieces, more or less than before."""
+        """Change how many octets of the memory for fetched pieces this connection holds."""
         if octets > self._held:
             self._budget.force(octets - self._held)
         else:
@@ -188,7 +191,7 @@ class Fetches:
         self._held = octets
 
     async def _send(self, frames: list[tuple[Octets, ...]]) -> None:
-        """Hand frames to the writer, and wait until it has sent them."""
+        """Give frames to the sender, and wait until it has sent them."""
         self._frames += frames
         self._since = trio.current_time()
         self._sender.ready(self)

@@ -1,4 +1,4 @@
-"""Messages as Message frames, the form in which blocks are stored."""
+"""Messages as Message frames: a stored block already has them in this form."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from omq.terminals.connection.forms import Opened
 
 
 class Frames:
-    """Message frames: the blocks' own octets."""
+    """The form of an omq connection. Frames are sent as the octets of their block, without a copy."""
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         return [cut.frames() for cut in cuts]

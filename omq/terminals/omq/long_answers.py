@@ -1,9 +1,9 @@
-"""Answers that are too large to be made at once and held without bound: those to Topics and Blocks.
+"""The answers to Topics and Blocks, which can be too large to make at once, and to hold without a bound.
 
-The octets of one take a share of the memory from before it is made until its frame is sent. It is made when
-everything before it is answered, a slice at a time, and sent in parts. The topics are listed once for all
-connections that ask at about the same time and may see the same topics: so neither the memory nor the time
-that they take grows with the number of those who ask.
+The memory of an answer is taken before the answer is made, and given back when its frame is sent. An answer
+is made when everything before it is answered, in short slices, and sent in parts. One list of topics is made
+for all connections that request it at about the same time with the same rights. So its memory and time do not
+grow with the number of these connections.
 """
 
 import time
@@ -26,32 +26,32 @@ from omq.protocol.omq.topics import topic_info_sexp
 from omq_storage.errors import StoreError
 
 SLICE_SECONDS = 0.0008
-"""How long the Trio thread makes records before others have their turn."""
+"""How long records are made on the Trio thread before other tasks may run."""
 
 PART_OCTETS = 64 << 10
-"""About how much of an answer is sent at once."""
+"""The approximate size of the parts in which an answer is sent."""
 
 RECORD_OCTETS = 256
-"""More than the record of a topic takes besides the topic's name."""
+"""An upper bound for the record of a topic without the name."""
 
 ESCAPED = 4
-"""How many octets an octet of a name takes at the most: `\\255`."""
+"""The most octets that one octet of a name takes when it is escaped: `\\255`."""
 
 MOST_BLOCKS = 4096
-"""How many blocks the answer to one Blocks lists: some 300 KiB."""
+"""The most blocks that the answer to one Blocks lists: about 300 KiB."""
 
 BLOCK_OCTETS = 128
-"""More than the record of a block takes."""
+"""An upper bound for the record of a block."""
 
 STALLED_SECONDS = 2.0
-"""How long a client may take nothing of an answer while others wait for the memory of theirs."""
+"""How long a client may read nothing of an answer while other answers wait for memory."""
 
 PATIENCE_SECONDS = 10.0
-"""How long a client may take for a whole answer while others wait for the memory of theirs."""
+"""How long a client may take to read a whole answer while other answers wait for memory."""
 
 
 class LongAnswer:
-    """A frame in parts, ready to be sent. Whoever has it calls `close` when it is sent or not wanted."""
+    """A frame in parts, ready to be sent. Its owner calls `close` when it is sent, or dropped."""
 
     def __init__(self, parts: Sequence[bytes], close: Callable[[], None], budget: Budget) -> None:
         self.parts = parts
@@ -61,8 +61,9 @@ class LongAnswer:
         self._sent = 0
 
     def hinders(self, now: float, sent: int) -> bool:
-        """Called about every second while it is sent: whether its client takes long, and others wait for the
-        memory. `sent` counts the octets that were sent on its connection so far.
+        """Return whether its client reads too slowly while other answers wait for memory.
+
+        Called about every second while it is sent. `sent` is the number of octets sent on the connection.
         """
         if sent != self._sent:
             self._sent = sent
@@ -71,14 +72,14 @@ class LongAnswer:
         return lasting and self._budget.is_wanted
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Give its memory back. Further calls do nothing."""
         close, self._close = self._close, None
         if close is not None:
             close()
 
 
 class _Listing:
-    """One answer to Topics, and those who have it or wait for it."""
+    """One list of topics, shared by the connections that wait for it or send it."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -88,11 +89,11 @@ class _Listing:
         self.made = trio.Event()
 
     def hold(self, octets: int) -> None:
-        """So many octets of the budget are held for it, which `leave` gives back."""
+        """Note how many octets of the budget it holds. The last `leave` gives them back."""
         self._held = octets
 
     def leave(self) -> None:
-        """One of those who asked does not need it any more; the last gives its memory back."""
+        """A connection does not need it any more. The last one gives its memory back."""
         self.askers -= 1
         if not self.askers and self._held:
             held, self._held = self._held, 0
@@ -101,17 +102,17 @@ class _Listing:
 
 
 class LongAnswers:
-    """Makes those of all connections. `run` is a task of the server."""
+    """Makes the long answers of all connections. The server runs `run` as a task."""
 
     def __init__(self, access: AccessControl, budget: Budget) -> None:
         self._access = access
         self._budget = budget
         self._waiting: dict[Rights, _Listing] = {}
-        """Those that are not begun yet: they tell how things are later than when they were asked for."""
+        """Lists that are not started yet, so they are up to date for every connection that waits for them."""
         self._signal = Signal()
 
     async def blocks(self, command: types.Blocks, archive: Archive) -> LongAnswer:
-        """The answer to this command, be it an Error."""
+        """Return the answer to this command, which may be an Error."""
         try:
             return await self._blocks(command, archive)
         except Refused as refused:
@@ -135,7 +136,7 @@ class LongAnswers:
         return LongAnswer(framed(FrameType.BLOCKS, parts), close, self._budget)
 
     async def topics(self, rights: Rights) -> LongAnswer:
-        """The answer to a Topics of somebody with these rights."""
+        """Return the answer to a Topics from a client with these rights."""
         listing = self._waiting.get(rights)
         if listing is None:
             listing = self._waiting[rights] = _Listing(self._budget)
@@ -149,21 +150,21 @@ class LongAnswers:
         return LongAnswer(listing.parts, listing.leave, self._budget)
 
     async def run(self) -> None:
-        """Make one after another, until cancelled."""
+        """Make one list of topics after another, until cancelled."""
         while True:
             while not self._waiting:
                 await self._signal.wait()
             rights, listing = next(iter(self._waiting.items()))
             most = self._most_octets()
             await self._budget.take(most)
-            # Whoever asked up to now has this one.
+            # All connections that have asked by now share this list.
             del self._waiting[rights]
             if not listing.askers:
                 self._budget.give(most)
                 continue
             listing.hold(most)
             parts = await self._make(rights)
-            if listing.askers:  # else the last of them gave everything back
+            if listing.askers:  # otherwise the last of them gave all memory back
                 octets = sum(map(len, parts))
                 listing.parts = parts
                 listing.hold(octets)
@@ -196,9 +197,9 @@ class LongAnswers:
 
 
 def framed(kind: FrameType, parts: Sequence[bytes]) -> Sequence[bytes]:
-    """The frame of a list whose records these parts hold."""
+    """Return the frame of a list, in parts, from the parts with its records."""
     return header(kind, 2 + sum(map(len, parts))) + b"(", *parts, b")"
 
 
 def _nothing() -> None:
-    """Is to be given back."""
+    """There is no memory to give back."""

@@ -1,6 +1,6 @@
-"""The answers to a connection's commands, in the order of the commands.
+"""The answers to the commands of a connection, in the order of the commands.
 
-Some can be given at once; others wait until messages are safe, and hold back those behind them.
+Some answers are ready at once. Others wait until messages are stored, and delay the answers after them.
 """
 
 from collections import deque
@@ -19,22 +19,22 @@ from omq.protocol.omq.types import Confirmed, Error, Frame
 from omq.terminals.omq.long_answers import LongAnswer
 
 COLLECTED_OCTETS = 64 << 10
-"""How much is collected at once: an answer can be large, and others have their turn after each send."""
+"""How many octets of answers are sent at once. After each send, messages have their turn."""
 
 
 MOST_REPLIES = 1000
-"""How many answers may wait to be given or sent before no more commands are read."""
+"""How many answers may wait before no more commands are read."""
 
 MOST_REPLY_OCTETS = 32 << 10
-"""How much memory they may take before no more commands are read: some answers are large."""
+"""How much memory they may take before no more commands are read, because some answers are large."""
 
 ANSWER_OCTETS = 200
-"""About what an answer that waits takes beside its octets."""
+"""The approximate memory of a waiting answer besides its octets."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A frame, and what is to happen when it is on its way."""
+    """A frame, and what to call when it is sent."""
 
     octets: bytes
     then: Callable[[], None] | None
@@ -45,7 +45,7 @@ Make = Callable[[], Awaitable[LongAnswer]]
 
 @dataclass(slots=True)
 class _Long:
-    """An answer that is made when everything before it is answered, by `make`, in a task of its own."""
+    """An answer that `make` makes in a task of its own, when everything before it is answered."""
 
     make: Make
     begun: bool = False
@@ -54,7 +54,7 @@ class _Long:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """The Error that answers so many Publishes."""
+    """The Error that answers `count` Publishes."""
 
     octets: bytes
     count: int
@@ -62,7 +62,7 @@ class _Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Messages that were posted: nothing to say when they are safe, an Error when they are not."""
+    """Messages that were posted. They are answered with an Error if they fail, and otherwise with nothing."""
 
     topic: bytes
     count: int
@@ -75,20 +75,22 @@ class _Confirm:
 
 
 class Replies:
-    """A queue of answers. `signal` is set whenever `collect`, `begin_long` or `take_long` may have more."""
+    """The queue of answers. `signal` is set whenever `collect`, `begin_long` or `take_long` may return
+    more.
+    """
 
     def __init__(self, signal: Signal) -> None:
         self._wake = signal.set
         self._room = trio.lowlevel.ParkingLot()
         self._is_closed = False
         self.fetches = 0
-        """How many Fetch commands are not answered to their end: each has several answers, elsewhere."""
+        """How many Fetch commands are not completely answered. Their answers are not in this queue."""
         self._queue: deque[_Answer | _Long | _Refusal | _Outcome | _Confirm] = deque()
         self._refused = 0
         self.unconfirmed = 0
-        """How many messages were posted whose outcome waits here."""
+        """How many posted messages have no outcome yet."""
         self.octets = 0
-        """About how much memory the answers take that wait."""
+        """The approximate memory of the waiting answers."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -104,15 +106,15 @@ class Replies:
             await self._room.park()
 
     def has_room(self) -> None:
-        """There are fewer answers than before: wake those who wait in `room`."""
+        """There are fewer answers than before: wake the tasks that wait in `room`."""
         self._room.unpark_all()
 
     def add(self, frame: Frame, then: Callable[[], None] | None = None) -> None:
-        """Answer with a frame; call `then` when it is about to be sent."""
+        """Answer with a frame. Call `then` when the frame is about to be sent."""
         self._answer(encode(frame), then)
 
     def after(self, then: Callable[[], None]) -> None:
-        """Call `then` when everything before it is answered; it has no answer here."""
+        """Call `then` when everything before it is answered. It has no answer in this queue."""
         self._answer(b"", then)
 
     def _answer(self, octets: bytes, then: Callable[[], None] | None) -> None:
@@ -121,22 +123,24 @@ class Replies:
         self._wake()
 
     def make(self, make: Make) -> None:
-        """Answer with what `make` gives; it is called when everything before it is answered."""
+        """Answer with the result of `make`, which is called when everything before it is answered."""
         self._queue.append(_Long(make))
         self.octets += ANSWER_OCTETS
         self._wake()
 
     def made(self, answer: LongAnswer) -> None:
-        """The long answer that was begun is made."""
+        """The long answer that was started is ready."""
         first = self._queue[0] if self._queue else None
         if isinstance(first, _Long) and first.begun:
             first.made = answer
             self._wake()
         else:
-            answer.close()  # nothing is answered any more
+            answer.close()  # the connection is over
 
     def begin_long(self) -> Make | None:
-        """What makes the next answer, if it is a long one and was not begun: call `made` with the result."""
+        """Return what makes the next answer if it is a long one and not started. Call `made` with the
+        result.
+        """
         first = self._queue[0] if self._queue else None
         if not isinstance(first, _Long) or first.begun:
             return None
@@ -145,14 +149,14 @@ class Replies:
 
     @property
     def is_making(self) -> bool:
-        """Whether a long answer is next that is not made yet: no message goes before it."""
+        """Whether the next answer is a long one that is being made. No message is sent before it."""
         if not self._queue:
             return False
         first = self._queue[0]
         return isinstance(first, _Long) and first.begun and first.made is None
 
     def take_long(self) -> LongAnswer | None:
-        """The next answer, where it is a long one that is made. Whoever takes it closes it."""
+        """Return the next answer if it is a long one that is ready. The caller closes it."""
         if not self._queue:
             return None
         first = self._queue[0]
@@ -164,14 +168,14 @@ class Replies:
         return first.made
 
     def refuse_publish(self, text: bytes, count: int = 1) -> None:
-        """Answer so many Publishes with one Error: the next Confirm will say so too."""
+        """Answer `count` Publishes with one Error. The next Confirm reports them too."""
         refusal = _Refusal(encode(Error(text)), count)
         self._queue.append(refusal)
         self.octets += len(refusal.octets) + ANSWER_OCTETS
         self._wake()
 
     def published(self, topic: bytes, count: int, confirmation: Confirmation) -> None:
-        """`count` messages were posted; their confirmation stands in for the answer."""
+        """`count` messages were posted. Their confirmation takes the place of their answer."""
         if confirmation.settled and confirmation.failure is None and not self._queue:
             return
         self._queue.append(_Outcome(topic, count, confirmation))
@@ -184,7 +188,7 @@ class Replies:
         self._wake()
 
     def close(self) -> None:
-        """Answer nothing more: the connection is over, and nobody waits for room any more."""
+        """Drop all answers: the connection is over."""
         self._is_closed = True
         self.has_room()
         for answer in self._queue:
@@ -194,7 +198,7 @@ class Replies:
         self.octets = self.unconfirmed = 0
 
     def collect(self) -> bytes:
-        """The answers that can be given now."""
+        """Return the octets of the answers that are ready."""
         if not self._queue:
             return b""
         ready: list[bytes] = []

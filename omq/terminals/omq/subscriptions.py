@@ -35,7 +35,7 @@ class Subscription:
     is_exempt = False
 
     def __init__(self, all: "Subscriptions", topic: model.Topic, place: Callable[[], None]) -> None:
-        """`place` gives back its place among those of its client."""
+        """`place` is called when the subscription is over: then it does not count any more."""
         self._all = all
         self._place = place
         self.topic = topic
@@ -56,7 +56,7 @@ class Subscription:
         return None if self._closed or self.channel is None else self.channel.flow
 
     def start(self) -> None:
-        """Subscribed is on its way: messages may follow."""
+        """Subscribed is being sent, so messages may follow."""
         self._started = True
         self._attach()
         self.wake()
@@ -92,17 +92,17 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class _Credit:
-    """A Request that came before its Subscribe. It takes memory as a subscription does, and counts as one."""
+    """A Request that came before its Subscribe. It takes memory like a subscription, and counts as one."""
 
     topic: int
-    """The id of the topic, whose name another topic may have by then."""
+    """The id of the topic. A later topic may have the same name."""
     credit: int
     place: Callable[[], None]
-    """To be called when it does not count any more; the subscription takes it over."""
+    """Called when it does not count any more; the subscription takes it over."""
 
 
 class Subscriptions:
-    """Those of one connection, by the names of their topics."""
+    """The subscriptions of one connection, by the names of their topics."""
 
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self.sender = sender
@@ -111,21 +111,21 @@ class Subscriptions:
         self._gathering = Gathering(sender)
         self._by_name: dict[bytes, Subscription] = {}
         self._sending: Subscription | None = None
-        self._credits: dict[bytes, _Credit] = {}  # by name, of subscriptions that are to come
+        self._credits: dict[bytes, _Credit] = {}  # by the names of topics that are not subscribed yet
 
     # -- for commands --------------------------------------------------------------------------------------
 
     def check_free(self, topic: bytes) -> None:
-        """Raises Refused when there is a subscription to this topic."""
+        """Raises Refused if the connection is subscribed to this topic."""
         if topic in self._by_name:
             raise Refused(Reason.INVALID, "this connection is subscribed already")
 
     def make(self, topic: model.Topic, place: Callable[[], None]) -> Subscription:
-        """Return a subscription without its channel yet. `place` is called when it is over."""
+        """Return a subscription that has no channel yet. It calls `place` when it is over."""
         return Subscription(self, topic, place)
 
     def add(self, subscription: Subscription, channel: Channel) -> None:
-        """Subscribed: the subscription has its channel."""
+        """Give a subscription its channel, and answer with Subscribed."""
         topic = subscription.topic
         subscription.channel = channel
         self.sender.forwarder.opened(channel)
@@ -136,30 +136,30 @@ class Subscriptions:
         self._replies.add(types.Subscribed(topic), subscription.start)
 
     def unsubscribe(self, topic: bytes) -> None:
-        """Raises Refused."""
+        """End a subscription, and answer with Unsubscribed. Raises Refused."""
         subscription = self._find(topic)
         self._close(subscription)
         self._replies.add(types.Unsubscribed(subscription.topic))
 
     def is_open(self, topic: bytes) -> bool:
-        """Whether there is a subscription to this topic."""
+        """Return whether the connection is subscribed to this topic."""
         return topic in self._by_name
 
     def place_of_credit(self, topic: bytes) -> Callable[[], None] | None:
-        """The place of the credit that waits for a subscription to this topic; None when there is none."""
+        """Return the `place` of the early credit for this topic; None if there is none."""
         waiting = self._credits.get(topic)
         return None if waiting is None else waiting.place
 
     def request(self, topic: bytes, credit: int) -> None:
-        """Credit for the subscription there is."""
+        """Grant credit to an open subscription. Raises Refused."""
         self._round_robin_channel(topic).grant(credit, Credit.WINDOW)
 
     def request_early(self, topic: model.Topic, credit: int, place: Callable[[], None]) -> None:
-        """Credit for a subscription that is to come, which takes over `place`."""
+        """Keep credit for a later subscription, which takes over `place`."""
         self._credits[topic.topic] = _Credit(topic.id, credit, place)
 
     def received(self, topic: bytes, message: int) -> None:
-        """Raises Refused."""
+        """Confirm a message. Raises Refused."""
         channel = self._round_robin_channel(topic)
         if not channel.settles:
             raise Refused(Reason.INVALID, "only a subscriber that sent a Request confirms messages")
@@ -210,23 +210,23 @@ class Subscriptions:
         return not subscription.is_closed() and channel.ready()
 
     def channels(self) -> Iterable[Channel]:
-        """Those that are open; one that is to be closed is, until what it is sending is sent."""
+        """Return the open channels. A channel in the middle of a send stays open until it is sent."""
         subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
         return [each.channel for each in subscriptions if each.channel is not None]
 
     def workers(self) -> list[Subscription]:
-        """Those of round-robin topics."""
+        """Return the subscriptions to round-robin topics."""
         return [each for each in self._by_name.values() if each.channel is not None and each.channel.competes]
 
     def unstarted(self) -> list[Subscription]:
-        """Those that are sent nothing yet, as their Subscribed is not sent."""
+        """Return the subscriptions whose Subscribed is not sent yet, so they get no messages."""
         return [each for each in self._by_name.values() if not each.is_started]
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def statistics(self) -> list[SubscriptionStatistics]:
-        """Of those that are open."""
+        """Return the statistics of the open subscriptions."""
         return [
             SubscriptionStatistics(each.topic, each.channel.statistics())
             for each in self._by_name.values()
@@ -234,12 +234,12 @@ class Subscriptions:
         ]
 
     def finish(self) -> None:
-        """From now on they are sent what there is, and nothing that comes later."""
+        """Send the messages that are there now, and no later ones."""
         for channel in self.channels():
             channel.finish()
 
     def close_all(self) -> None:
-        """End them from this side."""
+        """End all subscriptions, and drop early credit."""
         for subscription in list(self._by_name.values()):
             self._close(subscription)
         for waiting in self._credits.values():
@@ -247,7 +247,7 @@ class Subscriptions:
         self._credits.clear()
 
     def _close(self, subscription: Subscription) -> None:
-        """End a subscription from this side, now or when what it is sending is sent."""
+        """End a subscription, now or at the end of the send that is under way."""
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
         if subscription is not self._sending and subscription.channel is not None:
@@ -257,7 +257,7 @@ class Subscriptions:
     # -- for channels --------------------------------------------------------------------------------------
 
     def ended(self, subscription: Subscription) -> None:
-        """The topic was deleted, and the channel with it."""
+        """The topic was deleted, and its channel with it."""
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
         subscription.channel = None

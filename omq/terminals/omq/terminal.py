@@ -1,7 +1,7 @@
-"""The omq terminal: protocol one on one connection (omq text; docs/PROTOCOL.md).
+"""The omq terminal: one connection of the omq protocol (omq text; docs/PROTOCOL.md).
 
-Two tasks: one reads commands and acts on them, the other writes what there is to say. What there is to say:
-answers in the order of the commands, pings, and messages of the subscriptions in turn.
+One task reads commands and executes them. Another one sends answers in the order of the commands, pings, and
+the messages of the subscriptions in turn.
 """
 
 import logging
@@ -42,22 +42,22 @@ from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
 from omq_storage.batches import Batch
 
 LONGEST_CONNECT = 4 << 10
-"""Where clients are configured, the most octets of a line of somebody who is not known yet."""
+"""Where clients are configured, the longest line before the client is known."""
 
 TOO_SLOW = "it took too long to read while others wait for its memory"
 
 GOODBYE_SECONDS = 2.0
-"""How long a connection that the server ends may take to send what is left to say."""
+"""How long a connection that the server ends may take to send its last answers."""
 
 log = logging.getLogger("omq.terminal")
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The client has not said yet who it is."""
+    """The client has not sent Connect yet."""
 
     by: float
-    """When it must have done so."""
+    """The time by which it must have connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +69,29 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The server ends the connection: the task that reads is about to stop."""
+    """The server ends the connection, and the reading task is about to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Nothing more is read. What was read is answered."""
+    """Nothing more is read. The commands that were read are answered."""
 
     is_hurried: bool
-    """Whether the server ends the connection: the rate limit does not hold the last answers back."""
+    """Whether the server ends the connection. Then the rate limit does not delay the last answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """Everything is answered. The subscriptions get what there is now, and nothing that comes later."""
+    """Everything is answered. The subscriptions get the messages that are there, and no later ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Nothing is read or sent any more."""
+    """Nothing more is read or sent."""
 
 
 State = Greeting | Serving | Stopping | Answering | Finishing | Over
-"""Where a connection is.
+"""The states of a connection.
 
                    Connect              input ended              all answered
     Greeting ------------------> Serving ----------> Answering ---------------> Finishing ---> Over
@@ -99,14 +99,14 @@ State = Greeting | Serving | Stopping | Answering | Finishing | Over
         |        fail, shut_down    |                    | the reader has stopped
         +---------------------------+---> Stopping ------+
 
-Input also ends where it cannot go on: at a line that is too long, say, or a first command that is no Connect,
-so Greeting can lead to Answering. A connection that breaks is Over at once. `fail` and `shut_down` in
-Answering make it hurried, and in Finishing they end the subscriptions.
+Input also ends at a line that is too long, and at a first command that is not Connect, so Greeting can lead
+to Answering. A connection that breaks is Over at once. `fail` and `shut_down` in Answering make it hurried,
+and in Finishing they end the subscriptions.
 """
 
 
 class OmqTerminal:
-    """One connection after its handshake. `serve` returns when it is over, whatever the reason.
+    """One connection after its handshake. `serve` returns when the connection is over.
 
     It owns everything of the connection. Nothing that it owns points back to it, except its sender while that
     runs: so the memory of a connection is free when its tasks have ended, without a garbage collection.
@@ -138,7 +138,7 @@ class OmqTerminal:
     # -- life ----------------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Read and write until the other side is done, or something ends the connection."""
+        """Read and send until the client is done, or something ends the connection."""
         if self._context.access.clients.are_known:
             self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
         try:
@@ -162,7 +162,7 @@ class OmqTerminal:
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
-        """What the connection is, and what it holds."""
+        """Return the statistics of the connection."""
         return ConnectionStatistics(
             kind=Kind.OMQ,
             client=None if self._session is None else self._session.name,
@@ -186,14 +186,14 @@ class OmqTerminal:
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
-        """Its subscriptions, in the order in which they were opened."""
+        """Return the statistics of its subscriptions, in the order in which they were opened."""
         return self._subscriptions.statistics()
 
     def sweep(self, now: float) -> None:
-        """Called about every second: see whether a ping is due, or the client is gone."""
+        """Check whether a ping is due, and whether the client is gone. Called about every second."""
         self._sender.forwarder.look(now)
         if self._long is not None and self._long.hinders(now, self._transport.sent):
-            # Its frame is begun, so there is nothing that could be said on this connection.
+            # Part of its frame is sent, so no Error can be sent on this connection.
             log.info("%s: closed in the middle of an answer: %s", self._transport.peer(), TOO_SLOW)
             self._scope.cancel()
             return
@@ -232,12 +232,12 @@ class OmqTerminal:
                 assert_never(other)
 
     def fail(self, text: bytes) -> None:
-        """End the connection with an Error, after the answers that are ready."""
+        """End the connection with an Error after the answers that are ready."""
         self._replies.add(types.Error(text))
         self.shut_down()
 
     def shut_down(self) -> None:
-        """End the connection: no more commands, and no more messages, but the answers that are due."""
+        """End the connection: stop commands and messages, and send the answers that are ready."""
         match self._state:
             case Greeting() | Serving() | Stopping():
                 self._state = Stopping()
@@ -264,9 +264,9 @@ class OmqTerminal:
             try:
                 await self._sender.run(self)
             except Unreadable as unreadable:
-                self.fail(unreadable.text)  # which is sent, too
+                self.fail(unreadable.text)  # the next round sends this
             except trio.BrokenResourceError:
-                # The client is gone. That is its right, and no news to anybody else.
+                # The client closed the connection. It may do so at any time, so this is not logged.
                 self._scope.cancel()
                 return
             else:
@@ -274,7 +274,7 @@ class OmqTerminal:
                 return
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
-        """The answers that are ready, and a ping that is due; or else a long answer."""
+        """Return the answers that are ready and a ping that is due, or else a long answer."""
         if not may_answer:
             may_answer = isinstance(self._state, Stopping) or self._state == Answering(is_hurried=True)
         octets = self._replies.collect() if may_answer else b""
@@ -297,7 +297,7 @@ class OmqTerminal:
         return not self._replies.is_making
 
     def has_ended(self) -> bool:
-        """Everything read must be answered, and what was published stored; then only channels give more."""
+        """Return whether all commands are answered, all posts settled, and all channels finished."""
         match self._state:
             case Greeting() | Serving() | Stopping():
                 return False
@@ -337,7 +337,7 @@ class OmqTerminal:
                     await self._held.wait_for_all()
         except trio.BrokenResourceError:
             self._scope.cancel()
-        # Others may wait for the memory of a line that nobody completes: it is free before the last answers.
+        # Give the memory of an incomplete line back before the last answers: others may wait for it.
         self._lines.drop()
         self._admission.close()
         if self._admission.gave_way:
@@ -348,12 +348,12 @@ class OmqTerminal:
         self._sender.signal.set()
 
     async def _feed(self) -> bool:
-        """Act on what was received; False when the connection is to end."""
+        """Execute the commands that were received. Return False if the connection must end."""
         received, self._received = self._received, b""
         alive = False
         for number, events in enumerate(self._lines.reads(received)):
             if number:
-                # One connection's odd lines must not keep the others waiting.
+                # Many slow lines of one connection must not delay the others.
                 await trio.lowlevel.checkpoint()
             if not await self._act_on(events):
                 return False
@@ -365,7 +365,7 @@ class OmqTerminal:
         unfinished = self._lines.buffered
         is_unknown = isinstance(self._state, Greeting) and self._context.access.clients.are_known
         if is_unknown and unfinished > LONGEST_CONNECT:
-            self._replies.add(types.Error(UNKNOWN_CLIENT))  # nobody's id is so long
+            self._replies.add(types.Error(UNKNOWN_CLIENT))  # no id is so long
             return False
         if self._admission.must_hold(unfinished):
             with self._liveness.excused:
@@ -373,7 +373,7 @@ class OmqTerminal:
         return True
 
     async def _act_on(self, events: Sequence[Event]) -> bool:
-        """False when the connection is to end."""
+        """Return False if the connection must end."""
         runs: dict[bytes, list[Batch]] = {}
         for event in events:
             state = self._state
@@ -386,7 +386,7 @@ class OmqTerminal:
             commands = state.commands
             match event:
                 case PublishRun(topic, batch):
-                    # Order matters within a topic only: one read makes one post for each.
+                    # Order matters only within a topic, so one read makes one post for each topic.
                     runs.setdefault(topic, []).append(batch)
                     continue
                 case _:
@@ -411,7 +411,9 @@ class OmqTerminal:
         return True
 
     async def _connect(self, event: PublishRun | Parsed | BadLine | TooLong) -> bool:
-        """The first command must be Connect, with the version of the handshake, of a client that is known."""
+        """Execute the first command, which must be a valid Connect. Return False if the connection must
+        end.
+        """
         match event:
             case Parsed(types.Connect(version, id)):
                 if version == VERSION_ONE:
@@ -459,7 +461,9 @@ class OmqTerminal:
 
 
 async def _report(replies: Replies, end: DmpEnd, topic: bytes, what: str | Gone) -> None:
-    """Report on a DMP connection whose lease was asked for on this one. It waits as the commands do."""
+    """Report what happened on a DMP connection whose lease was granted here. Waits for room, like a
+    command.
+    """
     await replies.room()
     words = gone(what.first, what.last, what.reason) if isinstance(what, Gone) else what
     replies.add(types.Error(sentence(end.value, topic, words)))
