@@ -170,6 +170,7 @@ BEHIND_SESSIONS = (
     "omq.drivers.catalogue",
     "omq.drivers.driver.Driver",
     "omq.drivers.round_robin",
+    "omq.drivers.round_robin_channel",
 )
 """What only sessions may use on behalf of a client, so that no terminal decides what a client may do."""
 

@@ -106,6 +106,40 @@ async def test_an_empty_topic_takes_the_types_of_the_first_declare(
             await waiting.confirm()
 
 
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_worker_keeps_its_credit_when_its_topic_gets_other_types(store: Path, early: bool) -> None:
+    async with serving(store, default_delivery="round-robin", default_persistence="transient") as host:
+        worker, client = await host.connect(), await host.connect()
+        commands = [b"(Subscribe t From_current)", b"(Request t 2)"]
+        if early:
+            await client.ask(b"(Subscribe t From_current)")  # as only a topic that exists gives credit
+            await client.ask(b"(Unsubscribe t)")
+            commands.reverse()
+        await worker.say(*commands)
+        assert await worker.frame() == Subscribed(Topic(0, b"t"))
+        await worker.confirm()
+        assert await client.ask(b"(Declare t Round_robin (Persistent Weak))") == Declared(Topic(0, b"t"))
+        await client.send(publish(b"t", numbered(1, 9)))
+        await client.confirm()
+        assert await worker.ids(2) == [1, 2]
+        await worker.say(b"(Received t 2)")
+        assert await worker.ids(1) == [3]
+        await worker.confirm()  # which would come behind further messages
+
+
+async def test_a_worker_has_no_credit_when_its_topic_becomes_a_broadcast_topic(store: Path) -> None:
+    async with serving(store, default_delivery="round-robin", default_persistence="transient") as host:
+        worker, client = await host.connect(), await host.connect()
+        assert await worker.ask(b"(Subscribe t From_current)") == Subscribed(Topic(0, b"t"))
+        await worker.say(b"(Request t 2)")
+        await worker.confirm()
+        assert await client.ask(b"(Declare t Broadcast Transient)") == Declared(Topic(0, b"t"))
+        await client.send(publish(b"t", numbered(1, 9)))
+        assert await worker.ids(9) == [*range(1, 10)]
+        refusal = await worker.refusal(b"(Received t 1)")
+        assert refusal == b"Received t: only messages of a round-robin topic are confirmed"
+
+
 async def test_an_empty_topic_is_still_open_to_a_declare_after_a_restart(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
