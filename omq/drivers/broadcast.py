@@ -222,7 +222,7 @@ class BroadcastDriver(Driver):
         self.entrance.look()
 
     def _is_ahead(self) -> bool:
-        """Whether the fastest subscriber is far behind, and not taken for stalled."""
+        """Return whether the fastest subscriber is far behind, and does not count as stalled."""
         return (
             self._fastest_lag() > self.resources.memory.tails.share() and self._fastest() != self._stalled_at
         )
@@ -238,12 +238,12 @@ class BroadcastDriver(Driver):
         return entrant
 
     def _note_fastest(self) -> None:
-        """The fastest subscriber is where it is now, and has some time to move from there."""
+        """Record the position of the fastest subscriber, and start the time in which it must move."""
         self._watched = self._fastest()
         self._stalls_at = trio.current_time() + STALL_SECONDS
 
     def _look_at_fastest(self) -> None:
-        """Let publishers go on that wait for a fastest subscriber which stands still."""
+        """Admit publishers if the fastest subscriber has not moved in time."""
         if self.entrance.is_wanted and trio.current_time() >= self._stalls_at:
             self._stalled_at = self._watched
             self.entrance.look()
@@ -269,10 +269,10 @@ class BroadcastDriver(Driver):
 
 
 class BroadcastChannel:
-    """A cursor: `position` is the id of the next message its subscriber gets, or gets the rest of.
+    """A cursor: `position` is the id of the next message of its subscriber, or of the message it has begun.
 
-    Credit is a bound for the cursor, `_bound`: the id of the first message that the subscriber may not have
-    yet. It stays where it is while the cursor moves, and moves when messages are settled.
+    Credit is a limit for the cursor, `_bound`: the id of the first message that the subscriber may not have
+    yet. It stays while the cursor moves, and moves when messages are settled.
     """
 
     competes = False
@@ -305,7 +305,7 @@ class BroadcastChannel:
         self.subscriber = subscriber
         self.position = position
         self.unwritten = position
-        """As `position`, but before what was taken and may be taken again."""
+        """As `position`, but before the messages that were taken and may be taken again."""
         self.is_held = False
         self.outlet: Outlet | None = None
         self.follows = False
@@ -318,11 +318,11 @@ class BroadcastChannel:
         self._window: int | None = None
         self._count: int | None = None
         self._unsettled: Unsettled | None = None
-        """With a window: what was taken and is not settled."""
+        """With a window: the messages that were taken and are not settled."""
         self._bound: int | None = None
-        """The least of what its end and its credit allow."""
+        """The lowest limit of its end and its credit."""
         self._drained: Callable[[int], None] | None = None
-        self._replayed = 0  # octets held of the memory for what is read from stores
+        self._replayed = 0  # octets taken from the memory for replays
         self._slow = False
         self._taken_at = 0.0
 
@@ -333,11 +333,11 @@ class BroadcastChannel:
         return self.position < end
 
     def can_have_more(self) -> bool:
-        """Whether it has somebody who takes, and credit."""
+        """Return whether a connection takes from it, and it has credit."""
         return not self.is_held and (self._bound is None or self.position < self._bound)
 
     async def take(self) -> Taken | None:
-        """From the tail where it reaches back far enough, else from the store, else the news of a gap."""
+        """Take from the tail if it reaches back far enough, else from the store, else return a gap."""
         if self._begun is not None:
             return await self._go_on(self._begun)
         if not self.ready():
@@ -354,7 +354,7 @@ class BroadcastChannel:
             return found
         if isinstance(found, Gone):
             return self._skip(found.last + 1, found.reason)
-        if not self.ready():  # credit was taken back during the read
+        if not self.ready():  # credit was withdrawn during the read
             self._give_back()
             return None
         blocks = [stored.block for stored in found]
@@ -365,7 +365,7 @@ class BroadcastChannel:
         return self._forward(_unbroken(blocks))
 
     async def _read(self) -> list[StoredBlock] | Piece | Gone:
-        """What the store has. A large block is read whole where the memory for that goes, else its message
+        """Read from the store. Read a large block whole if the memory suffices, otherwise its message
         piece by piece.
         """
         replayed = self.driver.resources.memory.replayed
@@ -393,10 +393,10 @@ class BroadcastChannel:
             self._give_back()
             self._begun = None
             self._take_back(begun.message, begun.message + 1)
-            return await self.driver.replay(self.position, 1)  # which tells what is gone, and why
+            return await self.driver.replay(self.position, 1)  # returns what is gone, and why
 
     async def _go_on(self, begun: Pieces) -> Piece:
-        """The next piece of a message. Raises Torn."""
+        """Return the next piece of a message. Raises Torn."""
         self._begun = begun
         tail = self.driver.tail
         if tail.covers(begun.message):
@@ -407,7 +407,7 @@ class BroadcastChannel:
         return piece
 
     def _forward(self, blocks: list[Block], end: int | None = None) -> Messages:
-        """What these blocks have from the cursor on, up to `end`."""
+        """Return the messages of these blocks from the cursor on, up to `end`."""
         if end is None:
             end = self.driver.next_id
         if self._bound is not None:
@@ -422,7 +422,9 @@ class BroadcastChannel:
         return Messages(cuts)
 
     def _forward_little(self, block: Block) -> Messages:
-        """Send a little, and keep nothing of the rest meanwhile; or one large message, where it is."""
+        """Return a few messages in a copy, so that the block can be freed; or one large message of
+        the block.
+        """
         if block.count == 1 or len(block.frame(self.position)) > LITTLE_OCTETS:
             return self._forward([block], self.position + 1)
         return self._forward([_beginning(block, self.position)])
@@ -436,8 +438,8 @@ class BroadcastChannel:
         return gone
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """The cursor moved when the blocks were taken; now it stands where the subscriber is, and their
-        memory is free. Who is slow gets little at a time until that goes well.
+        """The cursor moved when the blocks were taken; move it to where the subscriber is, and free their
+        memory. A slow subscriber gets little at a time until it takes that in time.
         """
         given = self._given()
         self.unwritten += count
@@ -460,7 +462,7 @@ class BroadcastChannel:
         self._follow()
 
     def _take_back(self, first: int, end: int) -> None:
-        """These messages are not given after all, or are given again."""
+        """Take back messages that were not sent, or that are sent again."""
         if self._unsettled is not None and first < end:
             self._unsettled.take(range(first, end))
 
@@ -566,7 +568,7 @@ class BroadcastChannel:
         return Granted(self._window, self._count)
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        """Whatever the outcome is: other subscribers have the messages too."""
+        """Settle messages. The outcome does not matter, because other subscribers have the messages, too."""
         settled = 0 if self._unsettled is None else number_of(self._unsettled.take(ids))
         if settled:
             self._bind()
@@ -588,7 +590,7 @@ class BroadcastChannel:
         drained(unused)
 
     def _given(self) -> int:
-        """The id behind those of the messages that its subscriber has, or has a part of."""
+        """Return the id after the last message that its subscriber has, or has a part of."""
         return self.position if self._begun is None else self.position + 1
 
     def _bind(self) -> None:
@@ -630,14 +632,14 @@ class BroadcastChannel:
 
 
 def _piece(block: Block, begun: Pieces) -> Piece:
-    """A little of a message that is in memory: in octets of their own, as it may be forgotten there."""
+    """Return a copy of a small part of a message in memory, because the memory may be freed meanwhile."""
     body = block.frame(begun.message)[FRAME_HEADER:]
     octets = bytes(body[begun.begin : begun.begin + LITTLE_OCTETS])
     return Piece(block.topic, begun.message, block.head(begun.message), len(body), begun.begin, octets)
 
 
 def _beginning(block: Block, position: int) -> Block:
-    """The messages of a block from `position` on, about LITTLE_OCTETS of them, in octets of their own."""
+    """Return a copy of about LITTLE_OCTETS of the messages of a block from `position` on."""
     left = block.after(position)
     count = max(1, block.messages_within(position, min(len(left), LITTLE_OCTETS)))
     ids = range(position, position + count)
@@ -647,7 +649,7 @@ def _beginning(block: Block, position: int) -> Block:
 
 
 def _unbroken(blocks: list[Block]) -> list[Block]:
-    """The blocks up to the first gap of ids: what lies behind it is taken next, after the news of the gap."""
+    """Return the blocks up to the first gap of ids; the next take reports the gap."""
     for index, (block, following) in enumerate(pairwise(blocks), 1):
         if block.next != following.first:
             return blocks[:index]

@@ -46,9 +46,8 @@ log = logging.getLogger("omq.catalogue")
 T = TypeVar("T")
 
 Admit = Callable[[], Callable[[], None]]
-"""Called before a topic is created; raises Refused if it may not be. The caller calls the result when the
-topic
-is deleted, or could not be created.
+"""Called before a topic is created; raises Refused if it may not be. The result is called when the
+topic is deleted, or could not be created.
 """
 
 READERS = 4

@@ -1,4 +1,4 @@
-"""What every driver is: a queue behind a name, with ids to give and octets to keep (RFC 005, 3.5.1)."""
+"""The base of all drivers: the queue behind a name (terminal-driver RFC, section 3.5.1)."""
 
 import logging
 import time
@@ -45,11 +45,12 @@ T = TypeVar("T")
 log = logging.getLogger("omq.driver")
 
 READ_OCTETS = 1 << 20
-"""How much one read of the store brings: enough to amortise the thread, little enough to share memory."""
+"""The size of one read of the store: large compared with the cost of a thread switch, small for the memory.
+"""
 
 
 MERGE_BACK = 1 << 16
-"""How far behind its end a topic is looked through for small blocks when it is opened."""
+"""How many messages before its end the search for small blocks begins when a topic is opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class Resources:
     memory: Memory
     readers: trio.CapacityLimiter
     listers: trio.CapacityLimiter
-    """For lists of what is stored: work for the interpreter, which every thread takes from all others."""
+    """For lists of stored blocks: work in Python, which slows down all other threads."""
     ids: Reservations
     alarms: Alarms
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a driver starts from: the catalogue's record, and what the store holds."""
+    """The initial state of a driver: the catalogue's record, and the stored messages."""
 
     topic: Topic
     persistence: Persistence
@@ -78,11 +79,11 @@ class Opening:
     extent: Extent
     position: Position | None
     retention: tuple[int | None, float | None]
-    """The octets and the seconds that are kept; None for no bound."""
+    """The limits of retention in octets and in seconds; None for no limit."""
     time: int = 0
     """Microseconds since the epoch of the last stored message."""
     stored_before_cursor: int = 0
-    """How many messages are stored below the cursor of the position."""
+    """The number of stored messages below the cursor of the position."""
     lost: range = range(0)
     """The ids that a power failure took, as far as they are known."""
 
@@ -109,7 +110,8 @@ class Driver(ABC):
         self.deleted = False
         self.failures = 0
         self.traffic = Traffic()
-        # Where housekeeping stands: up to which id it has looked, and where merging goes on.
+        # The progress of housekeeping: the id up to which it has looked, and the id at which merging
+        # continues.
         self.tidied = self.next_id
         self.merge_from = max(1, self.extent.first, self.next_id - MERGE_BACK)
         self._used = False
@@ -127,28 +129,28 @@ class Driver(ABC):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it never had a message: only then can it still be given other types."""
+        """Whether the topic never had a message: only then may it still get other types."""
         return self.next_id == 1 and not self._used
 
     # -- in: post ------------------------------------------------------------------------------------------
 
     async def post(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Confirmation:
-        """Offer messages, and wait for room where there is none. See `offer`."""
+        """Offer messages, and wait for room if there is none. See `offer`."""
         offered = self.offer(batch, heads, origins)
         return offered if isinstance(offered, Confirmation) else await offered.taken()
 
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
-        """Take over messages, or say that there is no room for them now; never wait. The confirmation is
-        settled when they are as safe as the topic asks.
+        """Accept messages, or return a place in the queue for room; never wait. The confirmation is
+        settled when they have the persistence of the topic.
 
-        A transient topic's confirmation is given at once: handed to the driver is all it promises.
+        A transient topic settles it at once: it only promises that the driver has the messages.
 
-        `heads`: none at all, or one for each message: octets that are kept with the message beside its frame,
-        empty where a message has none.
+        `heads`: empty, or one for each message: octets that are stored with the message beside its frame,
+        empty for a message without a head.
 
-        `origins`: none at all, or one for each message, None where it has none. A message whose sequence is
-        not above the last one of its producer is repeated: it counts as confirmed, and is dropped. When
-        messages with origins cannot be stored, everything with origins that was offered before their
+        `origins`: empty, or one for each message, None for a message without one. A message whose sequence
+        number is not above the last one of its producer is repeated: it counts as confirmed, and is dropped.
+        When messages with origins cannot be stored, everything with origins that was offered before their
         confirmation reported the failure fails too. The publisher must offer nothing more for these producers
         until it has sent the failed messages again.
 
@@ -189,13 +191,13 @@ class Driver(ABC):
         return False
 
     def has_ids(self, count: int) -> bool:
-        """Whether the next `count` ids may be handed out: see `Catalogue.reserve` in the store."""
+        """Return whether the next `count` ids may be assigned: see `Catalogue.reserve` in the store."""
         return self.next_id + count <= self.reserved
 
     def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
-        """Take over messages of a transient topic, for which there is room and there are ids. Raises Refused.
+        """Accept messages of a transient topic, for which there are room and ids. Raises Refused.
 
-        `octets` are what they were counted with when they came in.
+        `octets`: what was counted for them when they were admitted.
         """
         kept = 0
         try:
@@ -212,13 +214,13 @@ class Driver(ABC):
                 if last:
                     self.resources.memory.sequences.keep(self.topic.id, last)
         except Exception as problem:
-            # What no store raises fails this post, and not the connection that it came on.
+            # A defect fails this post, and not the connection from which it came.
             raise Refused.of(self.told(problem)) from problem
         finally:
             self.free(octets - kept)
 
     def told(self, problem: Exception) -> Failure:
-        """What a publisher is told of a problem with its post. The log has all of it."""
+        """Log a problem with a post, and return the failure for its publisher."""
         if isinstance(problem, StoreError):
             self._unreserved.add(problem)
             return for_clients(problem)
@@ -230,20 +232,14 @@ class Driver(ABC):
         return self.resources.ids
 
     def now(self) -> int:
-        """Microseconds since the epoch, never going back within a topic."""
+        """Return the time in microseconds since the epoch; it never decreases within a topic."""
         self._time = max(self._time, time.time_ns() // 1000)
         return self._time
 
     def stored(self, block: Block) -> None:
-        """The writer has stored `block` as safely as the topic asks: let the subscribers have it."""
+        """Called when the writer has stored `block`: make it available to subscribers."""
         self.next_id = block.next
-        extent = self.extent
-        self.extent = Extent(
-            first=extent.first if extent.messages else block.first,
-            last=block.last,
-            messages=extent.messages + block.count,
-            bytes=extent.bytes + packed_size(block),
-        )
+        self.extent = self.extent.extended(block.first, block.last, packed_size(block))
         self._count_in(block)
         self._keep(block)
 
@@ -253,24 +249,24 @@ class Driver(ABC):
 
     @abstractmethod
     def _keep(self, block: Block) -> None:
-        """Take the newest block in and wake those who wait for it."""
+        """Add the newest block, and wake the subscribers that wait for it."""
 
     @property
     def room(self) -> Room | None:
-        """This topic, where its workers make room for its publishers."""
+        """This topic, if its workers make room for its publishers."""
         return None
 
     def most(self) -> int:
-        """About how many octets a transient topic takes at once."""
+        """Return about how many octets a transient topic accepts at once."""
         return FRAMES_LIMIT
 
     @abstractmethod
     def _take_room(self, octets: int, in_turn: bool) -> Answer:
-        """Count `octets` more of a transient topic if there is room for them: see `Entrance`."""
+        """Count `octets` of a post to a transient topic if there is room for them: see `Entrance`."""
 
     @abstractmethod
     def free(self, octets: int) -> None:
-        """Octets that `_take_room` counted are held no more."""
+        """Free octets that `_take_room` has counted."""
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
         """Wait for room in a transient topic: see `Entrance`."""
@@ -284,25 +280,25 @@ class Driver(ABC):
 
     @abstractmethod
     def has_taker(self) -> bool:
-        """Whether there is a subscriber who can take a message now."""
+        """Return whether a subscriber can take a message now."""
 
     @abstractmethod
     def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
-        """The channels that are open."""
+        """Return the open channels."""
 
     @abstractmethod
     def subscriber_count(self) -> int:
-        """How many channels are open."""
+        """Return the number of open channels."""
 
     @abstractmethod
     def check_replay(self, first: int) -> None:
-        """Raises Refused unless stored messages can be read from this id on."""
+        """Raise Refused unless stored messages can be read from this id on."""
 
     async def read(self, position: int, octets: int, largest: int | None = None) -> list[StoredBlock]:
-        """Stored blocks from `position` on, whole, none that subscribers may not see yet.
+        """Return stored blocks from `position` on, without those that subscribers may not see yet.
 
         Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets,
-        omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which the log tells.
+        omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is also logged.
         """
         read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
         blocks = await self._in_reader(read)
@@ -311,13 +307,13 @@ class Driver(ABC):
     async def replay(
         self, position: int, octets: int, largest: int | None = None
     ) -> list[StoredBlock] | Gone:
-        """Stored blocks from `position` on, as `read`, where the first of them has that message; or else
-        which messages cannot be had there, and why.
+        """Return stored blocks from `position` on, as `read`, if the first of them has that message; or else
+        which messages are not available there, and why.
 
         `position` is below `next_id`. Raises omq_storage.lookup.LargeBlock as `read` does, and
         omq_storage.errors.StoreError.
         """
-        # What is below this id now is either stored or lost: the store is written before the id moves on.
+        # Every message below this id is either stored or lost: the store is written before the id increases.
         known = self.next_id
         try:
             blocks = await self.read(position, octets, largest)
@@ -327,7 +323,7 @@ class Driver(ABC):
                 last = damaged.first if damaged.last is None else damaged.last
                 return Gone(position, min(last, known - 1), f"the store is damaged there ({damaged.why})")
             blocks = []
-            kept = min(damaged.first, known)  # damage to its key can make an id of it that was never given
+            kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
         if kept <= position:
             return blocks
         missing, were_lost = missing_ids(self.extent, self.lost, position, kept)
@@ -335,14 +331,17 @@ class Driver(ABC):
         return Gone(position, missing.stop - 1, why)
 
     async def look_at(self, message: int) -> LargeMessage | None:
-        """A stored message that is to be read piece by piece; None when it is not kept any more.
+        """Verify a stored message for reading piece by piece; None when it is not stored any more.
 
-        Raises omq_storage.errors.DamagedBlock, and StoreError, which the log tells.
+        Raises omq_storage.errors.DamagedBlock, and StoreError, which is also logged.
         """
         return await self._in_reader(partial(self.environment.open_message, self.topic.id, message))
 
     async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-        """A piece of its body, None when it is to be looked at anew. Raises StoreError, as the log tells."""
+        """Return a piece of its body; None when it must be opened again.
+
+        Raises StoreError, which is also logged.
+        """
         return await self._in_reader(partial(self.environment.read_piece, message, begin, octets))
 
     async def _in_reader(self, read: Callable[[], T]) -> T:
@@ -357,10 +356,10 @@ class Driver(ABC):
     async def stored_blocks(
         self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
     ) -> T:
-        """The blocks that hold any of `count` messages from `first` on, the first `limit` of them, as `then`
-        gives them, which is called in the thread that has read them.
+        """List the blocks with any of `count` messages from `first` on, at most `limit`. Return what `then`
+        makes of the list; it is called in the thread that has read it.
 
-        Raises omq_storage.errors.StoreError, which the log tells.
+        Raises omq_storage.errors.StoreError, which is also logged.
         """
         end = min(first + count, self.next_id)
         environment = self.environment
@@ -397,7 +396,7 @@ class Driver(ABC):
         )
 
     def statistics(self) -> DriverStatistics:
-        """What is kept, who waits, and what went through it so far."""
+        """Return a snapshot of the topic and its counters."""
         messages, octets, _, last = self._kept()
         return DriverStatistics(
             topic=self.topic,

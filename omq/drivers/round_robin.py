@@ -1,9 +1,10 @@
 """Round-robin: every message goes to exactly one subscriber, in turn (docs/PROTOCOL.md, "Round-robin").
 
-A message is *outstanding* from being dealt until it is done: for a plain subscriber when it is written to
-the socket, for one with credit when it is settled (omq.drivers.round_robin_channel has the states between).
-What is outstanding when its subscriber goes is dealt to another. The topic's position is the next id to deal
-and the ids below it that are not done, with how often each was delivered.
+A message is *outstanding* from the time it is assigned to a subscriber until it is done: for a plain
+subscriber when it is written to the socket, for one with credit when it is settled
+(omq.drivers.round_robin_channel has the states between). When a subscriber leaves, its outstanding messages
+are assigned to others. The topic's position is the next id to assign and the ids below it that are not done,
+with how often each was delivered.
 """
 
 import logging
@@ -32,10 +33,10 @@ from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Returned, Run
 
 RETRY_SECONDS = 1.0
-"""How long the dealer waits when the store cannot be read, before it tries again."""
+"""How long the dealer waits before it tries again to read the store after a failure."""
 
 FREE_OCTETS = 16 << 10
-"""What a transient topic without waiting messages takes in even when the memory for those is spent."""
+"""The octets that an empty transient topic accepts even if the memory for waiting messages is used up."""
 
 _NO_REPLAY = "a round-robin topic cannot be replayed"
 
@@ -43,7 +44,7 @@ log = logging.getLogger("omq.round_robin")
 
 
 class RoundRobinDriver(Driver):
-    """`run` is its task: the dealer."""
+    """A round-robin topic. `run` is its task, the dealer, which assigns messages to subscribers."""
 
     delivery = Delivery.ROUND_ROBIN
 
@@ -54,7 +55,7 @@ class RoundRobinDriver(Driver):
             position = Position(self.extent.first if self.extent.messages else self.next_id, ())
         self.saved_position = opening.position
         self.deleted_below = 0
-        """Up to which id housekeeping has deleted what is done."""
+        """The id up to which housekeeping has deleted messages that are done."""
         self._note_move()
         self._cursor = min(position.cursor, self.next_id)
         self._returned = Returned()
@@ -73,7 +74,7 @@ class RoundRobinDriver(Driver):
         self._dealing: Block | None = None
         self._read_ahead: deque[Block] = deque()
         self.rejections = 0
-        """How many messages subscribers have rejected so far."""
+        """The number of messages that subscribers have rejected so far."""
         self._rejected = LogThrottle(log, logging.WARNING, "rejections", topic=self.topic.topic)
         self._gone = LogThrottle.of_problem(
             log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic
@@ -82,7 +83,7 @@ class RoundRobinDriver(Driver):
     # -- channels ------------------------------------------------------------------------------------------
 
     def open(self, subscriber: Subscriber, replay: Replay) -> RoundRobinChannel:
-        """Raises Refused for any replay: a message that is done is gone."""
+        """Open a channel. Raises Refused for any replay: messages that are done are gone."""
         match replay:
             case FromBeginning() | FromMessage():
                 raise Refused(Reason.NO_REPLAY, _NO_REPLAY)
@@ -110,13 +111,13 @@ class RoundRobinDriver(Driver):
         return any(channel.room(1) for channel in self._channels)
 
     def finishing(self, channel: RoundRobinChannel) -> None:
-        """Deal nothing more to a channel; what it has is still its own."""
+        """Assign nothing more to a channel; it keeps its messages."""
         if channel in self._channels:
             self._channels.remove(channel)
             self._finishing.add(channel)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
-        """A channel ended: what it had not done is dealt to others."""
+        """A channel ended: assign its outstanding messages to others."""
         if channel in self._channels:
             self._channels.remove(channel)
         for others in (self._finishing, self._draining, self._choosy):
@@ -124,7 +125,7 @@ class RoundRobinDriver(Driver):
         self.returned(outstanding)
 
     def returned(self, messages: Iterable[Run]) -> None:
-        """These are to be dealt anew."""
+        """Assign these messages again."""
         self._note_move()
         if not self.deleted:
             self._return(messages)
@@ -135,32 +136,32 @@ class RoundRobinDriver(Driver):
         self._count()
 
     def _count(self) -> None:
-        """Count in the share what the ids hold that are to be dealt anew."""
+        """Count the memory of the ids that will be assigned again."""
         more = self._returned.octets + self._aside.octets - self._counted
         self._counted += more
         self.resources.memory.unconfirmed.change(more)
 
     def can_take(self) -> None:
-        """A subscriber has room again, or has done something."""
+        """A subscriber has room again, or has settled messages."""
         self._note_move()
         self._signal.set()
         self._invite()
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
-        """Whether a subscriber with room is to get something that is there now."""
+        """Return whether there is a message now for a subscriber with room."""
         if channel in self._finishing:
             return False
         return self._is_undealt() or channel.undealt < len(self._aside)
 
     def done(self, ids: range) -> None:
-        """These messages of one block need not be kept any more."""
+        """These messages of one block are done."""
         for channel in self._choosy:
             channel.forget(ids)
         if not self.is_persistent and not self.deleted:
             self.free(self._holdings.done(ids.start, len(ids)))
 
     def settled(self, messages: Sequence[Run]) -> None:
-        """These messages need not be kept any more."""
+        """These messages are done."""
         for run in messages:
             for channel in self._choosy:
                 for ids in ranges(run):
@@ -171,7 +172,7 @@ class RoundRobinDriver(Driver):
     def rejected(self, messages: Sequence[Run]) -> None:
         """A subscriber could not process these messages: they are done, and the log says so.
 
-        All messages that are given up pass here, and the topic still holds them.
+        All rejected messages pass here, while the topic still holds them.
         """
         count = number_of(messages)
         self.rejections += count
@@ -181,11 +182,11 @@ class RoundRobinDriver(Driver):
         self.settled(messages)
 
     def undeliverable(self, channel: RoundRobinChannel) -> None:
-        """Some messages are undeliverable to this subscriber."""
+        """Record that some messages are undeliverable to this subscriber."""
         self._choosy.add(channel)
 
     def draining(self, channel: RoundRobinChannel) -> None:
-        """Tell this subscriber when it has got what there is."""
+        """Notify this subscriber when it has all messages that there are now."""
         self._draining.add(channel)
         self._signal.set()
 
@@ -223,12 +224,13 @@ class RoundRobinDriver(Driver):
         """
         memory = self.resources.memory
         waiting = memory.waiting
-        # What workers have at work does not keep the next messages from workers that have nothing to do.
+        # Outstanding messages of busy workers do not keep new messages from idle workers.
         is_undealt = self._is_undealt() or self.entrance.admitted > 0
         is_wanted = not is_undealt and self.has_taker()
         too_much = not is_wanted and self._held + octets > memory.waiting_octets
         if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
-            # A little for every topic, however much others keep waiting; within bounds a batch for a worker.
+            # Every topic may have a few octets, however much others hold; and, within limits, a batch for a
+            # worker.
             waiting.force(octets)
         elif self._held and too_much:
             return Answer.TOPIC_FULL
@@ -243,7 +245,7 @@ class RoundRobinDriver(Driver):
         return self._cursor < self.next_id or bool(self._returned)
 
     def _invite(self) -> None:
-        """When everything is dealt, whoever waits for room may hand over a batch."""
+        """When all messages are assigned, admit a waiting publisher."""
         if not self._is_undealt():
             self.entrance.look()
 
@@ -261,7 +263,7 @@ class RoundRobinDriver(Driver):
         if not self.is_persistent:
             self._holdings.append(block)
         elif self.tail.next == block.first:
-            # Never push the oldest out: they are the next to be dealt. The store has what does not fit.
+            # Never drop the oldest blocks: they are assigned next. The store has the ones that do not fit.
             if self.tail.octets + block.held <= self.resources.memory.tail_octets:
                 self.tail.append(block)
         elif self._cursor == block.first:
@@ -271,7 +273,7 @@ class RoundRobinDriver(Driver):
     # -- out -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Deal while there are messages and subscribers that can take them, until cancelled."""
+        """Assign messages to subscribers that can take them, until cancelled."""
         while True:
             await self._signal.wait()
             self._look_aside()
@@ -292,13 +294,13 @@ class RoundRobinDriver(Driver):
         return [channel for channel in self._channels if channel.room(1)]
 
     def _takers(self, message: int) -> list[RoundRobinChannel]:
-        """The subscribers that have room and can have this message."""
+        """Return the subscribers that have room and may get this message."""
         return [
             channel for channel in self._channels if channel.room(1) and not channel.is_undeliverable(message)
         ]
 
     def _look_aside(self) -> None:
-        """Deal again what was set aside when there is somebody who can have some of it."""
+        """Assign the messages that were set aside when a subscriber may get some of them."""
         aside = len(self._aside)
         if aside and any(channel.undealt < aside and channel.room(1) for channel in self._channels):
             for channel in self._choosy:
@@ -308,7 +310,7 @@ class RoundRobinDriver(Driver):
             self._return(runs)
 
     def _set_aside(self) -> None:
-        """Nobody who has room can have the message that is to be dealt next: go on with the others."""
+        """No subscriber with room may get the next message: set it aside, and continue with the others."""
         deliveries = self._returned.deliveries
         message = self._returned.pop()
         for channel in self._choosy:
@@ -329,7 +331,7 @@ class RoundRobinDriver(Driver):
             self._report(Gone(message, message, damage))
         takers = self._takers(message)
         if not takers or not self._returned or self._returned.lowest != message:
-            return  # things changed during the read: look again
+            return  # the state changed during the read: try again
         deliveries = self._returned.deliveries
         self._returned.pop()
         self._count()
@@ -344,13 +346,13 @@ class RoundRobinDriver(Driver):
             channel.forget(range(message, message + 1))
 
     async def _deal_next(self) -> None:
-        # What is below this id now is either stored or lost: the store is written before the id moves on.
+        # Every message below this id is either stored or lost: the store is written before the id increases.
         known = self.next_id
         try:
             block = await self._find(self._cursor)
         except DamagedBlock as damaged:
             last = damaged.first if damaged.last is None else damaged.last
-            last = min(last, known - 1)  # damage to its key can make an id of it that was never given
+            last = min(last, known - 1)  # a damaged key may contain an id that was never assigned
             self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
             self._advance(max(self._cursor, last) + 1)
             return

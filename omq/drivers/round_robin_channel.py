@@ -166,7 +166,7 @@ class RoundRobinChannel:
     # -- the driver's side ---------------------------------------------------------------------------------
 
     def room(self, frame_octets: int) -> int:
-        """How many messages of about this size it can take now."""
+        """Return how many messages of about this size it can take now."""
         left = OUTBOX_OCTETS - self._octets
         if left <= 0 or self._held or self._cancelled:
             return 0
@@ -174,7 +174,7 @@ class RoundRobinChannel:
         return self._within_credit(room) if self.settles else room
 
     def _within_credit(self, room: int) -> int:
-        """How many of so many messages its credit allows to deal."""
+        """Limit a number of messages by its credit."""
         if not self._unsettled.may_grow() or len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
         if self._window is not None:
@@ -184,7 +184,7 @@ class RoundRobinChannel:
         return max(0, room)
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
-        """Messages of a block, with a common step, that were delivered so often before."""
+        """Assign messages of a block, with a common step and the same number of earlier deliveries."""
         self._queued.append(Cut(block, ids, deliveries))
         self._unsent += len(ids)
         self._octets += len(ids) * mean_octets(block)
@@ -193,7 +193,7 @@ class RoundRobinChannel:
         self.subscriber.wake()
 
     def deal_large(self, block: Block, message: int, deliveries: int = 0) -> None:
-        """A message of a block that is not to be held in memory until it is sent."""
+        """Assign a large message, which is not held in memory until it is sent."""
         large = Large(message, mean_octets(block), deliveries)
         self._queued.append(large)
         self._unsent += 1
@@ -207,8 +207,8 @@ class RoundRobinChannel:
         self.subscriber.wake()
 
     def outstanding(self) -> list[Run]:
-        """What was dealt to it and is not done, as it is dealt again when the subscriber is lost: with one
-        delivery more where it was sent, or perhaps was.
+        """Return its outstanding messages as they are assigned again when the subscriber is lost: with one
+        delivery more for messages that were sent, or may have been.
         """
         queued = Deliveries()
         for waiting in self._queued:
@@ -227,7 +227,7 @@ class RoundRobinChannel:
         return runs
 
     def outstanding_count(self) -> int:
-        """How many messages were dealt to it and are not done."""
+        """Return the number of its outstanding messages."""
         if not self.settles:
             return self._unsent
         begun = self._begun
@@ -235,15 +235,15 @@ class RoundRobinChannel:
         return len(self._unsettled) + kept
 
     def _given(self) -> Sequence[Cut | Begun]:
-        """What its subscriber has, and has not said to be written."""
+        """Return the messages that its subscriber has taken and not reported as written."""
         return self._taken if self._begun is None else [self._begun]
 
     def is_undeliverable(self, message: int) -> bool:
-        """Whether its subscriber said that this message cannot be delivered here."""
+        """Return whether its subscriber declared this message undeliverable here."""
         return message in self._undeliverable
 
     def forget(self, ids: range) -> None:
-        """These messages are done, wherever: whether they are undeliverable here does not matter any more."""
+        """These messages are done somewhere: forget that they were undeliverable here."""
         if self._undeliverable and self._undeliverable.take(ids):
             self._dealer.can_take()
 
@@ -295,7 +295,7 @@ class RoundRobinChannel:
         return replace(piece, deliveries=begun.deliveries) if begun.deliveries else piece
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """`count` messages of the last take are on the socket: without credit, they are done."""
+        """`count` messages of the last take are on the socket; without credit, they are done."""
         if self._begun is not None:
             self._written_of(self._begun, count, begun)
             return
@@ -312,7 +312,7 @@ class RoundRobinChannel:
             if whole < len(cut.ids):
                 back.append(replace(cut, ids=cut.ids[whole:]) if whole else cut)
         self._sent(count - left)
-        if begun is not None and back:  # else it was closed meanwhile
+        if begun is not None and back:  # otherwise it was closed meanwhile
             first = back[0]
             assert isinstance(first, Cut)
             message = first.ids[0]
@@ -325,7 +325,7 @@ class RoundRobinChannel:
         self._went_on()
 
     def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
-        """As `written`, for the message that is sent by itself."""
+        """Do what `written` does for a message that is sent by itself."""
         if begun.pieces is not None:
             begun.pieces.give_back()
             begun.slow = trio.current_time() - begun.taken_at >= SLOW_SECONDS
@@ -345,20 +345,21 @@ class RoundRobinChannel:
         self._went_on()
 
     def _sent(self, count: int) -> None:
-        """So many messages are delivered."""
+        """Count delivered messages."""
         self.traffic.messages_out += count
         self._unsent -= count
         if self._count is not None:
             self._count = max(0, self._count - count)
 
     def _went_on(self) -> None:
-        """After a write: what was not written may not wait here, and there may be room for more."""
+        """After a write: return messages that may not wait here, and ask for more if there is room."""
         self._give_up()
         self._dealer.can_take()
         self._look_drained()
 
     def _give_up(self) -> None:
-        """Return what is queued and may not wait here: all of it while nobody takes, else what the count does
+        """Return queued messages that may not wait here: all of them while no connection takes, else those
+        that the count does
         not allow any more.
         """
         if self._held or self._cancelled:
@@ -386,7 +387,7 @@ class RoundRobinChannel:
             self._octets -= len(ids) * octets
             leaving.append((ids, each.deliveries))
         self._queued = kept
-        if self.settles:  # without those that are settled already
+        if self.settles:  # without messages that are settled already
             returned = [run for ids, _ in leaving for run in self._unsettled.take(ids)]
         else:
             unsent = Deliveries()
@@ -425,7 +426,7 @@ class RoundRobinChannel:
         self._look_drained()
 
     def look_drained(self) -> bool:
-        """Tell the subscriber if there is nothing more to be drained; whether there still is."""
+        """Notify the subscriber if the drain is complete. Return whether it is not."""
         self._look_drained()
         return self._drained is not None
 
@@ -461,7 +462,7 @@ class RoundRobinChannel:
         return settled
 
     def _conclude(self, messages: list[Run], outcome: Outcome) -> None:
-        """Do what an outcome says, which `_unsettled` does not have any more."""
+        """Apply an outcome to messages that are no longer in `_unsettled`."""
         match outcome:
             case Accepted():
                 self._dealer.settled(messages)
@@ -480,7 +481,7 @@ class RoundRobinChannel:
     # -- the terminal's side: pauses and ends --------------------------------------------------------------
 
     def hold(self) -> None:
-        """What it was dealt and is not taken goes to others; so does what is given back while it is held."""
+        """Its messages that are not taken go to others; so do messages that it returns while it is held."""
         self._held = True
         self._give_up()
 
@@ -527,12 +528,12 @@ class RoundRobinChannel:
 
 
 def mean_octets(block: Block) -> int:
-    """What a message of the block takes on the wire, on average: near enough to share out room by."""
+    """Return the average size of a message of the block on the wire."""
     return block.size // block.count
 
 
 def _again(run: Run, outcome: Outcome) -> list[Run]:
-    """What is to be dealt again of messages with this outcome."""
+    """Return the messages with this outcome that must be assigned again."""
     match outcome:
         case Accepted() | Rejected():
             return []

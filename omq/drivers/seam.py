@@ -17,14 +17,17 @@ from omq_storage.blocks import Block
 Octets = bytes | memoryview
 
 LITTLE_OCTETS = 64 << 10
-"""What may be held for a stalled client, and what a channel gives at once to one that was stalled."""
+"""The octets that may be held for a stalled client, and that a channel returns at once for one."""
 
 SLOW_SECONDS = 1.0
-"""How long a client may take for what is sent to it at once, before it counts as slow, or as stalled."""
+"""How long a client may take for one send before it counts as slow, or as stalled."""
 
 
 class Torn(Exception):
-    """The rest of a message cannot be had any more, and its beginning is sent; the message says why."""
+    """The rest of a message is not available any more, but its beginning was sent.
+
+    The text gives the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Cut:
     """How often they were delivered before. It is the same number for all of them."""
 
     def frames(self) -> Octets:
-        """Their frames, one after another: the block's own octets where they lie together."""
+        """Return their joined frames; a view of the block if they are consecutive."""
         if self.ids.step == 1 and self.ids.stop == self.block.next:
             if self.ids.start == self.block.first:
                 return self.block.frames
@@ -47,7 +50,8 @@ class Cut:
         return self.block.gather(self.ids)
 
     def sent(self, octets: int) -> tuple[int, int]:
-        """How many of its messages lie whole within the first so many octets of its frames, and how many
+        """Return how many of its messages are complete within the first `octets` octets of its frames, and
+        how many
         octets of the next one do.
         """
         count = 0
@@ -63,13 +67,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages to write, in order, in whatever form the terminal writes them."""
+    """Messages to write, in order; the terminal chooses the form."""
 
     cuts: tuple[Cut, ...]
 
     @property
     def is_little(self) -> bool:
-        """Whether it may be held until a stalled client takes it."""
+        """Whether it is small enough to be held until a stalled client takes it."""
         octets = 0
         for cut in self.cuts:
             octets += cut.block.held
@@ -80,7 +84,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some octets of the body of one message, which is not held whole."""
+    """A part of the body of one message that is not in memory as a whole."""
 
     topic: int
     message: int
@@ -88,7 +92,7 @@ class Piece:
     size: int
     """Octets of the whole body."""
     begin: int
-    """Where in the body they lie."""
+    """The index of the first of these octets in the body."""
     octets: bytes
     deliveries: int = 0
     """How often the message was delivered before."""
@@ -96,7 +100,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Messages `first` to `last` can no longer be had by this subscriber, and why."""
+    """Messages `first` to `last` that are not available to this subscriber, and the reason."""
 
     first: int
     last: int
@@ -107,7 +111,7 @@ Taken = Messages | Piece | Gone
 
 
 class Credit(Enum):
-    """What a number of messages that a terminal grants bounds (terminal-driver RFC, section 3.5.1,
+    """What the number of messages in a grant limits (terminal-driver RFC, section 3.5.1,
     "channel_request").
     """
 
@@ -117,11 +121,11 @@ class Credit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The credit of a channel: None where no credit of this kind bounds it."""
+    """The credit of a channel; None if credit of this kind does not limit it."""
 
     window: int | None = None
     count: int | None = None
-    """What is left of it."""
+    """The remaining count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The client cannot process the message, and nobody else could (terminal-driver RFC, section 3.5.1,
+    """The client cannot process the message, and no other client could (terminal-driver RFC, section 3.5.1,
     "channel_failure"). The message is done.
     """
 
@@ -152,22 +156,22 @@ class Modified:
 
 
 Outcome = Accepted | Rejected | Released | Modified
-"""What became of a message that was delivered (AMQP 1.0, part 3, section 3.4, "Delivery State")."""
+"""The outcome of a delivered message (AMQP 1.0, part 3, section 3.4, "Delivery State")."""
 
 ACCEPTED = Accepted()
 REJECTED = Rejected()
 RELEASED = Released()
 
 MOST_DELIVERIES = 255
-"""Where the count of a message's deliveries stops."""
+"""The greatest count of deliveries that is stored."""
 
 
 class Rest(Enum):
-    """Who has the rest of a message in whose middle a client stalled."""
+    """Who holds the rest of a message in the middle of which a client stalled."""
 
     GIVEN_AGAIN = "the channel, which reads it again piece by piece"
     COUNTED = "the topic, which counts it among what it holds until the message is done"
-    HELD = "nobody but who sends it"
+    HELD = "only its sender"
 
 
 class End(Enum):
@@ -218,35 +222,36 @@ class Subscriber(Protocol):
     """The terminal's side of a channel."""
 
     def wake(self) -> None:
-        """There is something to take."""
+        """Called when there is something to take."""
 
     def replaced(self, channel: "Channel") -> None:
-        """The topic was given other types while it was empty: go on with this channel.
+        """The topic got other types while it was empty: continue with this channel.
 
         It has no credit yet. A subscriber that had granted some grants it again, see `hand_over`.
         """
 
     def ended(self, end: End) -> None:
-        """The topic is gone, and the channel with it."""
+        """The topic was deleted, and the channel ended."""
 
 
 class Channel(Protocol):
     """The driver's side of a channel."""
 
     competes: bool
-    """Whether each message of the topic goes to one subscriber only (round-robin): what this one does not
-    take goes to others, and what it accepts is done.
+    """Whether each message of the topic goes to one subscriber only (round-robin): messages that this one
+    does not
+    take go to others, and messages that it accepts are done.
     """
 
     traffic: Traffic
     """The counters of its topic. `written` counts the messages; the terminal adds the octets that it sent."""
 
     rest: Rest
-    """From `close` on HELD: what was taken before is all there will be."""
+    """After `close` it is HELD: nothing more can be taken."""
 
     settles: bool
-    """Whether messages stay unsettled until `settle`: from the first grant of a window on, and where
-    subscribers compete from the first grant of any credit on. Before that, writing them settles them.
+    """Whether messages stay unsettled until `settle`: from the first grant of a window on, and if
+    subscribers compete from the first grant of any credit on. Before that, writing settles them.
     """
 
     @property
@@ -254,26 +259,27 @@ class Channel(Protocol):
         """Another way to its messages, where there is one."""
 
     def ready(self) -> bool:
-        """Whether `take` has something to give without waiting for a publisher."""
+        """Return whether `take` has something to return without waiting for a publisher."""
 
     async def take(self) -> Taken | None:
-        """The next thing to write, None when there was nothing after all.
+        """Return the next thing to write; None if there is nothing.
 
-        A Piece is the next one of the message that is begun. Raises Torn when there is one and cannot be had,
+        A Piece is the next one of the message that is begun. Raises Torn when that is not available any more,
         and omq_storage.errors.StoreError.
         """
 
     def written(self, count: int, begun: int | None = None) -> None:
-        """How many messages are on their way of what was taken last: all, or fewer when it broke or stalled.
-        The others are given again, to this subscriber or to others.
+        """Report how many messages of the last take were sent: all, or fewer if the connection broke or
+        stalled.
+        The others are returned again, to this subscriber or to others.
 
-        `begun`: the next one is begun, and so many octets of its body are on their way; who takes goes on
-        with the rest of it, or says with another `written(1)` that it is on its way too.
+        `begun`: the number of octets of the next message's body that were sent; the caller continues
+        with the rest of it, or reports with another `written(1)` that it was sent, too.
         """
 
     def grant(self, n: int, kind: Credit) -> None:
-        """Grant credit of one kind: from now on the channel gives no more than `n` allows. It replaces what
-        was granted of this kind; credit of the other kind still bounds the channel too.
+        """Grant credit of one kind: from now on the channel returns no more than `n` allows. It replaces what
+        was granted of this kind; credit of the other kind still limits the channel, too.
 
         A lower window takes nothing back. A lower count takes back what is not taken. What is taken and not
         written yet uses up the count when it is written. A new count ends a `drain`. A negative `n` counts
@@ -281,43 +287,50 @@ class Channel(Protocol):
         """
 
     def granted(self) -> Granted:
-        """Return the credit there is."""
+        """Return the current credit."""
 
     def drain(self, drained: Callable[[int], None]) -> None:
-        """Give what there is now, as far as the count goes, and take the rest of the count back.
+        """Return the messages that there are now, up to the count, and then set the count to 0.
 
-        `drained` is called once, when everything that was given is written: with what was left of the count,
+        `drained` is called once, when all these messages are written, with the rest of the count,
         which is 0 from then on. It is not called when the channel is closed before.
         """
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        """Settle messages, in any order, whose ids rise with any step; return how many of them were unsettled
+        """Settle messages, in any order, whose ids increase with any step; return how many of them were
+        unsettled
         here. The others are ignored: they were settled before, or never delivered here.
 
-        The messages of a broadcast topic belong to all its subscribers: there an outcome only gives back
+        The messages of a broadcast topic belong to all its subscribers: there an outcome only returns
         credit. A message that is not written yet may be settled too.
         """
 
     def cancel(self) -> None:
-        """Deliver nothing more. What is unsettled stays with the subscriber until it is settled, or until the
-        channel is closed. What is taken may still be written.
+        """Deliver nothing more. Unsettled messages stay with the subscriber until they are settled, or until
+        the
+        channel is closed. Messages that were taken may still be written.
         """
 
     def hold(self) -> None:
-        """Nobody takes yet, or for now: keep the place, and leave to others what can be left to them."""
+        """Pause: no connection takes from the channel now.
+
+        Keep its position, and leave its messages to others if possible.
+        """
 
     def release(self) -> None:
-        """From now on somebody takes."""
+        """End the pause."""
 
     def finish(self) -> None:
-        """Give what is there now and nothing that comes later: the client has stopped listening."""
+        """Return the messages that there are now, and no later ones: the client has closed its
+        sending side.
+        """
 
     def statistics(self) -> ChannelStatistics:
-        """How far its subscriber is."""
+        """Return a snapshot of the channel."""
 
     def close(self) -> None:
-        """End the channel; what was dealt to it and not done goes to others. What of that was sent, or may
-        have been, counts one delivery more.
+        """End the channel; its outstanding messages go to others. Those that were sent, or may
+        have been, count one delivery more.
         """
 
 

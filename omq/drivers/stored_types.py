@@ -1,4 +1,4 @@
-"""How the texts in the catalogue of a store map to the types and levels of topics."""
+"""Maps the texts in the catalogue of a store to the types and levels of topics."""
 
 from typing import assert_never
 
@@ -17,7 +17,7 @@ LEVELS = {Sync.STRONG: Level.STRONG, Sync.WEAK: Level.WEAK, Sync.ASYNC: Level.AS
 
 
 class StoredTypes:
-    """What `omq_storage.inspection.Words` asks for."""
+    """Implements `omq_storage.inspection.Words`."""
 
     def level_of(self, record: TopicRecord) -> Level | None:
         match read_stored_persistence(record.persistence):

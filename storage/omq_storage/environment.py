@@ -160,7 +160,7 @@ class Environment:
                 transaction.put(BLOCKS, key, value, at_end=at_end)
                 transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
                 highest = max(highest, key)
-                extents[topic] = extent.with_block(info)
+                extents[topic] = extent.extended(info.first, info.last, info.bytes)
             for topic, extent in extents.items():
                 _put_extent(transaction, topic, extent)
             for topic, last in sequences.items():

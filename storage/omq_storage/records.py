@@ -59,13 +59,13 @@ class Extent:
         """The id after the last message that was ever stored; 0 if none was."""
         return self.last + 1 if self.messages or self.first > self.last else 0
 
-    def with_block(self, info: "BlockInfo") -> "Extent":
-        """Return the extent after this block is appended."""
+    def extended(self, first: int, last: int, octets: int) -> "Extent":
+        """Return the extent after a block with messages ``first`` to ``last`` is appended."""
         return Extent(
-            first=self.first if self.messages else info.first,
-            last=info.last,
-            messages=self.messages + info.count,
-            bytes=self.bytes + info.bytes,
+            first=self.first if self.messages else first,
+            last=last,
+            messages=self.messages + last - first + 1,
+            bytes=self.bytes + octets,
         )
 
     def without_oldest(self, info: "BlockInfo") -> "Extent":
