@@ -63,7 +63,7 @@ class BroadcastDriver(Driver):
         self._stalls_at = 0.0
         self._is_watched = False
 
-    def open(self, subscriber: Subscriber, replay: Replay) -> "BroadcastChannel":
+    def _open(self, subscriber: Subscriber, replay: Replay) -> "BroadcastChannel":
         """Raises Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
@@ -112,6 +112,9 @@ class BroadcastDriver(Driver):
             for channel in self._channels
         )
 
+    def has_consumers(self) -> bool:
+        return bool(self._channels)
+
     def closed(self, channel: "BroadcastChannel") -> None:
         self._cancelled.discard(channel)
         self._leave(channel)
@@ -132,6 +135,7 @@ class BroadcastDriver(Driver):
             self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
             self._channels.clear()  # an empty dict keeps its table, as large as it ever was
         self.moved()
+        self._left(channel)
 
     def moved(self) -> None:
         """A channel went on: there may be room for the publisher that waits for the fastest."""

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import cycle
 from typing import TypeVar, assert_never
 
 import trio
@@ -13,6 +14,7 @@ from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.lifetime import DURABLE, Durable, Private
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
@@ -50,6 +52,12 @@ Admit = Callable[[], Callable[[], None]]
 topic is deleted, or could not be created.
 """
 
+FIRST_PRIVATE, LAST_PRIVATE = 1 << 31, (1 << 32) - 1
+"""The ids of private topics. Those of the catalogue begin at 0, and a store never comes so far."""
+
+EVERY_ID = 1 << 63
+"""The bound of the message ids that a private topic may hand out: it is gone before it could repeat one."""
+
 READERS = 4
 """The number of threads that read from the store at a time."""
 
@@ -69,6 +77,7 @@ class Catalogue:
             listers=trio.CapacityLimiter(1),
             ids=self.ids,
             alarms=Alarms(),
+            unused=self._unused,
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(self._resources.alarms.run)
@@ -76,6 +85,8 @@ class Catalogue:
         self._records: dict[int, TopicRecord] = {}
         self._released: dict[int, Callable[[], None]] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
+        self._private: dict[int, Driver] = {}
+        self._private_ids = cycle(range(FIRST_PRIVATE, LAST_PRIVATE + 1))
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -105,6 +116,8 @@ class Catalogue:
 
     def current(self, driver: Driver) -> Driver | None:
         """Return the current driver of this driver's topic; None if the topic was deleted."""
+        if driver.topic.id in self._private:
+            return driver
         found = self._drivers.get(driver.topic.topic)
         return found if found is not None and found.topic.id == driver.topic.id else None
 
@@ -220,6 +233,7 @@ class Catalogue:
         time: int = 0,
         stored_before_cursor: int = 0,
         lost: range = range(0),
+        lifetime: Durable = DURABLE,
     ) -> Driver:
         persistence = read_stored_persistence(record.persistence)
         opening = Opening(
@@ -235,39 +249,50 @@ class Catalogue:
             time=time,
             stored_before_cursor=stored_before_cursor,
             lost=lost,
+            lifetime=lifetime,
         )
-        driver: Driver
-        match Delivery(record.delivery):
-            case Delivery.BROADCAST:
-                driver = BroadcastDriver(opening)
-            case Delivery.ROUND_ROBIN:
-                driver = RoundRobinDriver(opening)
-                self._nursery.start_soon(self._deal, driver)
-            case other:
-                assert_never(other)
+        driver = self._start(opening, Delivery(record.delivery))
         self._drivers[record.name] = driver
         self._records[record.id] = record
         return driver
 
+    def _start(self, opening: Opening, delivery: Delivery) -> Driver:
+        match delivery:
+            case Delivery.BROADCAST:
+                return BroadcastDriver(opening)
+            case Delivery.ROUND_ROBIN:
+                driver = RoundRobinDriver(opening)
+                self._nursery.start_soon(self._deal, driver)
+                return driver
+            case other:
+                assert_never(other)
+
     async def _deal(self, driver: RoundRobinDriver) -> None:
+        if driver.deleted:
+            return
         with trio.CancelScope() as scope:
             self._dealers[driver] = scope
-            if not driver.deleted:
-                await driver.run()
+            await driver.run()
 
     # -- declaring -----------------------------------------------------------------------------------------
 
     async def declare(
-        self, name: bytes, delivery: Delivery, persistence: Persistence, admit: Admit | None = None
+        self,
+        name: bytes,
+        delivery: Delivery,
+        persistence: Persistence,
+        admit: Admit | None = None,
+        lifetime: Durable = DURABLE,
     ) -> Driver:
         """Return the topic with this name and these types; create it if there is none. Raises Refused.
 
-        `admit` decides whether it may be made; None where no client asks for it.
+        `admit` decides whether it may be made; None where no client asks for it. `lifetime` is for a topic
+        that is made.
         """
         async with self._changing:
             driver = self._drivers.get(name)
             if driver is None:
-                return await self._create(name, delivery, persistence, admit, declared=True)
+                return await self._create(name, delivery, persistence, admit, lifetime, declared=True)
             record = self._records[driver.topic.id]
             same = driver.delivery is delivery and driver.persistence == persistence
             if same and record.declared:
@@ -299,7 +324,7 @@ class Catalogue:
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""
         most = self._config.max_topics
-        if len(self._drivers) >= most:
+        if len(self._drivers) + len(self._private) >= most:
             raise Refused(Reason.QUOTA, f"the server has its {most} topics, the most it is configured for")
 
     def _admit_anyone(self) -> Callable[[], None]:
@@ -312,6 +337,7 @@ class Catalogue:
         delivery: Delivery,
         persistence: Persistence,
         admit: Admit | None,
+        lifetime: Durable = DURABLE,
         *,
         declared: bool,
     ) -> Driver:
@@ -332,7 +358,7 @@ class Catalogue:
             released()
             raise
         self._released[record.id] = released
-        return self._add(record, Extent(), None, 1)
+        return self._add(record, Extent(), None, 1, lifetime=lifetime)
 
     async def _retype(
         self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
@@ -356,10 +382,12 @@ class Catalogue:
             self._retyping = None
         if old.delivery is delivery and old.persistence == persistence:
             return old
-        driver = self._add(record, Extent(), None, 1)
+        assert isinstance(old.lifetime, Durable), "a private topic has no record"
+        driver = self._add(record, Extent(), None, 1, lifetime=old.lifetime)
         for channel, subscriber in list(old.subscribers()):
+            exclusive = old.is_exclusive(channel)
             channel.close()
-            subscriber.replaced(driver.open(subscriber, FromCurrent()))
+            subscriber.replaced(driver.open(subscriber, FromCurrent(), exclusive=exclusive))
         self._stop(old)
         return driver
 
@@ -369,24 +397,25 @@ class Catalogue:
             driver = self._drivers.get(name)
             if driver is None:
                 raise Refused(Reason.NOT_FOUND, "there is no such topic")
-            with trio.CancelScope(
-                shield=True
-            ):  # an interrupted deletion would keep its octets until the next start
-                async with self.ids.held_back():
-                    await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
-                    driver.deleted = True
-                del self._drivers[name]
-                del self._records[driver.topic.id]
-                released = self._released.pop(driver.topic.id, None)
-                if released is not None:
-                    released()
-                driver.end()
-                self._stop(driver)
-                if driver.writer is not None:
-                    # The record is deleted: blocks that cannot be deleted now are tried again until they are.
-                    self._leftovers.add((driver.environment.level, driver.topic.id))
-                    await self.drop_leftovers()
+            await self._delete(driver)
             return driver.topic
+
+    async def _delete(self, driver: Driver) -> None:
+        with trio.CancelScope(shield=True):  # interrupted, it would keep octets until the next start
+            async with self.ids.held_back():
+                await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
+                driver.deleted = True
+            del self._drivers[driver.topic.topic]
+            del self._records[driver.topic.id]
+            released = self._released.pop(driver.topic.id, None)
+            if released is not None:
+                released()
+            driver.end()
+            self._stop(driver)
+            if driver.writer is not None:
+                # The record is deleted: blocks that cannot be deleted now are tried again until they are.
+                self._leftovers.add((driver.environment.level, driver.topic.id))
+                await self.drop_leftovers()
 
     async def drop_leftovers(self) -> None:
         """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
@@ -405,6 +434,63 @@ class Catalogue:
         scope = self._dealers.pop(driver, None)
         if scope is not None:
             scope.cancel()
+
+    # -- shorter lives -------------------------------------------------------------------------------------
+
+    def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> Driver:
+        """Make a transient topic that nobody finds by its name. Nothing is written for it. Raises Refused.
+
+        It counts among the topics that the server may have.
+        """
+        self.check_room()
+        if lifetime.owner is not None:
+            lifetime.owner.check()
+        id = next(each for each in self._private_ids if each not in self._private)
+        opening = Opening(
+            topic=Topic(id, name),
+            persistence=Transient(),
+            writer=None,
+            resources=self._resources,
+            next_id=1,
+            reserved=EVERY_ID,
+            extent=Extent(),
+            position=None,
+            retention=(None, None),
+            lifetime=lifetime,
+        )
+        driver = self._private[id] = self._start(opening, delivery)
+        if lifetime.owner is not None:
+            lifetime.owner.add(id, partial(self.delete_private, driver))
+        return driver
+
+    def delete_private(self, driver: Driver) -> None:
+        """Delete a private topic, if it is not deleted yet; its subscribers' channels end."""
+        assert isinstance(driver.lifetime, Private)
+        if self._private.pop(driver.topic.id, None) is None:
+            return
+        if driver.lifetime.owner is not None:
+            driver.lifetime.owner.discard(driver.topic.id)
+        driver.end()
+        self._stop(driver)
+
+    def _unused(self, driver: Driver) -> None:
+        """The last consumer of a topic has gone, and with it what the topic was for."""
+        match driver.lifetime:
+            case Private():
+                self.delete_private(driver)
+            case Durable():
+                self._nursery.start_soon(self._delete_unused, driver)
+            case other:
+                assert_never(other)
+
+    async def _delete_unused(self, driver: Driver) -> None:
+        async with self._changing:
+            if self.current(driver) is not driver or driver.has_consumers():
+                return  # it was deleted or given other types, or has another consumer by now
+            try:
+                await self._delete(driver)
+            except Refused as refused:
+                self._problems.add(f"{quoted(driver.topic.topic)}, which is used no more: {refused}")
 
     # -- the store -----------------------------------------------------------------------------------------
 

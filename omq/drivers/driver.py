@@ -15,13 +15,14 @@ from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.entrance import Answer, Entrance, Entrant
+from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
 from omq.drivers.offer import Offered
 from omq.drivers.places import StorePlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.push import Pushes
-from omq.drivers.reasons import DELETED, Failure, Refused
+from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
 from omq.drivers.sequences import Origins, producers_of, without_repeated
@@ -63,6 +64,8 @@ class Resources:
     """For lists of stored blocks: work in Python, which slows down all other threads."""
     ids: Reservations
     alarms: Alarms
+    unused: Callable[["Driver"], None]
+    """Called when the last consumer of a topic has gone whose lifetime ends with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Opening:
     """The number of stored messages below the cursor of the position."""
     lost: range = range(0)
     """The ids that a power failure took, as far as they are known."""
+    lifetime: Lifetime = DURABLE
 
 
 class Driver(ABC):
@@ -108,6 +112,8 @@ class Driver(ABC):
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
+        self.lifetime = opening.lifetime
+        self._exclusive: Channel | None = None
         self.failures = 0
         self.traffic = Traffic()
         # The progress of housekeeping: the id up to which it has looked, and the id at which merging
@@ -274,9 +280,39 @@ class Driver(ABC):
 
     # -- out: channels -------------------------------------------------------------------------------------
 
+    def open(self, subscriber: Subscriber, replay: Replay, *, exclusive: bool = False) -> Channel:
+        """Open a channel for a subscriber. Raises Refused.
+
+        With `exclusive` the subscriber is the only one: it is refused while there are others, and others are
+        refused until its channel is cancelled or closed.
+        """
+        if self._exclusive is not None:
+            raise Refused(Reason.IN_USE, "the topic has a subscriber that has it alone")
+        if exclusive and self.has_consumers():
+            raise Refused(Reason.IN_USE, "the topic has other subscribers")
+        channel = self._open(subscriber, replay)
+        if exclusive:
+            self._exclusive = channel
+        return channel
+
     @abstractmethod
-    def open(self, subscriber: Subscriber, replay: Replay) -> Channel:
-        """Open a channel for a subscriber. Raises Refused."""
+    def _open(self, subscriber: Subscriber, replay: Replay) -> Channel:
+        """Open a channel. Raises Refused."""
+
+    def is_exclusive(self, channel: Channel) -> bool:
+        """Whether this channel has the topic alone."""
+        return channel is self._exclusive
+
+    @abstractmethod
+    def has_consumers(self) -> bool:
+        """Whether a channel is open that is not cancelled."""
+
+    def _left(self, channel: Channel) -> None:
+        """A channel is cancelled or closed."""
+        if channel is self._exclusive:
+            self._exclusive = None
+        if self.lifetime.with_last_consumer and not (self.deleted or self.has_consumers()):
+            self.resources.unused(self)
 
     @abstractmethod
     def has_taker(self) -> bool:

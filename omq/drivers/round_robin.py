@@ -66,6 +66,7 @@ class RoundRobinDriver(Driver):
         self._undealt = max(0, self.extent.messages - opening.stored_before_cursor)
         self._channels: deque[RoundRobinChannel] = deque()  # in turn, the next one first
         self._finishing: set[RoundRobinChannel] = set()
+        self._cancelled: set[RoundRobinChannel] = set()  # some of those
         self._draining: set[RoundRobinChannel] = set()
         self._choosy: set[RoundRobinChannel] = set()  # those to which some messages are undeliverable
         self._signal = Signal()
@@ -82,7 +83,7 @@ class RoundRobinDriver(Driver):
 
     # -- channels ------------------------------------------------------------------------------------------
 
-    def open(self, subscriber: Subscriber, replay: Replay) -> RoundRobinChannel:
+    def _open(self, subscriber: Subscriber, replay: Replay) -> RoundRobinChannel:
         """Open a channel. Raises Refused for any replay: messages that are done are gone."""
         match replay:
             case FromBeginning() | FromMessage():
@@ -116,13 +117,23 @@ class RoundRobinDriver(Driver):
             self._channels.remove(channel)
             self._finishing.add(channel)
 
+    def has_consumers(self) -> bool:
+        return bool(self._channels) or not self._finishing <= self._cancelled
+
+    def cancelled(self, channel: RoundRobinChannel) -> None:
+        """A channel is dealt nothing more; what is unsettled is still its own."""
+        self.finishing(channel)
+        self._cancelled.add(channel)
+        self._left(channel)
+
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
         """A channel ended: assign its outstanding messages to others."""
         if channel in self._channels:
             self._channels.remove(channel)
-        for others in (self._finishing, self._draining, self._choosy):
+        for others in (self._finishing, self._cancelled, self._draining, self._choosy):
             others.discard(channel)
         self.returned(outstanding)
+        self._left(channel)
 
     def returned(self, messages: Iterable[Run]) -> None:
         """Assign these messages again."""

@@ -87,6 +87,8 @@ class Dealer(Protocol):
 
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
+    def cancelled(self, channel: "RoundRobinChannel") -> None: ...
+
     def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[Run]) -> None: ...
 
 
@@ -497,8 +499,8 @@ class RoundRobinChannel:
     def cancel(self) -> None:
         self._cancelled = True
         self._give_up()
-        self._dealer.finishing(self)
         self._look_drained()
+        self._dealer.cancelled(self)
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(

@@ -212,13 +212,19 @@ class Listener:
 class Client:
     """The terminal's side of one channel, for a client that reads what it is sent."""
 
-    def __init__(self, driver: Driver, replay: Replay = FromCurrent()) -> None:  # noqa: B008 (it is frozen)
+    def __init__(
+        self,
+        driver: Driver,
+        replay: Replay = FromCurrent(),  # noqa: B008 (it is frozen)
+        *,
+        exclusive: bool = False,
+    ) -> None:
         self.topic = driver.topic.id
         self.wakes = 0
         self.ends: list[End] = []
         self.got: list[Got] = []
         self.gaps: list[Gone] = []
-        self.channel: Channel = driver.open(self, replay)
+        self.channel: Channel = driver.open(self, replay, exclusive=exclusive)
 
     # -- for the driver ------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def problem_of(failure: Failure) -> Problem:
     match failure.reason:
         case Reason.DELETED | Reason.NOT_FOUND:
             return Problem(ResponseCode.NOT_FOUND, failure.text)
-        case Reason.FORBIDDEN | Reason.QUOTA:
+        case Reason.FORBIDDEN | Reason.QUOTA | Reason.IN_USE:
             return Problem(ResponseCode.NOT_ALLOWED, failure.text)
         case Reason.TOO_LARGE:
             return Problem(ResponseCode.SYNTAX_ERROR, failure.text)

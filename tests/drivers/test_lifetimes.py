@@ -1,0 +1,298 @@
+"""Topics with one consumer only, and topics that end with what they are for."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from served_drivers import (
+    NOTHING,
+    WEAK,
+    Client,
+    Drivers,
+    Kind,
+    Listener,
+    emptied,
+    of_kinds,
+    opened,
+    post,
+    quiet,
+)
+
+from omq.drivers.broadcast import STALL_SECONDS
+from omq.drivers.confirmation import CONFIRMED
+from omq.drivers.driver import Driver
+from omq.drivers.lifetime import Durable, Ownership, Private
+from omq.drivers.offer import NoRoom
+from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.seam import ACCEPTED, Credit, End
+from omq.model import Delivery, FromCurrent, FromMessage, Transient
+from omq_storage.batches import Bodies
+from omq_storage.store import Store
+
+EACH = pytest.mark.parametrize("delivery", list(Delivery))
+UNTIL_UNUSED = Durable(with_last_consumer=True)
+
+
+# -- exclusive ---------------------------------------------------------------------------------------------
+
+
+def refusal(driver: Driver, *, exclusive: bool) -> Refused:
+    """Why no channel can be opened."""
+    with pytest.raises(Refused) as refused:
+        driver.open(Listener(), FromCurrent(), exclusive=exclusive)
+    return refused.value
+
+
+@of_kinds()
+@pytest.mark.parametrize("end", ["close", "cancel"])
+async def test_an_exclusive_subscriber_is_the_only_one(shared_drivers: Drivers, kind: Kind, end: str) -> None:
+    driver = await shared_drivers.topic(kind)
+    other = Client(driver)
+    refused = refusal(driver, exclusive=True)
+    assert (refused.reason, str(refused)) == (Reason.IN_USE, "the topic has other subscribers")
+    other.close()
+    only = Client(driver, exclusive=True)
+    for exclusive in (False, True):
+        refused = refusal(driver, exclusive=exclusive)
+        assert refused.reason is Reason.IN_USE
+        assert str(refused) == "the topic has a subscriber that has it alone"
+    await post(driver, b"a")
+    assert (await only.read()).bodies == [b"a"]
+    if end == "cancel":
+        only.channel.cancel()
+    else:
+        only.close()
+    others = [Client(driver), Client(driver)]
+    assert driver.subscriber_count() == 2
+    for each in (only, *others):
+        each.close()
+
+
+@of_kinds()
+async def test_who_is_refused_for_another_reason_does_not_have_it_alone(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    with pytest.raises(Refused) as refused:
+        driver.open(Listener(), FromMessage(7), exclusive=True)
+    assert refused.value.reason is Reason.NO_REPLAY
+    Client(driver).close()
+
+
+async def test_a_topic_that_is_given_other_types_stays_exclusive(shared_drivers: Drivers) -> None:
+    driver = await shared_drivers.catalogue.lookup_or_declare(b"t")
+    only = Client(driver, exclusive=True)
+    replaced = await shared_drivers.catalogue.declare(b"t", Delivery.ROUND_ROBIN, WEAK)
+    assert replaced is not driver
+    assert refusal(replaced, exclusive=False).reason is Reason.IN_USE
+    only.close()
+    Client(replaced).close()
+
+
+# -- private -----------------------------------------------------------------------------------------------
+
+
+@EACH
+async def test_a_private_topic_is_in_no_list_and_costs_no_write(
+    shared_drivers: Drivers, delivery: Delivery
+) -> None:
+    catalogue, records = shared_drivers.catalogue, shared_drivers.store.catalogue.topics
+    public = await catalogue.declare(b"public", Delivery.BROADCAST, Transient())
+    before = list(records())
+    topics = [catalogue.make_private(b"reply", delivery, Private()) for _ in range(3)]
+    clients = [Client(topic) for topic in topics]
+    for number, topic in enumerate(topics):
+        # At once: not even the ids of the first messages wait for a disk.
+        assert topic.offer(Bodies([b"%d" % number] * 2)) is CONFIRMED
+        assert topic.offer(Bodies([b"again"]), origins=[(b"p", 1)]) is CONFIRMED
+        assert topic.offer(Bodies([b"again"]), origins=[(b"p", 1)]) is CONFIRMED
+    assert trio.testing.active_thread_count() == 0
+    assert list(records()) == before
+    assert (list(catalogue), catalogue.drivers(), catalogue.size()) == ([public], [public], (1, 6))
+    assert catalogue.lookup(b"reply") is None
+    assert await catalogue.find(b"reply") is None
+    assert all(catalogue.current(topic) is topic for topic in topics)
+    assert len({topic.topic.id for topic in (public, *topics)}) == 4
+    for number, client in enumerate(clients):
+        assert (await client.read()).bodies == [b"%d" % number] * 2 + [b"again"]
+        assert client.ids == [1, 2, 3]
+    # Who asks for its name gets another topic.
+    assert (await catalogue.lookup_or_declare(b"reply")).topic.id == public.topic.id + 1
+    for topic in topics:
+        catalogue.delete_private(topic)
+    assert [client.ends for client in clients] == [[End.DELETED]] * 3
+
+
+@EACH
+async def test_nothing_is_left_of_a_private_topic(
+    shared_drivers: Drivers, delivery: Delivery, autojump_clock: trio.testing.MockClock
+) -> None:
+    catalogue = shared_drivers.catalogue
+    topic = catalogue.make_private(b"reply", delivery, Private())
+    client = Client(topic)
+    while not isinstance(offered := topic.offer(Bodies([b"x" * 1_000_000])), NoRoom):
+        pass
+    woken: list[bool] = []
+    offered.call_when_free(lambda: woken.append(True))
+    catalogue.delete_private(topic)
+    catalogue.delete_private(topic)
+    assert client.ends == [End.DELETED]
+    assert catalogue.current(topic) is None
+    assert woken == [True]
+    with pytest.raises(Refused) as refused:
+        offered.again()
+    assert refused.value.failure == DELETED
+    with pytest.raises(Refused, match="the topic was deleted"):
+        topic.offer(Bodies([b"late"]))
+    await quiet()
+    assert shared_drivers.memory.statistics() == NOTHING
+    gone = weakref.ref(topic)
+    del topic, client, offered, refused
+    await trio.sleep(2 * STALL_SECONDS)  # until then it is looked at whether its fastest subscriber moves
+    gc.collect()
+    assert gone() is None  # its task has ended too
+
+
+async def test_a_topic_that_is_deleted_before_its_task_runs_is_gone_too(shared_drivers: Drivers) -> None:
+    catalogue = shared_drivers.catalogue
+    topic = catalogue.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
+    catalogue.delete_private(topic)
+    gone = weakref.ref(topic)
+    del topic
+    await quiet()
+    gc.collect()
+    assert gone() is None
+
+
+async def test_private_topics_count_among_those_of_the_server(shared_store: Store) -> None:
+    async with emptied(shared_store, max_topics=3) as drivers:
+        catalogue = drivers.catalogue
+        await catalogue.declare(b"t", Delivery.BROADCAST, Transient())
+        private = [catalogue.make_private(b"p", Delivery.BROADCAST, Private()) for _ in range(2)]
+        with pytest.raises(Refused) as refused:
+            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
+        assert refused.value.reason is Reason.QUOTA
+        with pytest.raises(Refused):
+            await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
+        catalogue.delete_private(private[0])
+        await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
+
+
+async def test_a_private_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        topic = drivers.catalogue.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
+        assert topic.offer(Bodies([b"a"])) is CONFIRMED
+    async with opened(tmp_path / "store") as drivers:
+        assert list(drivers.catalogue) == []
+        assert drivers.memory.statistics() == NOTHING
+
+
+# -- owners ------------------------------------------------------------------------------------------------
+
+
+@EACH
+async def test_what_a_connection_owns_ends_with_it(shared_drivers: Drivers, delivery: Delivery) -> None:
+    catalogue, owner, other = shared_drivers.catalogue, Ownership(), Ownership()
+    owned = [catalogue.make_private(b"%d" % number, delivery, Private(owner=owner)) for number in range(3)]
+    kept = catalogue.make_private(b"kept", delivery, Private(owner=other))
+    clients = [Client(topic) for topic in owned]
+    for topic in (*owned, kept):
+        topic.offer(Bodies([b"a"]))
+    catalogue.delete_private(owned[1])
+    owner.end()
+    owner.end()
+    assert [client.ends for client in clients] == [[End.DELETED]] * 3
+    assert [topic.deleted for topic in (*owned, kept)] == [True, True, True, False]
+    with pytest.raises(Refused, match="has ended"):
+        catalogue.make_private(b"late", delivery, Private(owner=owner))
+    other.end()
+    await quiet()
+    assert kept.deleted
+
+
+# -- until the last consumer has gone ------------------------------------------------------------------------
+
+
+@EACH
+@pytest.mark.parametrize("end", ["close", "cancel"])
+async def test_a_private_topic_may_end_with_its_last_consumer(
+    shared_drivers: Drivers, delivery: Delivery, end: str
+) -> None:
+    owner = Ownership()
+    topic = shared_drivers.catalogue.make_private(
+        b"queue", delivery, Private(with_last_consumer=True, owner=owner)
+    )
+    assert topic.offer(Bodies([b"nobody has come yet"])) is CONFIRMED
+    first, second = Client(topic), Client(topic)
+    for client in (first, second):
+        client.channel.grant(10, Credit.WINDOW)
+    topic.offer(Bodies([b"%d" % number for number in range(10)]))
+    await first.read()
+    assert first.got
+    first.channel.cancel()
+    assert not topic.deleted
+    await second.read()
+    assert second.got
+    if end == "cancel":
+        second.channel.cancel()
+    else:
+        second.close()
+    assert topic.deleted
+    assert first.channel.settle(range(1, 12), ACCEPTED) == 0 or delivery is Delivery.BROADCAST
+    for client in (first, second):
+        client.close()
+    await quiet()
+    owner.end()
+
+
+@EACH
+async def test_who_is_still_sent_its_last_messages_is_a_consumer(
+    shared_drivers: Drivers, delivery: Delivery
+) -> None:
+    topic = shared_drivers.catalogue.make_private(b"queue", delivery, Private(with_last_consumer=True))
+    client = Client(topic)
+    topic.offer(Bodies([b"a", b"b"]))
+    await quiet()
+    client.channel.finish()
+    assert not topic.deleted
+    assert (await client.read()).bodies == [b"a", b"b"]
+    client.close()
+    assert topic.deleted
+
+
+@of_kinds()
+async def test_a_topic_of_the_catalogue_may_end_with_its_last_consumer(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    catalogue = shared_drivers.catalogue
+    driver = await catalogue.declare(b"t", kind.delivery, kind.persistence, lifetime=UNTIL_UNUSED)
+    await post(driver, b"nobody has come yet")
+    first, second = Client(driver), Client(driver)
+    await post(driver, b"a")
+    first.close()
+    await quiet()
+    second.close()
+    again = Client(driver)  # it comes in time
+    await quiet()
+    assert catalogue.lookup(b"t") is driver
+    again.close()
+    await quiet()
+    assert catalogue.lookup(b"t") is None
+    assert list(shared_drivers.store.catalogue.topics()) == []
+
+
+async def test_other_types_do_not_end_a_topic_with_its_last_consumer(shared_drivers: Drivers) -> None:
+    catalogue = shared_drivers.catalogue
+    driver = await catalogue.lookup_or_declare(b"t")
+    driver.lifetime = UNTIL_UNUSED
+    client = Client(driver)
+    replaced = await catalogue.declare(b"t", Delivery.ROUND_ROBIN, WEAK)
+    await quiet()
+    assert catalogue.lookup(b"t") is replaced
+    assert replaced is not driver
+    client.close()
+    await quiet()
+    assert catalogue.lookup(b"t") is None
