@@ -6,6 +6,7 @@ import pytest
 
 from omq.drivers.confirmation import CONFIRMED, Confirmation, all_of
 from omq.drivers.reasons import Failure, Reason
+from omq.drivers.signal import Signal
 from omq.model import Topic
 from omq.protocol.dmp.responses import ResponseCode
 from omq.protocol.omq.frames import encode
@@ -88,7 +89,7 @@ def test_all_of_what_is_settled_is_settled() -> None:
 
 
 def test_an_omq_client_is_told_of_the_messages_that_failed_and_of_no_others() -> None:
-    replies = Replies(lambda: None, lambda make: None)
+    replies = Replies(Signal())
     confirmation = Confirmation()
     replies.published(b"t", 10, confirmation)
     replies.add(Declared(Topic(1, b"t")))
