@@ -44,7 +44,10 @@ class _Asked:
 
 
 class Fetches:
-    """The Fetch commands of a connection, a `Source` of its sender. The connection runs `run` as a task."""
+    """The Fetch commands of a connection, a `Source` of its sender.
+
+    A task answers them. It begins with the first command, because most connections never send one.
+    """
 
     is_exempt = True
     flow = None
@@ -56,6 +59,9 @@ class Fetches:
         self._replies = replies
         self.rate_limit: RateLimit | None = None
         """The rate limit of the client: a piece is read when the limit allows to send it."""
+        self.nursery: trio.Nursery | None = None
+        """Where its task runs; set it before the first command."""
+        self._is_running = False
         self._commands: deque[_Asked] = deque()
         self._frames: deque[tuple[Octets, ...]] = deque()
         self._is_sending = False
@@ -79,6 +85,10 @@ class Fetches:
         self._commands.append(_Asked(command, archive))
         self._replies.fetches += 1
         self._added.set()
+        if not self._is_running:
+            assert self.nursery is not None
+            self._is_running = True
+            self.nursery.start_soon(self._run)
 
     # -- for the sender ------------------------------------------------------------------------------------
 
@@ -111,7 +121,7 @@ class Fetches:
 
     # -- the task ------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Answer the commands one after another, until `stop` is called."""
         with self._scope:
             while True:

@@ -146,7 +146,7 @@ class OmqTerminal:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     nursery.start_soon(self._write)
-                    nursery.start_soon(self._fetches.run)
+                    self._fetches.nursery = nursery
                     await self._read()
                 await self._transport.finish()
         finally:
