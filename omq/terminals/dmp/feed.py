@@ -1,7 +1,9 @@
-"""A feed: messages out, on a DMP connection (6-DMP, "Receiving messages" and "Heartbeating").
+"""A feed: a DMP connection on which a client gets messages.
 
-One task sends envelopes and null messages, and another one reads, to see when the client is done. Once the
-feed is ready nothing but envelopes may be sent to the client, so the principal gets the news about the feed.
+See 6-DMP, "Receiving messages" and "Heartbeating".
+
+One task sends envelopes and null messages. Another one reads, to notice when the client has finished. On a
+feed that is ready only envelopes may be sent, so problems are reported to the principal.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,11 +33,11 @@ DELETED = "404 NOT-FOUND the topic was deleted"
 
 
 class State(Enum):
-    """Where a feed is. It only moves on."""
+    """The states of a feed, in their order."""
 
-    SERVING = "the client reads"
-    FINISHING = "the client has closed its sending side: it gets what there is now"
-    STOPPING = "the server stops, or the topic cannot be read: nothing more is sent"
+    SERVING = "the client gets messages"
+    FINISHING = "the client has closed its sending side: it gets the messages that are there now"
+    STOPPING = "the server stops, or cannot read the topic: nothing more is sent"
 
 
 class FeedService:
@@ -53,8 +55,8 @@ class FeedService:
         self._principal = leased.principal
         self._null_seconds = context.config.feed_null_seconds
         self._null_at = trio.current_time() + self._null_seconds
-        # A message that came without a head has the topic for its key: a consumer of several feeds can tell
-        # them apart, and in AMQP's terms that is a message to the default exchange.
+        # A message without a head gets the topic as its routing key, so a client with several feeds can
+        # distinguish their messages. In AMQP this is a message to the default exchange.
         self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
         self._state = State.SERVING
         self._scope = trio.CancelScope()
@@ -62,9 +64,10 @@ class FeedService:
         self._sender.limit(None, leased.session.rates.sent)
 
     async def serve(self, received: bytes) -> None:
-        """Forward messages until the client is done or the topic is gone. `received` came with the lease.
+        """Send messages until the client has finished or the topic is deleted.
 
-        A client that goes away without a word ends it too: what it did not get goes to others.
+        `received` came with the lease. If the client closes the connection, other subscribers get the
+        messages that it did not receive.
         """
         self._feed.start(partial(self._sender.ready, self))
         try:
@@ -74,7 +77,7 @@ class FeedService:
                     await self._sender.run(self)
                     nursery.cancel_scope.cancel()
         except* trio.BrokenResourceError:
-            pass  # that is its right, and no news to anybody
+            pass  # the client closed the connection, as it may do at any time
         if self._feed.has_ended:
             await self._report(DELETED)
         elif (torn := self._sender.forwarder.torn) is not None:
@@ -87,26 +90,26 @@ class FeedService:
 
     @property
     def stalled_seconds(self) -> float | None:
-        """For how long its client has been stalled; None when it is not."""
+        """How long the client has been stalled; None if it is not."""
         return self._sender.forwarder.stalled_seconds
 
     def statistics(self) -> list[SubscriptionStatistics]:
-        """Of the feed, as long as its topic exists."""
+        """Return the statistics of the feed, if its topic still exists."""
         return [SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self.channels()]
 
     def sweep(self, now: float) -> None:
-        """A client that reads nothing is passed over, as any slow subscriber is."""
+        """Check whether the client reads. Called about every second."""
         self._sender.forwarder.look(now)
 
     def shut_down(self) -> None:
-        """The server stops."""
+        """End the feed: the server stops."""
         self._state = State.STOPPING
         self._sender.signal.set()
 
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _listen(self, received: bytes) -> None:
-        """Until the client is done; null messages are all it may send."""
+        """Read until the client has finished. It may send only null messages."""
         while True:
             if any(received):
                 await self._report("503 INVALID a feed takes no messages")
@@ -119,7 +122,7 @@ class FeedService:
             return
         channel = self._feed.channel
         if channel.competes:
-            # It may be closed rather than half-closed, and others can have what it was dealt.
+            # The client may have closed both directions. Others can have the messages that it was dealt.
             self._scope.cancel()
         elif self._state is State.SERVING:
             channel.finish()
@@ -129,7 +132,7 @@ class FeedService:
     # -- writing: the sender asks (see omq.terminals.connection.sender) ------------------------------------
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
-        """A null message that is due; there are no answers."""
+        """Return a null message if one is due. A feed has no answers."""
         now = trio.current_time()
         if now < self._null_at:
             return ()
@@ -162,7 +165,7 @@ class FeedService:
         return () if self._feed.has_ended else (self._feed.channel,)
 
     async def take_turn(self) -> bool:
-        """Send what the channel has at once."""
+        """Send what the channel gives at once; return whether it has more."""
         feed = self._feed
         if feed.has_ended or not feed.channel.ready():
             return False

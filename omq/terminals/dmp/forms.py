@@ -10,7 +10,7 @@ from omq_storage.blocks import FRAME_HEADER
 
 
 class Envelopes:
-    """DMP envelopes, each message with its own head, or with the one for messages without."""
+    """The form of a feed: an envelope for each message, with its head or a default one."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head
@@ -21,7 +21,7 @@ class Envelopes:
         parts: list[Octets] = []
         for cut in cuts:
             if _is_large(cut):
-                # Its octets are those of the block: however many feeds there are, they are in memory once.
+                # Send the octets of the block without a copy: all feeds together hold them in memory once.
                 message = cut.ids[0]
                 body = cut.block.frame(message)[FRAME_HEADER:]
                 parts += (self._opening(cut.block.head(message), len(body)), body)
@@ -38,7 +38,7 @@ class Envelopes:
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = begin = 0
         for part in parts:
-            # An envelope begins at `begin`, or the part is nothing but a body.
+            # An envelope begins at `begin`, or the rest of the part is a body.
             while begin < len(part):
                 size = NUMBER.size + NUMBER.unpack_from(part, begin)[0]
                 if octets < size:

@@ -1,7 +1,10 @@
-"""A sink: messages in, on a DMP connection (6-DMP, "Sending messages"; docs/PROTOCOL.md, "Sinks").
+"""A sink: a DMP connection on which a client publishes messages.
 
-One task: it reads envelopes and posts their messages, and waits for room where there is none, which stops the
-reading of its socket. When the client has closed its sending side everything is seen through, and answered.
+See 6-DMP, "Sending messages", and docs/PROTOCOL.md, "Sinks".
+
+One task reads envelopes and posts their messages. While a topic has no room, the task waits and does not
+read: this is the backpressure. When the client has closed its sending side, the task waits until all posts
+are settled, and sends the response.
 """
 
 from collections.abc import Sequence
@@ -35,19 +38,19 @@ from omq_storage.batches import Batch
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a sink ends before its client has finished: what is answered instead of 200."""
+    """Why a sink ends before its client has finished, for the response instead of 200."""
 
     code: ResponseCode
     why: str
 
 
 HEADS_A_STEP = 512
-"""Of how many messages the producer is looked for in one step."""
+"""For how many messages one step reads the producer."""
 
 POST_PRODUCERS = 512
 POST_MESSAGES = 4096
-"""Where a post of idempotent producers ends, at the next whole step: their messages are more work for a store
-than others, and one post is stored in one commit.
+"""The size at which a post of idempotent producers ends, at the next whole step. Their messages are more work
+for a store than others, and a post is stored in one commit.
 """
 
 STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
@@ -57,17 +60,17 @@ TOO_SLOW = Problem(
 
 
 class Posts:
-    """The messages that a sink has posted: how many are as safe as their topic asks."""
+    """The posts of a sink, with the number of messages that are as safe as the topic promises."""
 
     def __init__(self) -> None:
         self.stored = 0
         self.unconfirmed = 0
-        """How many messages are posted and not settled."""
+        """How many messages are posted and not settled yet."""
         self._open = 0
         self._signal = Signal()
 
     def settle(self, count: int, confirmation: Confirmation) -> Problem | None:
-        """A post is settled; the problem if it failed."""
+        """A post of `count` messages is settled. Return the problem if it failed."""
         self._open -= 1
         self.unconfirmed -= count
         self._signal.set()
@@ -75,19 +78,19 @@ class Posts:
         return None if confirmation.failure is None else problem_of(confirmation.failure)
 
     def begin(self, count: int) -> None:
-        """A post of so many messages is on its way."""
+        """A post of `count` messages begins."""
         self._open += 1
         self.unconfirmed += count
 
     async def settled(self) -> None:
-        """Wait until no post is open."""
+        """Wait until all posts are settled."""
         while self._open:
             await self._signal.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Messages that become one post, and what goes beside them: nothing at all, or something for each."""
+    """The messages of one post. `heads` and `origins` are empty, or have one item for each message."""
 
     batch: Batch
     heads: Sequence[bytes]
@@ -95,8 +98,8 @@ class Portion:
 
 
 def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
-    """The messages with their heads, and which producer sent each; more than one portion only when there are
-    many with producers.
+    """Find the producers of messages, and divide the messages into posts: into more than one only if many of
+    them have producers.
     """
     origins: list[Origin | None] = []
     ends: list[int] = []
@@ -122,7 +125,7 @@ def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
 
 
 def problem_of(failure: Failure) -> Problem:
-    """What DMP says of a post that failed."""
+    """Return the DMP response for a failure."""
     match failure.reason:
         case Reason.DELETED | Reason.NOT_FOUND:
             return Problem(ResponseCode.NOT_FOUND, failure.text)
@@ -158,13 +161,13 @@ class SinkService:
 
     @property
     def held(self) -> HeldOctets:
-        """The memory that the connection holds."""
+        """The memory that the connection holds, by purpose."""
         return HeldOctets(reading=self._admission.reading, unfinished=self._admission.unfinished)
 
     async def serve(self, received: bytes) -> None:
-        """Take what the client sends, `received` first; then answer what became of it.
+        """Post the messages that the client sends, `received` first; then respond with the outcome.
 
-        Raises trio.BrokenResourceError when the connection broke: nothing is confirmed then.
+        Raises trio.BrokenResourceError if the connection breaks: then nothing is confirmed.
         """
         try:
             with self._reading:
@@ -174,9 +177,9 @@ class SinkService:
         if self._admission.gave_way:
             self.fail(TOO_SLOW)
             self._context.tell_gave_way(self._transport, self._session.name, "an envelope")
-        # Others may wait for the memory of an envelope that nobody completes: it is free before the posts.
+        # Give the memory of an incomplete envelope back before the posts settle: others may wait for it.
         self._envelopes.drop()
-        # Everything that was taken over is seen through, also what came before a problem.
+        # Wait for all posts, also for those before a problem.
         await self._posts.settled()
         problem = self._problem
         if problem is None:
@@ -190,14 +193,14 @@ class SinkService:
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages it has posted that are neither stored nor refused."""
+        """How many messages are posted and neither stored nor refused yet."""
         return self._posts.unconfirmed
 
     def fail(self, problem: Problem) -> None:
-        """Read no more, and answer with this problem, unless there was one before.
+        """Stop reading, and respond with this problem, unless there was one before.
 
-        That a message could not be stored outweighs what merely ended the reading: the messages that are
-        stored may then not be the first ones that came.
+        A failure to store replaces a problem that only ended the reading: after it, the stored messages may
+        not be the first ones that the client sent.
         """
         before = self._problem
         lost = problem.code is ResponseCode.INTERNAL_ERROR
@@ -206,14 +209,14 @@ class SinkService:
         self._reading.cancel()
 
     def shut_down(self) -> None:
-        """The server stops. A client that has finished is only waited for."""
+        """The server stops. If the client has finished, only wait for its posts."""
         if not self._finished:
             self.fail(STOPPING)
 
     # -- reading -------------------------------------------------------------------------------------------
 
     async def _read(self, received: bytes) -> None:
-        """Until the client has finished; or until a problem, which is noted."""
+        """Read envelopes until the client has finished, or there is a problem."""
         self._admission.limit(self._session.rates.received, len(received))
         while True:
             if received:
@@ -249,13 +252,13 @@ class SinkService:
                 await self._look_for_takers(batch.options)
             for portion in await in_turns(_portions(batch.batch, batch.heads)):
                 if self._problem is not None:
-                    return  # a post failed meanwhile: what came behind it must not be stored
+                    return  # a post failed meanwhile, so later messages must not be stored
                 await self._post_portion(portion)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
 
     async def _post_portion(self, portion: Portion) -> None:
-        """Raises Refused."""
+        """Post the messages of one portion. Raises Refused."""
         confirmation = await self._session.post_leased(
             self._topic, portion.batch, portion.heads, portion.origins
         )
@@ -269,11 +272,11 @@ class SinkService:
         confirmation.listen(settle)
 
     async def _look_for_takers(self, options: list[int]) -> None:
-        """Tell the principal of messages that must have a taker and have none. They are posted all the same.
-        Raises Refused when the topic was deleted.
+        """Report messages that need a subscriber and have none to the principal. They are posted
+        nevertheless.
 
-        `mandatory` asks that a message is not lost: that there is a subscriber, or a store to keep it.
-        `immediate` asks for a subscriber who can take it now (6-DMP: "Basic.Publish flags").
+        `mandatory` needs a subscriber, or a store that keeps the message. `immediate` needs a subscriber that
+        can take the message now (6-DMP, "Basic.Publish flags"). Raises Refused if the topic was deleted.
         """
         missed: list[str] = []
         takers = await self._session.takers(self._topic)

@@ -1,16 +1,16 @@
-"""The DMP terminal: a lease, then a sink or a feed, on one connection (6-DMP; docs/PROTOCOL.md, "DMP").
+"""The DMP terminal: one connection, on which a client shows a lease and then uses a sink or a feed.
 
-What is answered to the lease, beside the 200 of a good one:
+See 6-DMP, and docs/PROTOCOL.md, "DMP". A valid lease is answered with 200. Other responses are:
 
-    402 BAD-LEASE        nobody was given it, it expired, its principal is gone, or it was used before
-    403 NO-ACCESS        the client is on another host than the one that asked for it
-    404 NOT-FOUND        the topic was deleted since
-    502 SYNTAX-ERROR     (sinks only, later: an envelope that is none, is too long, or is cut off)
-    503 INVALID          a Put or Get instead of a lease: they belong to the principal connection
-    530 NOT-ALLOWED      as many DMP connections as there may be, or connections of the client; no lease in
-                         time; the server is stopping
-    540 NOT-IMPLEMENTED  any other command instead of a lease
-    541 INTERNAL-ERROR   (sinks only, later: the store failed)
+    402 BAD-LEASE        the lease was never granted, has expired or been used, or its principal is gone
+    403 NO-ACCESS        the lease was granted to a client on another host
+    404 NOT-FOUND        the topic was deleted
+    502 SYNTAX-ERROR     an envelope is malformed, too long or incomplete (later, sinks only)
+    503 INVALID          a Put or Get instead of a lease: these belong on the principal connection
+    530 NOT-ALLOWED      the quota of DMP connections, or of the client's connections, is spent; no lease came
+                         in time; the server is stopping
+    540 NOT-IMPLEMENTED  another command instead of a lease
+    541 INTERNAL-ERROR   the store failed (later, sinks only)
 """
 
 from typing import assert_never
@@ -58,7 +58,7 @@ NO_SUCH_COMMAND = response(ResponseCode.NOT_IMPLEMENTED, b"Only a lease is under
 
 
 class DmpTerminal:
-    """One connection after its header. `serve` returns when it is over, whatever the reason."""
+    """One connection after its header. `serve` returns when the connection is over."""
 
     def __init__(self, arrival: Arrival, context: Context) -> None:
         self._transport = arrival.transport
@@ -73,17 +73,17 @@ class DmpTerminal:
         self._scope = trio.CancelScope()
 
     async def serve(self) -> None:
-        """See what the lease is worth, and do what it is for."""
+        """Read the lease, answer it, and serve its sink or feed."""
         try:
             with self._scope:
                 await self._converse()
         except trio.BrokenResourceError:
-            pass  # the client is gone: what it sent is kept, and nothing is confirmed
+            pass  # the client is gone: the messages that it sent are kept, but not confirmed
         finally:
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
-        """What the connection is, and what it holds."""
+        """Return the statistics of the connection."""
         kind, unconfirmed, is_sending = Kind.DMP, 0, False
         stalled: float | None = None
         held = HeldOctets()
@@ -113,16 +113,16 @@ class DmpTerminal:
         )
 
     def subscriptions(self) -> list[SubscriptionStatistics]:
-        """The feed, where it is one."""
+        """Return the statistics of the feed, if the connection has one."""
         return self._service.statistics() if isinstance(self._service, FeedService) else []
 
     def sweep(self, now: float) -> None:
-        """Called about every second."""
+        """Check whether the client of a feed reads. Called about every second."""
         if isinstance(self._service, FeedService):
             self._service.sweep(now)
 
     def shut_down(self) -> None:
-        """End the connection, with an answer where one is possible."""
+        """End the connection, with a response if one is still possible."""
         self._stopping = True
         self._waiting.cancel()
         if self._service is not None:
@@ -142,7 +142,7 @@ class DmpTerminal:
         await self._transport.finish()
 
     async def _read_lease(self) -> bytes | None:
-        """The lease that the client shows; None when it shows none and the connection is to be closed."""
+        """Return the lease that the client shows; None if the connection must be closed without one."""
         while self._received:
             for event in self._dialogue.feed(self._received):
                 match event:
@@ -160,8 +160,8 @@ class DmpTerminal:
         return None
 
     async def _decide(self, lease: bytes) -> None:
-        """Answer the lease; a good one is used up, and what it is for is done."""
-        if b" " in lease:  # no lease has one: it is a command (6-DMP: "all commands and responses are")
+        """Answer the lease, and use it if it is valid."""
+        if b" " in lease:  # a lease has no space, so this is a command
             method = lease.partition(b" ")[0].lower()
             known = method in (b"put", b"get")
             await self._refuse(ON_THE_PRINCIPAL if known else NO_SUCH_COMMAND)
@@ -223,7 +223,7 @@ class DmpTerminal:
         await self._answer(self._dialogue.decide(LeaseRefused(said)))
 
     async def _answer(self, events: list[ServerEvent]) -> bytes:
-        """Send what is to be sent; the octets of envelopes that came with the lease."""
+        """Execute the events of the dialogue; return the octets of envelopes that came with the lease."""
         received = b""
         for event in events:
             match event:
@@ -232,7 +232,7 @@ class DmpTerminal:
                 case Messages(octets):
                     received += octets
                 case Close():
-                    pass  # which is what happens next
+                    pass  # the caller closes the connection next
                 case LeaseShown():
                     raise AssertionError("there is one lease on a connection")
                 case _:
