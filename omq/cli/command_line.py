@@ -338,8 +338,11 @@ def _since(text: str) -> Since:
 
 
 def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    if digits != text:
+        raise argparse.ArgumentTypeError(f"{text} is out of range")
     return int(text)
 
 

@@ -9,13 +9,16 @@ from typing import NoReturn
 from omq.config import DEFAULT_STORE
 from omq.drivers.stored_types import StoredTypes
 from omq_storage.backup import backup
-from omq_storage.errors import StoreError
+from omq_storage.errors import StoreError, StoreInUse
 from omq_storage.inspection import inspect
 from omq_storage.levels import Level
 from omq_storage.repair import repair
 from omq_storage.store import current_boot, is_store, lock_store
 
 Action = Callable[[argparse.Namespace], int]
+
+EXIT_IN_USE = 3
+"""The exit status if another process has the store open: then nothing is known about its content."""
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -24,6 +27,9 @@ def main(arguments: list[str]) -> NoReturn:
     action: Action = options.action
     try:
         code = action(options)
+    except StoreInUse as problem:
+        _say(str(problem))
+        code = EXIT_IN_USE
     except (StoreError, OSError) as problem:
         _say(_sentence(problem))
         code = 1
@@ -90,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="omq store",
         description="Check, repair or back up a store on this machine.",
-        epilog="Exit codes: 0 success, 1 failure or the store is damaged, 2 invalid command line.",
+        epilog="Exit codes: 0 success, 1 failure or the store is damaged, 2 invalid command line, 3 a server "
+        "has the store open.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 

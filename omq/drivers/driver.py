@@ -324,7 +324,7 @@ class Driver(ABC):
 
     @abstractmethod
     def subscriber_count(self) -> int:
-        """Return the number of open channels."""
+        """Return the number of open channels that may still give messages."""
 
     @abstractmethod
     def check_replay(self, first: int) -> None:

@@ -106,7 +106,7 @@ class RoundRobinDriver(Driver):
         return ((channel, channel.subscriber) for channel in self._channels)
 
     def subscriber_count(self) -> int:
-        return len(self._channels)
+        return len(self._channels) + sum(not channel.is_cancelled for channel in self._finishing)
 
     def has_taker(self) -> bool:
         return any(channel.room(1) for channel in self._channels)

@@ -492,6 +492,11 @@ class RoundRobinChannel:
         self._dealer.can_take()
         self._look_drained()
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it gives nothing more, not even what it has."""
+        return self._cancelled
+
     def finish(self) -> None:
         self._dealer.finishing(self)
         self._look_drained()

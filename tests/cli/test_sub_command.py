@@ -226,6 +226,9 @@ def test_without_reconnect_sub_ends_with_the_server(tmp_path: Path) -> None:
     [
         (["t", "--dmp", "--reconnect"], b"--reconnect does not go with --dmp"),
         (["t", "--timeout", "0"], b"'0' is no number of seconds above 0"),
+        (["t", "--count", "-1"], b"-1 is out of range"),
+        (["t", "--count", "some"], b"'some' is no number"),
+        (["t", "--count", "-"], b"'-' is no number"),
         (["t", "--timeout", "nan"], b"'nan' is no number of seconds above 0"),
         (
             ["t", "--from", "2024-13-01"],

@@ -255,6 +255,24 @@ async def test_an_empty_topic_takes_the_types_of_its_first_declare(
 
 
 @of_kinds()
+async def test_who_finishes_counts_as_a_subscriber_until_it_is_over(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    finishing, cancelled, other = Client(driver), Client(driver), Client(driver)
+    finishing.channel.finish()
+    assert driver.info().subscribers == driver.statistics().subscribers == 3
+    cancelled.channel.cancel()
+    assert driver.info().subscribers == driver.statistics().subscribers == 2
+    finishing.close()
+    cancelled.close()
+    assert driver.info().subscribers == driver.statistics().subscribers == 1
+    other.close()
+    assert driver.info().subscribers == driver.statistics().subscribers == 0
+    await shared_drivers.catalogue.delete(b"t")
+
+
+@of_kinds()
 async def test_info_counts_what_is_kept_and_who_listens(shared_drivers: Drivers, kind: Kind) -> None:
     driver = await shared_drivers.topic(kind)
     info = driver.info()
