@@ -1,4 +1,4 @@
-"""Taking connections in, also when there are no descriptors left for them."""
+"""Accept connections, also after the process ran out of file descriptors."""
 
 import errno
 import logging
@@ -9,10 +9,10 @@ import trio
 from omq.logs import LogThrottle
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What the operating system answers when it has nothing left for another connection."""
+"""Errors that mean that the operating system has no resources left for another connection."""
 
 PAUSE_SECONDS = 0.2
-"""How long clients wait in the listener's queue before the next try."""
+"""How long to wait before the next try. Meanwhile clients wait in the queue of the listening socket."""
 
 log = logging.getLogger("omq.server")
 
@@ -22,7 +22,7 @@ Handler = Callable[[trio.SocketStream], Awaitable[object]]
 async def accept_all(
     listeners: list[trio.SocketListener], handler: Handler, connections: trio.Nursery
 ) -> None:
-    """Run the handler for every connection, in a task of its own, until cancelled; closes the listeners."""
+    """Run the handler for every connection, in its own task, until cancelled; then close the listeners."""
     async with trio.open_nursery() as nursery:
         for listener in listeners:
             nursery.start_soon(_accept, listener, handler, connections)
@@ -37,7 +37,7 @@ async def _accept(listener: trio.SocketListener, handler: Handler, connections: 
             except OSError as problem:
                 if problem.errno not in EXHAUSTED:
                     raise
-                # Those that are connected go on, and when one of them ends there is room again.
+                # The open connections continue, and when one of them ends, its descriptor is free again.
                 problems.add(problem.strerror)
                 await trio.sleep(PAUSE_SECONDS)
             else:

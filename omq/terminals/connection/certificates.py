@@ -1,4 +1,4 @@
-"""The server's certificate and key, and whose certificates its clients must show: read from files."""
+"""Load the certificate and the key of the server, and the authorities of client certificates, from files."""
 
 import ssl
 from pathlib import Path
@@ -10,21 +10,21 @@ from omq.protocol.tls import TlsEngine
 from omq.terminals.connection.expiry import Expiry, expiry, warn
 
 LOOK_SECONDS = 86_400.0
-"""How often the log is told of certificates that expire."""
+"""How often to warn of certificates that expire."""
 
 
 class Certificates:
-    """What every TLS connection begins with. Reading them anew changes those that come, and none that are."""
+    """The TLS settings for new connections. A reload does not affect connections that are open."""
 
     def __init__(self, config: Config) -> None:
-        """Raises ConfigError with one line that names the key and the file."""
+        """Raises ConfigError, in one line that names the configuration key and the file."""
         self._config = config
         self._context = _context(config)
         self.expiries = _expiries(config)
-        """When the certificates of new connections end."""
+        """When the certificates for new connections expire."""
 
     def reload(self) -> None:
-        """Read the files again. Raises ConfigError: then everything stays as it is."""
+        """Read the files again. Raises ConfigError, and then keeps the previous contents."""
         context, expiries = _context(self._config), _expiries(self._config)
         self._context, self.expiries = context, expiries
 
@@ -33,18 +33,18 @@ class Certificates:
         warn(self.expiries)
 
     async def keep_warning(self) -> None:
-        """Do so now and once a day, of what new connections begin with then, until cancelled."""
+        """Do so now and once a day, for the certificates that are loaded then, until cancelled."""
         while True:
             self.warn_of_expiry()
             await trio.sleep(LOOK_SECONDS)
 
     def engine(self) -> TlsEngine:
-        """The server's side of one more connection."""
+        """Return the server side of TLS for one connection."""
         return TlsEngine(self._context)
 
 
 def certificates(config: Config) -> Certificates | None:
-    """Those that are configured. Raises ConfigError."""
+    """Load the certificates if they are configured. Raises ConfigError."""
     return None if config.tls_cert is None else Certificates(config)
 
 
@@ -53,7 +53,7 @@ def _context(config: Config) -> ssl.SSLContext:
     assert config.tls_key is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # A ticket shortens the next handshake of a client; ours connect seldom, and stay.
+    # A session ticket would shorten the next handshake of a client, but our clients connect seldom.
     context.num_tickets = 0
     _check_readable("tls_cert", config.tls_cert)
     _check_readable("tls_key", config.tls_key)
@@ -79,13 +79,13 @@ def _expiries(config: Config) -> tuple[Expiry, ...]:
     files = {"tls_cert": config.tls_cert, "tls_client_ca": config.tls_client_ca}
     try:
         found = [expiry(key, file) for key, file in files.items() if file is not None]
-    except OSError as problem:  # taken away since OpenSSL has read it
+    except OSError as problem:  # removed after OpenSSL read it
         raise ConfigError(f"{problem.filename}: {problem.strerror}") from problem
     return tuple(one for one in found if one is not None)
 
 
 def _check_readable(key: str, file: str) -> None:
-    """OpenSSL's own error would not say which file."""
+    """Raises ConfigError that names the file, which the error of OpenSSL would not."""
     try:
         with Path(file).open("rb"):
             pass
@@ -94,5 +94,5 @@ def _check_readable(key: str, file: str) -> None:
 
 
 def _no_pass_phrase() -> str:
-    """OpenSSL would ask at the terminal, and the server would wait."""
+    """Refuse the key, because OpenSSL would ask for its pass phrase on the terminal and block the server."""
     raise ConfigError("tls_key: a key with a pass phrase cannot be used, the server has nobody to ask")

@@ -1,4 +1,4 @@
-"""How long certificates are valid: read from their files, and told in the log before it is too late."""
+"""Read from certificate files how long the certificates are valid, and warn in the log before they expire."""
 
 import binascii
 import logging
@@ -20,23 +20,23 @@ log = logging.getLogger("omq.server")
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When the first of the certificates in a file ends."""
+    """When the first of the certificates in a file expires."""
 
     key: str
-    """Of the configuration."""
+    """The configuration key that names the file."""
     file: str
     ends: datetime
 
 
 def expiry(key: str, file: str) -> Expiry | None:
-    """Read it; None where the file has no certificate whose end can be told. Raises OSError."""
+    """Read a file. Return None if it has no certificate whose expiry can be read. Raises OSError."""
     blocks = _PEM.findall(Path(file).read_bytes())
     ends = [found for block in blocks if (found := _end_of(block)) is not None]
     return Expiry(key, file, min(ends)) if ends else None
 
 
 def warn(expiries: tuple[Expiry, ...]) -> None:
-    """Log a warning for each of these that has ended or will within SOON_DAYS."""
+    """Log a warning for each that has expired, or expires within SOON_DAYS."""
     now = datetime.fromtimestamp(time.time(), UTC)
     for one in expiries:
         left = one.ends - now
@@ -54,31 +54,31 @@ def warn(expiries: tuple[Expiry, ...]) -> None:
 
 
 def _end_of(block: bytes) -> datetime | None:
-    """The `notAfter` of a certificate in PEM (RFC 5280, section 4.1).
+    """Return the `notAfter` of a certificate in PEM (RFC 5280, section 4.1), None if it cannot be read.
 
-    OpenSSL has accepted the file before. So what does not look like a certificate here is left to it, and
-    gets no warning.
+    OpenSSL has accepted the file before, so a certificate that this function cannot read is not an error: it
+    only gets no warning.
     """
     try:
         octets = ssl.PEM_cert_to_DER_cert(_plain(block))
         certificate = next(_elements(octets))[1]
         fields = list(_elements(next(_elements(certificate))[1]))
-        if fields[0][0] == _CONTEXT_0:  # the version, which the first one leaves out
+        if fields[0][0] == _CONTEXT_0:  # the version, which version 1 omits
             del fields[0]
-        tag, text = list(_elements(fields[3][1]))[1]  # behind serial number, signature and issuer
+        tag, text = list(_elements(fields[3][1]))[1]  # after serial number, signature and issuer
         return _time(tag, text.decode("ascii"))
     except (binascii.Error, ValueError, IndexError, StopIteration):
         return None
 
 
 def _plain(block: bytes) -> str:
-    """Under the label that Python's reader of PEM takes."""
+    """Return the PEM text with the label that `ssl.PEM_cert_to_DER_cert` requires."""
     body = block.decode("ascii").partition("-----\n")[2].partition("-----END")[0]
     return f"{ssl.PEM_HEADER}\n{body.strip()}\n{ssl.PEM_FOOTER}\n"
 
 
 def _elements(octets: bytes) -> Iterator[tuple[int, bytes]]:
-    """The tags and contents of elements in DER, one after another. Raises ValueError and IndexError."""
+    """Yield the tag and the content of each DER element. Raises ValueError and IndexError."""
     at = 0
     while at < len(octets):
         tag, length = octets[at], octets[at + 1]
@@ -95,6 +95,6 @@ def _elements(octets: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _time(tag: int, text: str) -> datetime:
     """Raises ValueError."""
-    if tag == _UTC_TIME:  # two digits of the year, which are of 1950 to 2049 (RFC 5280, section 4.1.2.5.1)
+    if tag == _UTC_TIME:  # a year of two digits means 1950 to 2049 (RFC 5280, section 4.1.2.5.1)
         text = ("19" if text >= "50" else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

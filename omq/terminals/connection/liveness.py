@@ -1,4 +1,4 @@
-"""Pings and signs of life (omq text, Pings and Acks; docs/PROTOCOL.md, "Pings and silence")."""
+"""When to ping a client, and when to give it up (docs/PROTOCOL.md, "Pings and silence")."""
 
 import time
 from enum import Enum
@@ -7,22 +7,22 @@ LOOK_SECONDS = 1.0
 
 
 def look_seconds(ping_seconds: float) -> float:
-    """How often to look at the clock for pings so far apart."""
+    """Return how often to check the clock if a ping is due every `ping_seconds`."""
     return min(LOOK_SECONDS, ping_seconds / 4)
 
 
 class Tick(Enum):
-    """What a look at the clock says."""
+    """The result of a check of the clock."""
 
     NOTHING = "nothing"
     PING = "ping"
-    """A ping is due: `is_ping_due` until it can be sent."""
+    """A ping is due: `is_ping_due` is set until it is sent."""
     DEAD = "dead"
-    """Too many pings stayed unanswered, the last of them for a whole interval."""
+    """Too many pings are unanswered, the last of them for a whole interval."""
 
 
 class Excuse:
-    """Within this block the server does not read the connection, so the client need not be heard of."""
+    """Within this block the silence of the client does not count, because the server does not read it."""
 
     __slots__ = ("is_active",)
 
@@ -37,28 +37,28 @@ class Excuse:
 
 
 class Liveness:
-    """When to ping, and when a client that answers nothing is given up.
+    """The pings of one connection, and whether its client answers.
 
-    Every command is a sign of life. Time in which the server did not read the connection, because publishers
-    had to wait, is not the client's silence; time in which the client did not read is. Times are of one
-    monotonic clock, in seconds.
+    Every command is a sign of life. While the server does not read the connection, because publishers must
+    wait, the client is not silent; while the client does not read, it is. Times are in seconds, of one
+    monotonic clock.
     """
 
     def __init__(self, ping_seconds: float, missed_pings: int) -> None:
-        # A ping must not come later than promised, so it is sent at the last look before.
+        # A ping must not be later than promised, so it is sent at the last check before that.
         self._interval = ping_seconds - look_seconds(ping_seconds)
         self._missed = missed_pings
         self._last: float | None = None
         self.is_ping_due = False
         self.signs = 0
-        """Count every command here."""
-        self._seen = 0  # how many of them, at the last look
+        """The terminal counts every command here."""
+        self._seen = 0  # the count at the last check
         self._unanswered = 0
         self.excused = Excuse()
         self._sent: int | None = None
 
     def tick(self, now: float) -> Tick:
-        """Look at the clock. The first ping is due an interval after the first look."""
+        """Check the clock. The first ping is due an interval after the first check."""
         if self._last is None:
             self._last = now
         if self.signs != self._seen:
@@ -75,8 +75,9 @@ class Liveness:
         return Tick.PING
 
     def is_stuck(self, now: float, sent: int, *, waiting: bool = False) -> bool:
-        """For a client that has closed its sending side: whether it took nothing for as long as pings would
-        have given it. `sent` counts the octets it took so far; while it is `waiting` it is given none.
+        """Return whether a client that has closed its sending side has taken nothing for as long as
+        unanswered pings would have been tolerated. `sent` counts the octets that it has taken. Set `waiting`
+        while nothing is sent to it.
         """
         if waiting or sent != self._sent or self._last is None:
             self._sent = sent
@@ -84,6 +85,6 @@ class Liveness:
         return self._missed > 0 and now - self._last >= self._interval * (self._missed + 1)
 
     def ping(self) -> int:
-        """What the Ping carries that is sent now: seconds since the epoch, within 32 bits."""
+        """Return the value of the Ping that is sent now: seconds since the epoch, in 32 bits."""
         self.is_ping_due = False
         return int(time.time()) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""A connection with TLS, behind the interface of a plain one: terminals do not know the difference."""
+"""A connection with TLS, with the interface of a plain one: terminals do not see a difference."""
 
 import os
 from collections import deque
@@ -12,13 +12,14 @@ from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 from omq.terminals.connection.transport import Transport
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
-"""How much is encrypted and handed to the socket at once: so much more memory a connection takes with TLS."""
+"""How much is encrypted and handed to the socket at once. A connection with TLS takes this much more memory.
+"""
 
 SEND_OCTETS = 4 * PIECE_OCTETS
 """How much is encrypted before other tasks have their turn: some 0.2 ms of work."""
 
 AROUND_OCTETS = 1 << 10
-"""Read beyond the plain octets that are wanted, for what is around them in their records."""
+"""Read so much more than the wanted plaintext, for the overhead of TLS records."""
 
 
 class TlsTransport(Transport):
@@ -36,7 +37,7 @@ class TlsTransport(Transport):
 
     @classmethod
     async def accept(cls, stream: trio.SocketStream, engine: TlsEngine, received: bytes) -> "TlsTransport":
-        """The server's side of the handshake, of which some octets were received already.
+        """Run the server side of the handshake, of which these octets were received already.
 
         Raises TlsError when it fails, after telling the client why, and trio.BrokenResourceError.
         """
@@ -47,7 +48,9 @@ class TlsTransport(Transport):
         return transport
 
     async def receive(self, octets: int = RECORD_OCTETS) -> bytes:
-        """Raises trio.BrokenResourceError also when the connection ends and the other side did not say so."""
+        """As in a plain connection. Raises trio.BrokenResourceError also if the stream ends without
+        `close_notify`.
+        """
         before = self.received
         while (data := self._decrypted(octets)) is None:
             self._engine.feed(await super().receive(octets + AROUND_OCTETS))
@@ -136,14 +139,14 @@ class TlsTransport(Transport):
         await self.send()
 
     async def say_end(self) -> None:
-        """With `close_notify`, unless a record was cut off: behind that nothing can be read."""
+        """Send `close_notify`, unless a record was cut off: nothing can be read after that."""
         if not self.pending:
             self._engine.finish()
             await self._send_octets(self._engine.outgoing())
 
 
 def _pieces(parts: Sequence[Octets]) -> Iterator[Octets]:
-    """The same octets with small parts joined: every piece costs a record of its own."""
+    """Yield the same octets with small parts joined, because each piece takes a record of its own."""
     small: list[Octets] = []
     octets = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""A socket as terminals use it: counted sends, and an end that lets the last words arrive."""
+"""A socket as terminals use it: it counts what it sends, and its end lets the last octets arrive."""
 
 import os
 from array import array
@@ -11,19 +11,19 @@ import trio
 from omq.drivers.seam import SLOW_SECONDS, Octets
 
 FIRST_OCTETS = 16 << 10
-"""What a read takes at first: every connection can hold this much at the same time."""
+"""The octets of a first read: all connections can hold this much at the same time."""
 
 MOST_OCTETS = 512 << 10
-"""What it takes when there is more and the server's memory allows it."""
+"""The octets of a read when more has arrived, and there is memory for it."""
 
 MOST_PARTS = 1024
 """The most parts of one system call (IOV_MAX of Linux)."""
 
 LINGER_SECONDS = 1.0
-"""How long the other side has to read the last frame and to close, once the server has finished."""
+"""How long the other side may take to read the last frame and to close, after the server has finished."""
 
 LINGER_OCTETS = 64 << 20
-"""How much of what it still sends is read and dropped meanwhile."""
+"""The most octets that are read and dropped meanwhile."""
 
 
 class Transport:
@@ -34,16 +34,16 @@ class Transport:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self.since = trio.current_time()
-        """When it was accepted."""
+        """When it was accepted, in Trio's time."""
         self.received = 0
-        """Octets read from the socket so far, without those of TLS."""
+        """The number of octets read from the socket, without what TLS adds."""
         self.sent = 0
         """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
         self.pending: Octets = b""
         """What this object has taken over and the socket has not: nothing without TLS."""
 
     def peer(self) -> str:
-        """The other side's address, for the log."""
+        """Return the address and port of the other side, for the log."""
         try:
             name = self._stream.socket.getpeername()
         except OSError:
@@ -51,7 +51,7 @@ class Transport:
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     def host(self) -> str:
-        """The other side's address without its port: what two connections of one client have in common."""
+        """Return the address of the other side without its port: two connections of one client share it."""
         try:
             name = self._stream.socket.getpeername()
         except OSError:
@@ -59,28 +59,28 @@ class Transport:
         return str(name[0]) if isinstance(name, tuple) else str(name)
 
     def keep_alive(self) -> None:
-        """Have the kernel see now and then whether the other side is there, when it is sent nothing."""
+        """Let the kernel check from time to time whether the other side is there while nothing is sent."""
         self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
 
     async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
-        """What has arrived, at most so many octets; none of them when the other side has finished sending.
+        """Wait for octets, and return at most this many; none if the other side has finished sending.
 
-        Raises trio.BrokenResourceError when the connection broke.
+        Raises trio.BrokenResourceError.
         """
         while True:
-            # Waiting first, rather than trying first: what has just arrived is acted on at once, not a round
-            # of the scheduler later.
+            # Wait first instead of trying first: otherwise a try that succeeds needs a checkpoint, and the
+            # octets are processed one round of the scheduler later.
             await trio.lowlevel.wait_readable(self._stream.socket)
             try:
                 data = self._read(octets)
                 self.received += len(data)
                 return data
             except BlockingIOError:
-                pass  # it was readable for somebody who looked too early
+                pass  # it only seemed readable
 
     async def receive_arrived(self, octets: int) -> bytes:
-        """So many octets that have arrived, according to `arrived`; none when all of them together are not
-        readable yet. Raises as `receive` does.
+        """Return at most this many octets that have arrived, according to `arrived`; none if they cannot be
+        read yet. Raises as `receive` does.
         """
         await trio.lowlevel.checkpoint()
         data = self._read(octets)
@@ -96,7 +96,7 @@ class Transport:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
 
     def arrived(self) -> int:
-        """How many octets a read would give at once, at most MOST_OCTETS."""
+        """Return how many octets a read would give now, at most MOST_OCTETS."""
         count = array("i", [0])
         ioctl(self._stream.socket.fileno(), FIONREAD, count)
         return min(count[0], MOST_OCTETS)
@@ -147,13 +147,13 @@ class Transport:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
 
     async def say_end(self) -> None:
-        """Say that nothing more comes, where that is more than closing. Raises trio.BrokenResourceError."""
+        """Announce the end of the stream, if the protocol can. Raises trio.BrokenResourceError."""
 
     async def finish(self) -> None:
-        """Say that nothing more comes, and read on a little.
+        """Close the sending direction, and read until the other side closes, within bounds.
 
-        Closing a socket with unread octets resets the connection, and the reset can overtake what was sent
-        last, such as the Error that explains the end.
+        Closing a socket with unread octets resets the connection, and the reset may discard what was sent
+        last before the other side has read it, such as the Error that explains the end.
         """
         try:
             with trio.move_on_after(LINGER_SECONDS):
@@ -163,7 +163,7 @@ class Transport:
                 while dropped < LINGER_OCTETS and (data := await self.receive()):
                     dropped += len(data)
         except trio.BrokenResourceError:
-            pass  # the other side is gone already, which is what this waits for
+            pass  # the other side has closed, which is what this waits for
 
     def close(self) -> None:
         """Close at once."""

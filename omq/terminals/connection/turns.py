@@ -1,4 +1,4 @@
-"""Long work of one connection, in turn with everybody else's."""
+"""Run long work of one connection in steps, in turn with other tasks."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def in_turns(steps: Steps[T]) -> T:
-    """What the work comes to; at each of its pauses the others have their turn."""
+    """Run the work and return its result. At each of its pauses let other tasks run."""
     while True:
         try:
             next(steps)
