@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from quietness import quiet
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -146,15 +147,6 @@ async def emptied(store: Store, **config: object) -> AsyncIterator[Drivers]:
             await drivers.catalogue.delete(driver.topic.topic)
         yield drivers
         assert drivers.memory.statistics() == NOTHING
-
-
-async def quiet() -> None:
-    """Wait until every task waits and no thread works: nothing more happens by itself, but for time."""
-    while True:
-        await trio.testing.wait_all_tasks_blocked()
-        if not trio.testing.active_thread_count():
-            return
-        await trio.testing.wait_all_threads_completed()
 
 
 async def settled(confirmation: Confirmation) -> Failure | None:

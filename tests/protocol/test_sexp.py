@@ -1,11 +1,9 @@
 """Sexps by themselves: what is read and printed, the limits, and how time grows with a line."""
 
-import time
-from collections.abc import Callable
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from measuring import seconds
 
 from omq.protocol.omq.commands import CommandError, parse
 from omq.protocol.omq.sexp import MAX_DEPTH, Sexp, SexpError, atom, read, unquote, write
@@ -367,16 +365,6 @@ def test_any_depth_is_refused_in_lists_and_good_in_comments(depth: int) -> None:
 MIB = 1 << 20
 MIB_SECONDS = 3.0
 """Much more than any line of a MiB takes, and much less than a parser with quadratic time needs."""
-
-
-def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """Return the processor time that `work` takes, the least of several runs, without other programs."""
-    least = float("inf")
-    for _ in range(times):
-        began = time.process_time()
-        work()
-        least = min(least, time.process_time() - began)
-    return least
 
 
 def parse_anything(line: bytes) -> None:

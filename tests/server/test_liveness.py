@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import quiet
 from trio.testing import MockClock
 
 from omq.protocol.omq.types import Error, Subscribed
@@ -17,11 +18,11 @@ ACK = b"(Ack (2026-01-01 00:00:00Z))"
 
 
 async def pass_time(clock: MockClock, seconds: float, step: float = 1) -> None:
-    """Let time pass in steps in which the server can do what it has to."""
+    """Let time pass in steps, and wait after each until the server has done what it has to."""
     while seconds > 0:
         clock.jump(min(step, seconds))
         seconds -= step
-        await trio.sleep(0.002)
+        await quiet()
 
 
 async def pinged(client: Conversation, count: int) -> None:

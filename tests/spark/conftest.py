@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from measuring import unmeasured
 
 # A test's own functions run in Spark's processes too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -65,7 +66,8 @@ def spark(log: "Log", tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Spa
         with log.path.open("wb") as file:
             os.dup2(file.fileno(), 2)
             try:
-                session = local_session("omq tests", cores=2, settings=settings)
+                with unmeasured():
+                    session = local_session("omq tests", cores=2, settings=settings)
             finally:
                 os.dup2(ours, 2)
         stack.callback(session.stop)

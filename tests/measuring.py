@@ -1,0 +1,42 @@
+"""What the measurement of coverage must not slow down (CONTRIBUTING.md, "Coverage"), and times for tests."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+TOLD_BY = ("COVERAGE_PROCESS_CONFIG", "COVERAGE_PROCESS_START")
+"""Variables of the environment by which a process is told to measure its coverage."""
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Processes that are started within the block are not measured, and run at their usual speed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TOLD_BY:
+            patch.delenv(name, raising=False)
+        yield
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Neither is this thread within the block."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+
+
+def seconds(work: Callable[[], object], times: int = 1) -> float:
+    """Return the processor time that `work` takes, the least of several runs, without other programs."""
+    least = float("inf")
+    with untraced():
+        for _ in range(times):
+            began = time.process_time()
+            work()
+            least = min(least, time.process_time() - began)
+    return least
