@@ -378,3 +378,26 @@ async def test_a_message_of_a_sink_has_a_size(store: Path, octets: int) -> None:
         expected = b"200 OK 1 messages stored" if octets == 1000 else b"502 SYNTAX-ERROR 0 messages stored"
         assert (await dmp.said(sink))[0].startswith(expected)
         assert (await host.topics())[b"kept"].messages == (octets == 1000)
+
+
+@pytest.mark.parametrize("octets", [1000, 1001])
+async def test_messages_that_are_pushed_to_subscribers_take_the_right_and_the_size(
+    store: Path, octets: int
+) -> None:
+    """Those of a transient topic whose subscribers keep up are pushed to them as they are read."""
+    live = TopicConfig(name="live", persistence="transient")
+    clients = [client("with", Right.PUBLISH), client("without"), client("reader", Right.SUBSCRIBE)]
+    async with serving(store, clients=clients, topics=[live], max_message_bytes=1000) as host:
+        reader, allowed, forbidden = [await enter(host, name) for name in ("reader", "with", "without")]
+        assert isinstance(await reader.ask(b"(Subscribe live From_current)"), types.Subscribed)
+        # The first message goes another way, because no ids are reserved yet.
+        assert await answers(allowed, b"(Publish live first)") == []
+        assert await reader.bodies(1) == [b"first"]
+        line = b"(Publish live %s)" % (b"x" * octets)
+        may_not = types.Error(b"Publish live: this client may not publish to it")
+        too_long = types.Error(b"Publish live: a message has at most 1000 octets, this one 1001")
+        assert await answers(forbidden, line) == [may_not]
+        assert await answers(allowed, line) == ([] if octets == 1000 else [too_long])
+        assert await answers(allowed, b"(Publish live last)") == []
+        expected = [b"x" * 1000, b"last"] if octets == 1000 else [b"last"]
+        assert await reader.bodies(len(expected)) == expected

@@ -24,6 +24,8 @@ class Context:
     config: Config
     untold: LogThrottle
     """The log of what a principal cannot be told, because it is gone."""
+    cut_off: LogThrottle
+    """The log of connections that ended in the middle of an answer, because others needed its memory."""
     gave_way: LogThrottle
     """The log of connections that ended because others needed the memory of what they did not complete."""
 
@@ -35,6 +37,7 @@ class Context:
             memory,
             config,
             untold=LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal"),
+            cut_off=LogThrottle(log, logging.INFO, "connections were closed in the middle of an answer"),
             gave_way=LogThrottle(
                 log, logging.INFO, "connections were closed that did not complete what they had begun"
             ),

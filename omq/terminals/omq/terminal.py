@@ -194,7 +194,9 @@ class OmqTerminal:
         self._sender.forwarder.look(now)
         if self._long is not None and self._long.hinders(now, self._transport.sent):
             # Part of its frame is sent, so no Error can be sent on this connection.
-            log.info("%s: closed in the middle of an answer: %s", self._transport.peer(), TOO_SLOW)
+            peer = self._transport.peer()
+            line = f"{peer}: closed in the middle of an answer: {TOO_SLOW}"
+            self._context.cut_off.add(line, peer=peer)
             self._scope.cancel()
             return
         match self._state:
