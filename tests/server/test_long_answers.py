@@ -68,8 +68,9 @@ async def test_others_are_served_while_the_topics_are_listed(store: Path) -> Non
 
 
 async def test_those_who_ask_together_share_an_answer_and_stalled_ones_give_way(
-    store: Path, clock: MockClock
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     async with serving(store, memory_bytes=4 << 20, max_message_bytes=1 << 20) as host:
         client = await host.connect()
         await declare(client, 2500)
@@ -85,6 +86,8 @@ async def test_those_who_ask_together_share_an_answer_and_stalled_ones_give_way(
             clock.jump(1)
             await trio.sleep(0.02)
         assert isinstance(await client.frame(), TopicList)
+        why = "it took too long to read an answer while others wait for its memory"
+        assert any(line.endswith(f": closed: {why}") for line in caplog.messages)
         del later, stalled
     assert budget.used == 0
 

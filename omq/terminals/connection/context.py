@@ -24,10 +24,8 @@ class Context:
     config: Config
     untold: LogThrottle
     """The log of what a principal cannot be told, because it is gone."""
-    cut_off: LogThrottle
-    """The log of connections that ended in the middle of an answer, because others needed its memory."""
     gave_way: LogThrottle
-    """The log of connections that ended because others needed the memory of what they did not complete."""
+    """The log of connections that were closed because others needed their memory."""
 
     @classmethod
     def of(cls, config: Config, access: AccessControl, memory: Memory) -> Self:
@@ -37,16 +35,15 @@ class Context:
             memory,
             config,
             untold=LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal"),
-            cut_off=LogThrottle(log, logging.INFO, "connections were closed in the middle of an answer"),
             gave_way=LogThrottle(
-                log, logging.INFO, "connections were closed that did not complete what they had begun"
+                log, logging.INFO, "connections were closed because others needed their memory"
             ),
         )
 
     def tell_gave_way(self, transport: Transport, client: bytes | None, what: str) -> None:
-        """Log that a connection was closed because it did not complete `what`."""
+        """Log that a connection was closed because it took too long for `what`: "to complete a line"."""
         peer = transport.peer()
-        line = f"{peer}: closed: it took too long to complete {what} while others wait for its memory"
+        line = f"{peer}: closed: it took too long {what} while others wait for its memory"
         self.gave_way.add(line, peer=peer, client=client)
 
 

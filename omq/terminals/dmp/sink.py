@@ -176,7 +176,7 @@ class SinkService:
             self._admission.close()
         if self._admission.gave_way:
             self.fail(TOO_SLOW)
-            self._context.tell_gave_way(self._transport, self._session.name, "an envelope")
+            self._context.tell_gave_way(self._transport, self._session.name, "to complete an envelope")
         # Give the memory of an incomplete envelope back before the posts settle: others may wait for it.
         self._envelopes.drop()
         # Wait for all posts, also for those before a problem.

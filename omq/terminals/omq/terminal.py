@@ -44,8 +44,6 @@ from omq_storage.batches import Batch
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
 
-TOO_SLOW = "it took too long to read while others wait for its memory"
-
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send its last answers."""
 
@@ -194,9 +192,7 @@ class OmqTerminal:
         self._sender.forwarder.look(now)
         if self._long is not None and self._long.hinders(now, self._transport.sent):
             # Part of its frame is sent, so no Error can be sent on this connection.
-            peer = self._transport.peer()
-            line = f"{peer}: closed in the middle of an answer: {TOO_SLOW}"
-            self._context.cut_off.add(line, peer=peer)
+            self._tell_gave_way("to read an answer")
             self._scope.cancel()
             return
         match self._state:
@@ -220,6 +216,7 @@ class OmqTerminal:
         if self._held is not None:
             self._held.look()
         if self._fetches.hinders(now):
+            self._tell_gave_way("to read a stored block")
             self.fail(self._fetches.complaint())
             return
         match self._liveness.tick(now):
@@ -232,6 +229,10 @@ class OmqTerminal:
                 self.fail(b"Ping: %d in a row were not answered, the connection is closed" % missed)
             case other:
                 assert_never(other)
+
+    def _tell_gave_way(self, what: str) -> None:
+        client = None if self._session is None else self._session.name
+        self._context.tell_gave_way(self._transport, client, what)
 
     def fail(self, text: bytes) -> None:
         """End the connection with an Error after the answers that are ready."""
@@ -343,9 +344,8 @@ class OmqTerminal:
         self._lines.drop()
         self._admission.close()
         if self._admission.gave_way:
+            self._tell_gave_way("to complete a line")
             self.fail(b"Line: it took too long to complete while others wait for its memory")
-            client = None if self._session is None else self._session.name
-            self._context.tell_gave_way(self._transport, client, "a line")
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
 
