@@ -389,3 +389,23 @@ async def test_a_large_message_that_waits_in_the_store_comes_in_pieces(
         last = Client(driver)
         assert sorted((await last.read()).bodies) == sorted([body, b"after"])
         last.close()
+
+
+@ROUND_ROBIN
+async def test_a_channel_gives_a_limited_number_of_octets_at_once(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    """The other subscriptions of its connection have their turn after 256 KiB and one post more at most."""
+    driver = await shared_drivers.topic(kind)
+    client = with_credit(driver, 1000)
+    for number in range(40):
+        await post(driver, b"%d" % (number % 10) * 16 * KIB)
+    await quiet()
+    taken = await client.take()
+    assert 256 * KIB <= sum(len(got.body) for got in taken) <= 256 * KIB + 16 * KIB
+    client.channel.written(len(taken))
+    await client.read()
+    assert len(taken) + len(client.ids) == 40
+    for message in range(1, 41):
+        client.settle(message)
+    client.close()

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omq.drivers.memory import Memory
 from omq.drivers.sequences import Origin, RecentSequences, producers_of, without_repeated
 from omq_storage.batches import Bodies
 
@@ -59,3 +60,12 @@ def test_messages_without_origins_are_all_new() -> None:
     last = {b"a": 1}
     assert without_repeated(batch, [], [], last) == (batch, [])
     assert last == {b"a": 1}
+
+
+def test_a_server_remembers_tens_of_thousands_of_producers_of_transient_topics() -> None:
+    recent = Memory(1 << 20).sequences
+    producers = [b"%d" % number for number in range(30_000)]
+    recent.keep(1, dict.fromkeys(producers, 7))
+    assert recent.last(1, producers) == dict.fromkeys(producers, 7)
+    recent.keep(2, dict.fromkeys(producers, 7))
+    assert len(recent) <= 1 << 15

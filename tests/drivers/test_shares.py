@@ -4,6 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from omq.drivers.memory import Memory
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.unconfirmed import FREE_OCTETS, Unconfirmed
@@ -13,6 +14,34 @@ from omq.drivers.unfinished import Holding, Unfinished
 @pytest.fixture
 def clock() -> MockClock:
     return MockClock()
+
+
+def test_the_memory_is_shared_out_as_documented() -> None:
+    """docs/ARCHITECTURE.md, "Memory"."""
+    memory = Memory(32 * 64)
+    limits = {
+        "tails": memory.tails.limit,
+        "one tail": memory.tail_octets,
+        "waiting": memory.waiting.limit,
+        "one topic that waits": memory.waiting_octets,
+        "posted": memory.posted.limit,
+        "reading": memory.reading.limit,
+        "replayed": memory.replayed.limit,
+        "fetched": memory.fetched.limit,
+        "listed": memory.listed.limit,
+    }
+    assert {what: limit // 64 for what, limit in limits.items()} == {
+        "tails": 7,
+        "one tail": 7,
+        "waiting": 6,
+        "one topic that waits": 2,
+        "posted": 4,
+        "reading": 3,
+        "replayed": 2,
+        "fetched": 2,
+        "listed": 1,
+    }
+    assert all(limit % 64 == 0 for limit in limits.values())
 
 
 async def test_who_waits_for_unconfirmed_work_is_woken_when_a_sixteenth_is_free() -> None:

@@ -86,6 +86,39 @@ def test_a_tail_with_a_gap_forgets_what_lies_before_it() -> None:
     assert memory.used == tail.octets == block(7, 2).held
 
 
+def large_block(message: int) -> Block:
+    """A block of one message, of the same size for each of them."""
+    return encode(1, message, [BODY], 0)
+
+
+def test_tails_of_one_size_give_way_alike() -> None:
+    size = large_block(1).held
+    memory = TailMemory(60 * size)
+    tails = [Tail(memory, 2 * MIB) for _ in range(3)]
+    for tail in tails:
+        for first in range(1, 21):
+            tail.append(large_block(first))
+    assert memory.used == 60 * size
+    tails[0].append(large_block(21))
+    assert memory.used <= (60 - 7) * size
+    lengths = sorted(len(tail) for tail in tails)
+    assert lengths[0] >= 17
+    assert lengths[2] - lengths[0] <= 1
+
+
+def test_a_small_tail_gives_nothing_while_there_are_larger_ones() -> None:
+    size = large_block(1).held
+    memory = TailMemory(64 * size)
+    small, *large = [Tail(memory, 2 * MIB) for _ in range(4)]
+    small.append(large_block(1))
+    for tail in large:
+        for first in range(1, 22):
+            tail.append(large_block(first))
+    large[1].append(large_block(22))
+    assert len(small) == 1
+    assert memory.used <= 56 * size
+
+
 @pytest.mark.parametrize("heads", [(), (b"first", b"", b"third")])
 async def test_a_slow_subscriber_gets_its_messages_with_their_heads(
     catalogue: Catalogue, heads: tuple[bytes, ...], mock_clock: MockClock
