@@ -1,0 +1,196 @@
+"""What clients and the log are told when the store fails while it is opened, read, changed or closed."""
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from omq.config import Config
+from omq.drivers.round_robin import RETRY_SECONDS
+from omq.protocol.omq.types import Subscribed
+from omq.server import ListenError, open_server
+from omq.terminals.connection.accepting import PAUSE_SECONDS
+from omq_storage.blocks import encode
+from omq_storage.catalogue import Catalogue
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+from omq_storage.store import Store
+
+from .conversation import eventually, numbered, publish, serving
+from .dmp_conversation import feed, news
+from .test_scarcity import no_descriptors
+
+NOON = 1_700_000_000_000_000
+FAILED = b"the store failed, the server's log has more"
+
+
+def fail(*_: object, **__: object) -> NoReturn:
+    raise StoreError("The disk does not answer.")
+
+
+async def stored_messages(store: Path, delivery: bytes) -> None:
+    """A topic t with five messages that a server has stored."""
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t %s (Persistent Strong))" % delivery)
+        await client.send(publish(b"t", numbered(1, 5)))
+        await client.confirm()
+
+
+async def test_a_topic_that_cannot_be_read_ends_the_connection_with_the_reason(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stored_messages(store, b"Broadcast")
+    async with serving(store) as host:
+        other = await host.connect()
+        client = await host.connect()
+        monkeypatch.setattr(Environment, "read_stored", fail)
+        assert isinstance(await client.ask(b"(Subscribe t From_beginning)"), Subscribed)
+        assert await client.error() == b"Subscribe t: %s, the connection is closed" % FAILED
+        await client.ended()
+        await other.confirm()
+        assert "cannot be read: The disk does not answer." in caplog.text
+
+
+async def test_a_feed_that_cannot_be_read_ends_and_its_principal_is_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored_messages(store, b"Broadcast")
+    async with serving(store) as host:
+        client = await host.connect()
+        monkeypatch.setattr(Environment, "read_stored", fail)
+        consumer = await feed(host, client, b"(Get t From_beginning)")
+        assert await consumer.rest() == []
+        assert await news(client) == b"Feed t: 541 INTERNAL-ERROR " + FAILED
+
+
+async def test_work_that_cannot_be_read_is_dealt_later(
+    store: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stored_messages(store, b"Round_robin")
+    async with serving(store) as host:
+        client = await host.connect()
+        with monkeypatch.context() as patch:
+            tried = 0
+
+            def fail_and_count(*_: object, **__: object) -> NoReturn:
+                nonlocal tried
+                tried += 1
+                fail()
+
+            patch.setattr(Environment, "read_stored", fail_and_count)
+            assert isinstance(await client.ask(b"(Subscribe t From_current)"), Subscribed)
+            await eventually(lambda: tried == 1)
+            clock.jump(RETRY_SECONDS)
+            await eventually(lambda: tried == 2)
+        clock.jump(RETRY_SECONDS)
+        assert await client.bodies(5) == numbered(1, 5)
+
+
+async def test_a_topic_that_the_catalogue_cannot_store_is_refused(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(Catalogue, "create", fail)
+            refusal = await client.refusal(b"(Declare t Broadcast (Persistent Strong))")
+            assert refusal == b"Declare t: " + FAILED
+        await client.ask(b"(Declare t Broadcast (Persistent Strong))")
+
+
+async def test_a_server_that_cannot_store_positions_and_ids_says_so_and_ends(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        async with serving(store) as host:
+            client = await host.connect()
+            await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+            await client.ask(b"(Subscribe t From_current)")
+            patch.setattr(Environment, "set_positions", fail)
+            patch.setattr(Catalogue, "release", fail)
+            await client.send(publish(b"t", numbered(1, 5)))
+            assert await client.bodies(5) == numbered(1, 5)
+    assert "strong: positions are not saved: The disk does not answer." in caplog.messages
+    assert "reserved ids are not released: The disk does not answer." in caplog.messages
+    # At least once: what was done and not saved is sent again.
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Subscribe t From_current)")
+        assert await client.bodies(5) == numbered(1, 5)
+
+
+async def test_messages_at_a_level_of_another_topic_are_reported(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(store) as opened:
+        topic = opened.catalogue.create(b"t", "Broadcast", "Strong", True, reserved=100).id
+        for level in (Level.STRONG, Level.WEAK):
+            opened.level(level).append([encode(topic, 1, [b"x"], NOON)])
+    async with serving(store) as host:
+        assert f"topic {topic} has messages in weak, where it is not kept" in caplog.messages
+        client = await host.connect()
+        await client.ask(b"(Subscribe t From_beginning)")
+        assert await client.bodies(1) == [b"x"]
+
+
+async def test_times_and_positions_that_cannot_be_read_keep_no_server_from_starting(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Round_robin (Persistent Strong))")
+        await client.send(publish(b"t", numbered(1, 5)))
+        await client.say(b"(Request t 10)", b"(Subscribe t From_current)")
+        await client.settle()
+        assert await client.bodies(5) == numbered(1, 5)
+        await client.say(b"(Received t 1)")
+        await client.confirm()
+    with monkeypatch.context() as patch:
+        patch.setattr(Environment, "blocks", fail)
+        async with serving(store) as host:
+            assert (
+                "topic 0: the time of its last message cannot be told: The disk does not answer."
+                in caplog.messages
+            )
+            assert (
+                "topic 0: how much of it is done cannot be told: The disk does not answer." in caplog.messages
+            )
+            client = await host.connect()
+            await client.ask(b"(Subscribe t From_current)")
+            assert sorted(await client.bodies(4)) == numbered(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [(f"{'x' * 70}:0", "that is no host name"), ("192.0.2.1:1", "Cannot assign requested")],
+)
+async def test_when_one_address_cannot_be_had_none_is_kept(store: Path, address: str, why: str) -> None:
+    (free,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = free.socket.getsockname()[1]
+    free.socket.close()
+    with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
+        async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):
+            pass
+    async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))) as server:
+        assert server.port == port
+
+
+async def test_connections_wait_while_there_are_no_descriptors(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host:
+        known = await host.connect()
+        with trio.socket.socket() as newcomer:
+            with no_descriptors():
+                await newcomer.connect(("127.0.0.1", host.port))
+                await eventually(
+                    lambda: "a connection cannot be accepted: Too many open files" in caplog.text
+                )
+                await known.confirm()
+            assert host.server.statistics().connections == 1
+            clock.jump(PAUSE_SECONDS)
+            await eventually(lambda: host.server.statistics().connections == 2)
