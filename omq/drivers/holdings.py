@@ -3,7 +3,6 @@
 from bisect import bisect_right
 
 from omq_storage.blocks import Block
-from omq_storage.runs import Run
 
 
 class Holdings:
@@ -34,19 +33,28 @@ class Holdings:
         del self._blocks[index], self._starts[index], self._undone[index]
         return freed
 
-    def settled(self, run: Run) -> int:
-        """Mark the messages of a run, of any blocks, as done. Return the octets that became free."""
-        first, step, bits, _ = run
+    def settled(self, ids: range) -> int:
+        """Note these messages, of any blocks, as done; gives the octets that became free.
+
+        Blocks that are done leave the lists together: one by one, each would move all that came after it.
+        """
+        begin = end = bisect_right(self._starts, ids.start) - 1
         freed = 0
-        while bits:
-            skipped = (bits & -bits).bit_length() - 1
-            first += skipped * step
-            bits >>= skipped
-            # The number of ids of the run in the block of the first of them.
-            within = -((first - self.find(first).next) // step)
-            freed += self.done(first, (bits & ((1 << within) - 1)).bit_count())
-            first += within * step
-            bits >>= within
+        while ids:
+            if ids.start >= self._blocks[end].next:
+                end = bisect_right(self._starts, ids.start) - 1
+            block = self._blocks[end]
+            here = min(len(ids), -((ids.start - block.next) // ids.step))
+            ids = ids[here:]
+            self._undone[end] -= here
+            if not self._undone[end]:
+                freed += block.held
+            end += 1
+        if freed:
+            kept = [index for index in range(begin, end) if self._undone[index]]
+            self._blocks[begin:end] = [self._blocks[index] for index in kept]
+            self._starts[begin:end] = [self._starts[index] for index in kept]
+            self._undone[begin:end] = [self._undone[index] for index in kept]
         return freed
 
     def clear(self) -> int:

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import assert_never
 
 import trio
@@ -173,12 +174,13 @@ class RoundRobinDriver(Driver):
 
     def settled(self, messages: Sequence[Run]) -> None:
         """These messages are done."""
-        for run in messages:
+        freed = 0
+        for ids in chain.from_iterable(map(ranges, messages)):
             for channel in self._choosy:
-                for ids in ranges(run):
-                    channel.forget(ids)
+                channel.forget(ids)
             if not self.is_persistent and not self.deleted:
-                self.free(self._holdings.settled(run))
+                freed += self._holdings.settled(ids)
+        self.free(freed)
 
     def rejected(self, messages: Sequence[Run]) -> None:
         """A subscriber could not process these messages: they are done, and the log says so.

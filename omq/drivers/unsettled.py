@@ -134,12 +134,16 @@ def delivered(runs: Iterable[Run]) -> list[Run]:
 
 
 def ranges(run: Run) -> Iterator[range]:
-    """Return the ids of a run as ranges: as one range, if no id is missing."""
-    if run.bits & (run.bits + 1):
-        for id in run.ids():
-            yield range(id, id + 1)
-    else:
-        yield range(run.first, run.last + 1, run.step)
+    """Return the ids of a run as ranges with its step: as one, where no id is missing within it."""
+    first, step, bits, _ = run
+    while bits:
+        missing = (bits & -bits).bit_length() - 1
+        first += missing * step
+        bits >>= missing
+        count = (bits + 1 & ~bits).bit_length() - 1
+        yield range(first, first + count * step, step)
+        first += count * step
+        bits >>= count
 
 
 def _of(deliveries: int, runs: Iterable[Run]) -> list[Run]:
