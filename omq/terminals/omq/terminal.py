@@ -201,8 +201,10 @@ class OmqTerminal:
                     self.fail(b"Connect: the client did not make itself known in time")
                 else:
                     self._look_for_life(now)
-            case Serving() | Stopping():
+            case Serving():
                 self._look_for_life(now)
+            case Stopping():
+                pass  # its time is bounded, see `shut_down`
             case Answering() | Finishing():
                 # The client cannot answer any more, but it can read.
                 if self._liveness.is_stuck(now, self._transport.sent, waiting=self._sender.is_limited):
@@ -457,7 +459,8 @@ class OmqTerminal:
             self._held,
             self._liveness.excused,
         )
-        self._state = Serving(commands)
+        if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
+            self._state = Serving(commands)
         log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
         return True
 
