@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import cycle
 from typing import TypeVar, assert_never
 
 import trio
@@ -53,10 +52,10 @@ topic is deleted, or could not be created.
 """
 
 FIRST_PRIVATE, LAST_PRIVATE = 1 << 31, (1 << 32) - 1
-"""The ids of private topics. Those of the catalogue begin at 0, and a store never comes so far."""
+"""The range of the ids of private topics. Ids of the catalogue start at 0, and stay far below."""
 
 EVERY_ID = 1 << 63
-"""The bound of the message ids that a private topic may hand out: it is gone before it could repeat one."""
+"""A bound of message ids that no topic reaches: a private topic needs no reservations."""
 
 READERS = 4
 """The number of threads that read from the store at a time."""
@@ -86,7 +85,7 @@ class Catalogue:
         self._released: dict[int, Callable[[], None]] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
         self._private: dict[int, Driver] = {}
-        self._private_ids = cycle(range(FIRST_PRIVATE, LAST_PRIVATE + 1))
+        self._last_private = LAST_PRIVATE
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -438,14 +437,13 @@ class Catalogue:
     # -- shorter lives -------------------------------------------------------------------------------------
 
     def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> Driver:
-        """Make a transient topic that nobody finds by its name. Nothing is written for it. Raises Refused.
-
-        It counts among the topics that the server may have.
+        """Create a transient topic that is not found by its name, without a write to the disk. It counts
+        against the quota of topics. Raises Refused.
         """
         self.check_room()
         if lifetime.owner is not None:
             lifetime.owner.check()
-        id = next(each for each in self._private_ids if each not in self._private)
+        id = self._private_id()
         opening = Opening(
             topic=Topic(id, name),
             persistence=Transient(),
@@ -463,8 +461,16 @@ class Catalogue:
             lifetime.owner.add(id, partial(self.delete_private, driver))
         return driver
 
+    def _private_id(self) -> int:
+        """Return the next id that no private topic has; after the last one they begin again."""
+        while True:
+            last = self._last_private
+            self._last_private = FIRST_PRIVATE if last == LAST_PRIVATE else last + 1
+            if self._last_private not in self._private:
+                return self._last_private
+
     def delete_private(self, driver: Driver) -> None:
-        """Delete a private topic, if it is not deleted yet; its subscribers' channels end."""
+        """Delete a private topic unless it is deleted already; its subscribers' channels end."""
         assert isinstance(driver.lifetime, Private)
         if self._private.pop(driver.topic.id, None) is None:
             return
@@ -474,7 +480,7 @@ class Catalogue:
         self._stop(driver)
 
     def _unused(self, driver: Driver) -> None:
-        """The last consumer of a topic has gone, and with it what the topic was for."""
+        """Delete a topic whose last consumer has gone."""
         match driver.lifetime:
             case Private():
                 self.delete_private(driver)

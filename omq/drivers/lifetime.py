@@ -1,4 +1,4 @@
-"""How long a topic is there: until somebody deletes it, or until what it is for has ended."""
+"""The lifetime of a topic: until a client deletes it, or until its consumers or its owner have gone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from omq.drivers.reasons import Reason, Refused
 
 
 class Ownership:
-    """What one connection owns. It is deleted when the connection ends."""
+    """The private topics of one connection, which are deleted when the connection ends."""
 
     __slots__ = ("_delete", "_is_over")
 
@@ -16,20 +16,20 @@ class Ownership:
         self._is_over = False
 
     def check(self) -> None:
-        """Raises Refused when the owner has ended."""
+        """Raise Refused if the owner has ended."""
         if self._is_over:
             raise Refused(Reason.INVALID, "the connection that would own the topic has ended")
 
     def add(self, topic: int, delete: Callable[[], None]) -> None:
-        """Own the topic of this id."""
+        """Add the topic with this id. `delete` deletes it."""
         self._delete[topic] = delete
 
     def discard(self, topic: int) -> None:
-        """The topic is deleted."""
+        """Remove a topic that is deleted."""
         self._delete.pop(topic, None)
 
     def end(self) -> None:
-        """The owner ends: delete what it owns."""
+        """Delete the topics; the owner gets no more."""
         self._is_over = True
         while self._delete:
             _, delete = self._delete.popitem()
@@ -38,24 +38,24 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """In the catalogue, and found by its name, also after a restart."""
+    """The topic has a record in the catalogue: clients find it by its name, also after a restart."""
 
     with_last_consumer: bool = False
-    """Whether it is deleted when its last consumer has gone, of which there was at least one. The catalogue
-    does not keep this: after a restart it is as if it were not so.
+    """Whether the topic is deleted when its last consumer has gone. It needs at least one consumer for that.
+    The catalogue does not store this: after a restart it is False.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """Known to those who were given its driver, and to nobody else. It costs no write to the disk: there is
-    no record of it, it is not listed, and it is gone when the server ends.
+    """The topic is found only through its driver, and not by its name. It has no record in the catalogue, is
+    not listed, needs no write to the disk, and ends with the server at the latest.
     """
 
     with_last_consumer: bool = False
     """As with `Durable`."""
     owner: Ownership | None = None
-    """Who owns it; None for a topic that lasts until it is deleted."""
+    """Whose topic it is; None for a topic without an owner."""
 
 
 Lifetime = Durable | Private

@@ -1,8 +1,9 @@
-"""Connections that wait for room in topics, and whether they wait for themselves.
+"""Finds connections that would wait for themselves: deadlocks of publishers that are workers too.
 
-Room in a transient round-robin topic comes from its workers. A worker whose connection is not read, because
-it waits for room itself, confirms nothing. Where all workers of a topic are in that state, and one of them is
-the connection that asks, it would wait for ever. Such a circle may lead over several connections and topics.
+The workers of a transient round-robin topic make room in it by confirming messages. While the server does not
+read the connection of a worker, because that waits for room itself, it receives no confirmations from it. If
+this is so for all workers of a topic, including the connection that asks, the wait would never end. Such a
+circle can include several connections and topics.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -13,10 +14,10 @@ from omq.drivers.seam import Channel, Subscriber
 
 
 class Room(Protocol):
-    """A topic in which room is made by those who work on its messages."""
+    """A topic whose workers make room in it."""
 
     def subscribers(self) -> Iterable[tuple[Channel, Subscriber]]:
-        """Its workers."""
+        """Return its workers."""
 
     @property
     def is_wanted(self) -> bool:
@@ -24,21 +25,21 @@ class Room(Protocol):
 
     @property
     def wants_memory(self) -> bool:
-        """Whether the first of them waits for memory that all such topics share."""
+        """Whether the first of them waits for the memory that all such topics share."""
 
 
 class Waits:
-    """Which subscribers are not heard, and for room in which topics their connection waits."""
+    """The subscribers whose connections are not read, and the topics for whose room each of these waits."""
 
     def __init__(self) -> None:
         self._rooms: dict[Subscriber, Collection[Room]] = {}
         self.holders: dict[Room, None] = {}
-        """The topics that hold some of the shared memory now."""
+        """The topics that hold a part of the shared memory now."""
 
     @contextmanager
     def waiting(self, subscribers: Collection[Subscriber], rooms: Collection[Room]) -> Iterator[None]:
         """Within the block the connection of these subscribers waits for room in one of these topics, and
-        acts on nothing that its client sends.
+        the server does not read it.
         """
         self._rooms |= dict.fromkeys(subscribers, rooms)
         try:
@@ -50,14 +51,14 @@ class Waits:
     def are_circular(
         self, rooms: Iterable[Room], unheard: Collection[Subscriber], silent: Collection[Subscriber]
     ) -> bool:
-        """Whether a connection that waits for room in these topics waits for itself.
+        """Return whether a connection that waits for room in these topics would wait for itself.
 
-        `unheard` are its subscribers that can confirm nothing meanwhile, and `silent` those that are sent
-        nothing meanwhile.
+        `unheard` are its subscribers that cannot confirm messages during the wait, and `silent` those that
+        receive none during the wait.
 
-        This follows the topics to their workers, and workers that are not heard to the topics that they wait
-        for. One worker that can go on is enough to wait for. A topic without workers is waited for too: one
-        may come.
+        The search goes from each topic to its workers, and from a worker that is not read to the topics that
+        it waits for. One worker that can make room is reason enough to wait. So is a topic without workers,
+        because one may subscribe later.
         """
         seen = dict.fromkeys(rooms)
         todo = list(seen)
@@ -65,14 +66,14 @@ class Waits:
         while todo:
             room = todo.pop()
             if not room.is_wanted:
-                return False  # there is room, or something else is waited for, such as ids
+                return False  # there is room, or the publisher waits for something else, such as ids
             for maker in self.holders if room.wants_memory else (room,):
                 for channel, subscriber in maker.subscribers():
                     if subscriber in silent:
                         is_reached = True
                         continue
                     if not channel.settles and not channel.statistics().is_held:
-                        return False  # it is done with what is sent to it, whether it is heard or not
+                        return False  # its messages are done when they are sent
                     if subscriber in unheard:
                         is_reached = True
                         continue

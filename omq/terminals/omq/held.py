@@ -1,18 +1,17 @@
-"""Publishes that found no room, on a connection that works on round-robin topics itself.
+"""Publishes without room, on a connection that is itself a worker of round-robin topics.
 
-A connection that only publishes is not read while there is no room for what it publishes: that slows its
-client down, and loses nothing. A connection that is also a worker must not be treated so: what makes room may
-be its own Received, which comes behind those very Publishes. So its Publishes are held, in their order within
-each topic, and the connection is read on. All other commands are done at once, since nothing that they do
-depends on the order of messages in a transient round-robin topic; their answers wait for those of the
-Publishes before them, as always.
+The server does not read a connection that only publishes while there is no room for its messages: that is
+backpressure, and loses nothing. A connection that is also a worker needs more: room may depend on its own
+Received commands, which follow those Publishes on the same connection. So the server holds its Publishes, in
+their order within each topic, and continues to read. It executes the other commands at once, because none of
+them depends on the order of messages in a transient round-robin topic. Their answers still follow the answers
+of earlier commands.
 
-What is held takes memory, so it is bounded. At the bound the connection is not read, as if it only published:
-other connections work on the topic, and make room. Where there are none, because all workers wait for room
-themselves, this connection among them, waiting would never end. Then what is held is refused, with an Error
-that says so. To take it all the same, beyond the share of the topic, would only move that moment: a client
-that adds messages faster than it takes them fills any memory. And it can publish again what is refused, but
-not what the server drops.
+The memory for held messages is bounded. At the bound the server stops reading this connection too, because
+workers on other connections make room. If there are none that could, because all workers wait for room
+themselves, this connection among them, the wait would never end. Then the server refuses the held messages
+with an Error. To accept them beyond the share of the topic would only delay this: a client that adds messages
+faster than it confirms them uses up any memory. The client can publish refused messages again.
 """
 
 from collections import deque
@@ -33,10 +32,10 @@ from omq.terminals.omq.subscriptions import Subscriptions
 from omq_storage.batches import Batch
 
 FREE_OCTETS = 16 << 10
-"""What each connection may hold without a share of the memory: about one read."""
+"""The octets that each connection may hold without a share of the memory: about one read."""
 
 MOST_OF_SHARE = 4
-"""One connection may hold at most one of so many parts of the share."""
+"""One connection may hold at most this fraction of the share: one part of 4."""
 
 CIRCULAR = Failure(Reason.TOPIC_FULL, "the topic is full, and its workers wait for room themselves")
 
@@ -44,7 +43,7 @@ ENDING = Failure(Reason.TOPIC_FULL, "the topic is full, and the connection ends"
 
 
 class _Held:
-    """Messages of one topic that were read together."""
+    """Messages of one topic from one read."""
 
     __slots__ = ("batch", "confirmation")
 
@@ -54,7 +53,7 @@ class _Held:
 
 
 class _Line:
-    """What is held for one topic: the first post has a place in the topic's line."""
+    """The held posts of one topic. The first one has a place in the queue of the topic."""
 
     __slots__ = ("place", "posts")
 
@@ -64,7 +63,7 @@ class _Line:
 
 
 class HeldPublishes:
-    """Those of one connection. A task offers them again, from the first that is held until none is."""
+    """The held Publishes of one connection. A task offers them again; it runs while there are any."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class HeldPublishes:
         nursery: trio.Nursery,
         excused: Excuse,
     ) -> None:
-        """`nursery` is that of the connection. Within `excused` the client need not be heard of."""
+        """`nursery` is the one of the connection. Within `excused` its silence does not count."""
         self._share = memory.reading
         self._most = FREE_OCTETS + memory.reading.limit // MOST_OF_SHARE
         self._waits = memory.waits
@@ -94,15 +93,15 @@ class HeldPublishes:
         return bool(self._lines)
 
     def holds(self, topic: bytes) -> bool:
-        """Whether messages of this topic are held: those that come later must not pass them."""
+        """Whether messages of this topic are held: later ones must not overtake them."""
         return topic in self._lines
 
     def may_hold(self, place: NoRoom) -> bool:
-        """Whether to hold messages with this place in a line, rather than to wait."""
+        """Whether to hold the messages with this queue place, and not to wait for it."""
         return place.room is not None and bool(self._subscriptions.workers())
 
     def hold(self, topic: bytes, batch: Batch, place: NoRoom | None = None) -> Confirmation:
-        """Hold messages, which have this place in the line of their topic, or follow others that are held."""
+        """Hold messages. They have this place in the queue of their topic, or follow held ones."""
         line = self._lines.get(topic)
         if line is None:
             assert place is not None, "the first messages that are held have a place"
@@ -129,7 +128,7 @@ class HeldPublishes:
         self._signal.set()
 
     async def run(self) -> None:
-        """Offer again what may find room now, until nothing is held."""
+        """Offer messages again when there may be room, until none are held."""
         while self._lines:
             await self._signal.wait()
             free, self._free = self._free, []
@@ -141,7 +140,7 @@ class HeldPublishes:
         self._is_running = False
 
     def _go_on(self, topic: bytes, line: _Line) -> None:
-        """There may be room for the first messages of this topic, and for those behind them."""
+        """Offer the first messages of this topic again, and those after them while there is room."""
         offer: Callable[[], Offered | None] = line.place.again
         while line.posts:
             held = line.posts[0]
@@ -177,21 +176,21 @@ class HeldPublishes:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether the connection must not be read for now."""
+        """Whether the server must stop reading the connection."""
         return self.octets > FREE_OCTETS + self._counted
 
     async def wait_for_room(self) -> None:
-        """Wait until no more is held than may be."""
+        """Wait until the held messages are within the bound."""
         while self.is_too_much:
             await self._wait()
 
     async def wait_for_all(self) -> None:
-        """Wait until nothing is held."""
+        """Wait until no messages are held."""
         while self._lines:
             await self._wait()
 
     async def _wait(self) -> None:
-        """Wait until something has changed; but refuse what is held where that would never be."""
+        """Wait for a change. If there can be none, refuse the held messages instead."""
         workers = self._subscriptions.workers()
         rooms = self._rooms()
         if self._waits.are_circular(rooms, workers, self._subscriptions.unstarted()):
@@ -204,8 +203,9 @@ class HeldPublishes:
         return [line.place.room for line in self._lines.values() if line.place.room is not None]
 
     def look(self) -> None:
-        """See whether waiting is still of any use: by now others may wait too, or have left, or a
-        subscription may be open that begins behind an answer. Called then, and about every second.
+        """Check again whether the wait can end: other workers may have left or wait too by now, or a new
+        subscription may wait for its answer behind held messages. Called about every second, and after each
+        Subscribe.
         """
         if self._lines and self._waits.are_circular(self._rooms(), (), self._subscriptions.unstarted()):
             self.refuse(CIRCULAR)
@@ -214,7 +214,7 @@ class HeldPublishes:
     # -- the end -------------------------------------------------------------------------------------------
 
     def refuse(self, failure: Failure) -> None:
-        """Refuse all that is held."""
+        """Refuse all held messages."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
             line.place.leave()
