@@ -23,6 +23,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
+from omq.drivers.lifetime import DURABLE, Durable
 from omq.drivers.offer import Offered
 from omq.drivers.push import Pushes
 from omq.drivers.reasons import DELETED, Reason, Refused
@@ -259,10 +260,16 @@ class Session:
 
     # -- topics --------------------------------------------------------------------------------------------
 
-    async def declare(self, name: bytes, delivery: Delivery, persistence: Persistence) -> Topic:
-        """Return the topic of that name and types; make it if there is none. Raises Refused."""
+    async def declare(
+        self, name: bytes, delivery: Delivery, persistence: Persistence, lifetime: Durable = DURABLE
+    ) -> Topic:
+        """Return the topic of that name and types; make it, with this lifetime, if there is none.
+
+        Raises Refused.
+        """
         self._check(Right.DECLARE, name)
-        driver = await self._catalogue.declare(name, delivery, persistence, partial(self._admit, name))
+        admit = partial(self._admit, name)
+        driver = await self._catalogue.declare(name, delivery, persistence, admit, lifetime=lifetime)
         return driver.topic
 
     async def delete(self, name: bytes) -> Topic:
@@ -301,14 +308,17 @@ class Session:
         replay: Replay,
         make: Callable[[Topic, Release], S],
         held: Release | None = None,
+        *,
+        exclusive: bool = False,
     ) -> tuple[S, Channel]:
         """Open a channel on a topic; make the topic if there is none. Raises Refused.
 
         `make` returns the subscriber. It takes the topic, and what to call when the subscription is over.
-        `held` is what `hold_subscription` gave for this subscription before, and is used up.
+        `held` is what `hold_subscription` gave for this subscription before, and is used up. An `exclusive`
+        subscriber is the only one of its topic.
         """
         self._check(Right.SUBSCRIBE, name)
-        return self._open(await self._find_or_make(name), replay, make, held)
+        return self._open(await self._find_or_make(name), replay, make, held, exclusive=exclusive)
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""
@@ -335,12 +345,18 @@ class Session:
         return Archive(self._catalogue, name)
 
     def _open(
-        self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], held: Release | None
+        self,
+        driver: Driver,
+        replay: Replay,
+        make: Callable[[Topic, Release], S],
+        held: Release | None = None,
+        *,
+        exclusive: bool = False,
     ) -> tuple[S, Channel]:
         release = self.hold_subscription() if held is None else held
         try:
             subscriber = make(driver.topic, release)
-            return subscriber, driver.open(subscriber, replay)
+            return subscriber, driver.open(subscriber, replay, exclusive=exclusive)
         except Refused:
             if held is None:
                 release()
@@ -360,7 +376,7 @@ class Session:
         """
         self._check(Right.SUBSCRIBE, name)
         driver = await self._find_to_lease(name)
-        feed, channel = self._open(driver, replay, LeasedFeed, None)
+        feed, channel = self._open(driver, replay, LeasedFeed)
         feed.replaced(channel)
         return self._shared.leases.grant(feed, principal, self._client)
 

@@ -1,7 +1,7 @@
 """What a session refuses by itself, also to a terminal that checks nothing."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,11 @@ from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.lifetime import Durable
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
-from omq.model import Delivery, Persistent, Sync
+from omq.drivers.seam import Channel, End
+from omq.model import Delivery, FromCurrent, Persistent, Sync, Topic
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
 
@@ -75,3 +77,60 @@ async def test_the_right_to_publish_is_remembered_for_topics_that_come_and_go(tm
             assert client.offer(b"%d" % number, Bodies([b"x"])) is None
         await client.declare(b"t", Delivery.ROUND_ROBIN, WEAK)
         assert isinstance(client.offer(b"t", Bodies([b"x"])), Confirmation)
+
+
+class Subscriber:
+    """The terminal's side of a channel."""
+
+    def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
+        self.topic = topic
+        self.closed = closed
+        self.has_ended = False
+
+    def wake(self) -> None: ...
+
+    def replaced(self, channel: Channel) -> None: ...
+
+    def ended(self, end: End) -> None:
+        self.has_ended = True
+
+
+async def test_an_exclusive_subscriber_is_refused_or_alone_and_takes_a_subscription_only_if_it_is_open(
+    tmp_path: Path,
+) -> None:
+    async with session(tmp_path, max_subscriptions=2, client_share=1) as client:
+        first, channel = await client.open(b"t", FromCurrent(), Subscriber)
+        for _ in range(3):
+            with pytest.raises(Refused):
+                await client.open(b"t", FromCurrent(), Subscriber, exclusive=True)
+        channel.close()
+        first.closed()
+        only, alone = await client.open(b"t", FromCurrent(), Subscriber, exclusive=True)
+        for _ in range(3):
+            with pytest.raises(Refused) as refused:
+                await client.open(b"t", FromCurrent(), Subscriber)
+            assert refused.value.reason is not Reason.QUOTA
+        alone.close()
+        only.closed()
+        await client.open(b"t", FromCurrent(), Subscriber)
+        await client.open(b"other", FromCurrent(), Subscriber)
+        with pytest.raises(Refused) as refused:
+            await client.open(b"third", FromCurrent(), Subscriber)
+        assert refused.value.reason is Reason.QUOTA
+
+
+async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp_path: Path) -> None:
+    async with session(tmp_path, max_topics=1) as client:
+        await client.declare(b"t", Delivery.BROADCAST, WEAK, Durable(with_last_consumer=True))
+        with pytest.raises(Refused) as refused:
+            await client.declare(b"other", Delivery.BROADCAST, WEAK)
+        assert refused.value.reason is Reason.QUOTA
+        subscriber, channel = await client.open(b"t", FromCurrent(), Subscriber)
+        channel.close()
+        subscriber.closed()
+        with trio.fail_after(20):
+            while True:
+                with suppress(Refused):
+                    await client.declare(b"other", Delivery.BROADCAST, WEAK)
+                    break
+                await trio.sleep(0.002)
