@@ -409,3 +409,18 @@ async def test_a_channel_gives_a_limited_number_of_octets_at_once(
     for message in range(1, 41):
         client.settle(message)
     client.close()
+
+
+@ROUND_ROBIN
+async def test_all_that_a_lost_worker_had_comes_to_the_next_one(shared_drivers: Drivers, kind: Kind) -> None:
+    """Far more messages than the small numbers that Python has as one object each."""
+    driver = await shared_drivers.topic(kind)
+    lost = with_credit(driver, 1000)
+    await post(driver, *[b"x"] * 600)
+    assert (await lost.read()).ids == [*range(1, 601)]
+    lost.close()
+    client = with_credit(driver, 1000)
+    assert (await client.read()).ids == [*range(1, 601)]
+    assert client.channel.settle(range(1, 601), ACCEPTED) == 600
+    assert driver.info().messages == 0
+    client.close()

@@ -224,6 +224,23 @@ def test_merging_never_crosses_a_gap_or_71_minutes_or_its_sizes(environment: Env
     assert environment.read(4, 0)[0].message_time(1) == NOON + 2 * hour
 
 
+def test_merging_fills_a_block_to_its_last_octet(environment: Environment) -> None:
+    """Of blocks with and without the times of their messages."""
+
+    def merged(topic: int, size: int) -> list[int]:
+        # The first three are merged before, so the block that they become has the times of its messages.
+        environment.append([numbered(topic, n, 1, 66_000, NOON + n) for n in range(3)])
+        merge_all(environment, topic)
+        environment.append([numbered(topic, 3, 1, 150_000, NOON + 3), numbered(topic, 4, 1, size, NOON + 4)])
+        merge_all(environment, topic)
+        return [info.bytes for info in environment.blocks(topic, 0)]
+
+    (octets,) = merged(1, 140_000)
+    fitting = 140_000 + MERGED_BYTES - octets
+    assert merged(2, fitting) == [MERGED_BYTES]
+    assert max(merged(3, fitting + 1)) < MERGED_BYTES
+
+
 def test_merging_keeps_to_its_size_where_only_some_have_heads(environment: Environment) -> None:
     blocks = [
         encode(1, 100 * n, [b"x" * 95] * 100, NOON + n, [b"head"] * 100 if n % 50 == 49 else [])
