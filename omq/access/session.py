@@ -23,7 +23,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.lifetime import DURABLE, Durable
+from omq.drivers.lifetime import DURABLE, Durable, Private
 from omq.drivers.offer import Offered
 from omq.drivers.push import Pushes
 from omq.drivers.reasons import DELETED, Reason, Refused
@@ -117,6 +117,32 @@ class Archive:
         if count < 0:
             raise Refused(Reason.INVALID, "count cannot be negative")
         return driver
+
+
+class PrivateTopic:
+    """A topic that only the holder of this object can use, with the rights of a session to its name."""
+
+    __slots__ = ("_driver", "_session", "topic")
+
+    def __init__(self, session: "Session", driver: Driver) -> None:
+        self._session = session
+        self._driver = driver
+        self.topic = driver.topic
+
+    def offer(self, batch: Batch, heads: Sequence[bytes] = ()) -> Offered:
+        """Offer messages, as `Driver.offer` does. Raises TooLarge, and Refused."""
+        self._session.check_offer(self.topic.topic, batch)
+        return self._driver.offer(batch, heads)
+
+    def open(
+        self, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool = False
+    ) -> tuple[S, Channel]:
+        """Open a channel, as `Session.open` does. Raises Refused."""
+        return self._session.open_private(self._driver, replay, make, exclusive=exclusive)
+
+    def delete(self) -> None:
+        """Delete the topic, unless it is deleted already."""
+        self._session.delete_private(self._driver)
 
 
 class Session:
@@ -277,6 +303,17 @@ class Session:
         self._check(Right.DELETE, name)
         return await self._catalogue.delete(name)
 
+    def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> PrivateTopic:
+        """Make a transient topic that is found only through what this returns. Raises Refused."""
+        self._check(Right.DECLARE, name)
+        return PrivateTopic(
+            self, self._catalogue.make_private(name, delivery, lifetime, partial(self._admit, name))
+        )
+
+    def delete_private(self, driver: Driver) -> None:
+        """See `PrivateTopic.delete`. Who made a topic may delete it."""
+        self._catalogue.delete_private(driver)
+
     async def look_up(self, name: bytes) -> TopicInfo:
         """Return what is known of a topic that the client may subscribe to. Raises Refused."""
         self._check(Right.SUBSCRIBE, name)
@@ -319,6 +356,13 @@ class Session:
         """
         self._check(Right.SUBSCRIBE, name)
         return self._open(await self._find_or_make(name), replay, make, held, exclusive=exclusive)
+
+    def open_private(
+        self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool
+    ) -> tuple[S, Channel]:
+        """See `PrivateTopic.open`."""
+        self._check(Right.SUBSCRIBE, driver.topic.topic)
+        return self._open(driver, replay, make, exclusive=exclusive)
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""

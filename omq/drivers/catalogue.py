@@ -436,13 +436,15 @@ class Catalogue:
 
     # -- shorter lives -------------------------------------------------------------------------------------
 
-    def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> Driver:
+    def make_private(
+        self, name: bytes, delivery: Delivery, lifetime: Private, admit: Admit | None = None
+    ) -> Driver:
         """Create a transient topic that is not found by its name, without a write to the disk. It counts
         against the quota of topics. Raises Refused.
         """
-        self.check_room()
         if lifetime.owner is not None:
             lifetime.owner.check()
+        released = (admit or self._admit_anyone)()
         id = self._private_id()
         opening = Opening(
             topic=Topic(id, name),
@@ -457,6 +459,7 @@ class Catalogue:
             lifetime=lifetime,
         )
         driver = self._private[id] = self._start(opening, delivery)
+        self._released[id] = released
         if lifetime.owner is not None:
             lifetime.owner.add(id, partial(self.delete_private, driver))
         return driver
@@ -476,6 +479,7 @@ class Catalogue:
             return
         if driver.lifetime.owner is not None:
             driver.lifetime.owner.discard(driver.topic.id)
+        self._released.pop(driver.topic.id)()
         driver.end()
         self._stop(driver)
 

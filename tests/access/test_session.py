@@ -1,5 +1,6 @@
 """What a session refuses by itself, also to a terminal that checks nothing."""
 
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -8,11 +9,12 @@ import pytest
 import trio
 
 from omq.access.control import AccessControl
+from omq.access.hashes import SecretHash
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
-from omq.config import Config
+from omq.config import ClientConfig, Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.lifetime import Durable
+from omq.drivers.lifetime import Durable, Private
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import Channel, End
@@ -24,8 +26,8 @@ WEAK = Persistent(Sync.WEAK)
 
 
 @asynccontextmanager
-async def session(path: Path, **settings: object) -> AsyncIterator[Session]:
-    """A session of a server without configured clients."""
+async def session(path: Path, id: bytes = b"tester", **settings: object) -> AsyncIterator[Session]:
+    """A session of a server, by default of one without configured clients."""
     config = Config(store=str(path), **settings)  # type: ignore[arg-type]
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
@@ -33,7 +35,7 @@ async def session(path: Path, **settings: object) -> AsyncIterator[Session]:
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            opened = await AccessControl(config, catalogue).connect(b"tester", "127.0.0.1", "127.0.0.1:1")
+            opened = await AccessControl(config, catalogue).connect(id, "127.0.0.1", "127.0.0.1:1")
             yield opened
             opened.close()
             nursery.cancel_scope.cancel()
@@ -134,3 +136,45 @@ async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp
                     await client.declare(b"other", Delivery.BROADCAST, WEAK)
                     break
                 await trio.sleep(0.002)
+
+
+async def test_a_private_topic_takes_quotas_and_sizes_and_gives_its_quota_back(tmp_path: Path) -> None:
+    settings = {"max_topics": 2, "max_subscriptions": 1, "client_share": 1, "max_message_bytes": 100}
+    async with session(tmp_path, **settings) as client:
+        for _ in range(3):
+            one, other = [client.make_private(b"reply", Delivery.ROUND_ROBIN, Private()) for _ in range(2)]
+            with pytest.raises(Refused) as refused:
+                client.make_private(b"reply", Delivery.ROUND_ROBIN, Private())
+            assert refused.value.reason is Reason.QUOTA
+            with pytest.raises(TooLarge):
+                one.offer(Bodies([b"x" * 101]))
+            assert isinstance(one.offer(Bodies([b"x" * 100])), Confirmation)
+            subscriber, channel = one.open(FromCurrent(), Subscriber)
+            with pytest.raises(Refused) as refused:
+                other.open(FromCurrent(), Subscriber)
+            assert refused.value.reason is Reason.QUOTA
+            channel.close()
+            subscriber.closed()
+            for topic in (one, other, one):
+                topic.delete()
+
+
+RIGHTS = ["declare", "publish", "subscribe"]
+
+
+@pytest.mark.parametrize("missing", RIGHTS)
+async def test_each_use_of_a_private_topic_takes_its_right(tmp_path: Path, missing: str) -> None:
+    secret = SecretHash(1, 1, 1, bytes(16), hashlib.scrypt(b"s", salt=bytes(16), n=2, r=1, p=1, dklen=32))
+    rights = {right: [] if right == missing else ["*"] for right in RIGHTS}
+    known = ClientConfig(name="known", secret=str(secret), **rights)  # type: ignore[arg-type]
+    async with session(tmp_path, b"known:s", clients=[known]) as client:
+
+        def use() -> None:
+            topic = client.make_private(b"reply", Delivery.BROADCAST, Private())
+            topic.offer(Bodies([b"x"]))
+            topic.open(FromCurrent(), Subscriber)
+
+        with pytest.raises(Refused) as refused:
+            use()
+        assert refused.value.reason is Reason.FORBIDDEN
+        assert str(refused.value).startswith(f"this client may not {missing}")
