@@ -170,6 +170,12 @@ async def test_nothing_points_to_the_terminal_when_the_sender_has_ended() -> Non
             await sender.run(terminal)
             del terminal
             assert gone() is None
+            # A source points to its sender, and it may be woken until its channel is closed.
+            words = Words(sender, "late")
+            sender.ready(words)
+            late = weakref.ref(words)
+            del words
+            assert late() is None
     finally:
         gc.enable()
 

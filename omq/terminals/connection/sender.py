@@ -71,6 +71,7 @@ class Sender:
         self.signal = Signal()
         """Set it when something is urgent, or `has_ended` changes."""
         self._side: Side | None = None  # while it runs
+        self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
         self._rest = b""  # of a message that another task, or a turn, has begun to send
 
@@ -90,7 +91,9 @@ class Sender:
         return not all(limit is None or limit.is_open() for limit in (self._answers, self._messages))
 
     def ready(self, source: Source) -> None:
-        """A source has something to send: it gets its turn."""
+        """A source has something to send: it gets its turn, unless nothing is sent any more."""
+        if self._has_ended:
+            return
         self._ready[source] = None
         if source.is_exempt:
             self._exempt[source] = None
@@ -138,10 +141,12 @@ class Sender:
         """Send until `side` has ended. Raises trio.BrokenResourceError."""
         self.forwarder.channels = side.channels
         self._side = side
+        self._has_ended = False
         try:
             await self._run(side)
         finally:
             self._side = None
+            self._has_ended = True
             # Nothing here points to the connection any more, so its memory is free when its last task ends.
             self.forwarder.channels = tuple
             self._ready.clear()
