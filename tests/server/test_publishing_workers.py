@@ -339,3 +339,50 @@ async def test_what_is_held_when_its_connection_ends_is_refused_or_gone(tmp_path
             assert all(b"the topic is full" in text for text in texts[:-1])
         await eventually(lambda: host.connections == 0)
         assert host.server.memory.statistics().reading == 0
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_a_client_that_reads_nothing_before_it_has_sent_everything_goes_on(
+    tmp_path: Path, is_plain: bool
+) -> None:
+    async with host_of(tmp_path / "store") as host:
+        client = await host.connect(receive_octets=4096)
+        await client.ask(b"(Declare t Round_robin Transient)")
+        if not is_plain:
+            await client.say(b"(Request t 10)")
+        await client.ask(b"(Subscribe t From_current)")
+        await client.send(publish(b"t", [body + b"x" * 990 for body in numbered(1, 6000)]) + b"(Confirm 1)\n")
+        got, refused, is_confirmed = 0, 0, False
+        while not is_confirmed or got + refused < 6000:
+            match await client.frame():
+                case Message(id):
+                    got += 1
+                    if not is_plain:
+                        await client.say(b"(Received t %d)" % id)
+                case Error(text) if found := REFUSED.fullmatch(text):
+                    refused += int(found[2] or 1)
+                case Error(text):
+                    assert text.startswith(b"Confirm 1: %d published" % refused)
+                    is_confirmed = True
+                case other:
+                    raise AssertionError(other)
+        assert got
+        assert refused
+
+
+async def test_the_only_subscriber_of_a_broadcast_topic_may_publish_more_than_the_server_keeps(
+    tmp_path: Path,
+) -> None:
+    async with host_of(tmp_path / "store") as host:
+        client = await host.connect(receive_octets=4096)
+        await client.ask(b"(Declare t Broadcast Transient)")
+        await client.ask(b"(Subscribe t From_current)")
+        await client.send(publish(b"t", [body + b"x" * 990 for body in numbered(1, 6000)]) + b"(Confirm 1)\n")
+        ids: list[int] = []
+        while not ids or ids[-1] < 6000:
+            frame = await client.frame()
+            if isinstance(frame, Message):
+                ids.append(frame.id)
+            else:
+                assert frame == Confirmed(1) or (isinstance(frame, Error) and b"too slow" in frame.text)
+        assert ids == sorted(set(ids))
