@@ -186,7 +186,7 @@ class Server:
                 await self._choose_terminal(stream, transport, known, tls_only=tls_only)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
-        except Exception:  # noqa: BLE001 - it is told, and the others go on
+        except Exception:  # noqa: BLE001 - it is logged, and the other connections continue
             self._defects_count += 1
             what = f"a connection ended by a defect of the server\n{traceback.format_exc()}"
             self._defects.add(what, peer=transport.peer())

@@ -31,7 +31,7 @@ class ServerStatistics:
     """Subscriptions, feeds and early Requests."""
     max_subscriptions: int
     leases: int
-    """Leases that nobody has used yet."""
+    """Leases that are not used yet."""
     max_leases: int
     topics: int
     max_topics: int

@@ -76,9 +76,9 @@ class Takers:
     """Who takes the messages of a topic now."""
 
     is_kept: bool
-    """Whether a store keeps them when nobody takes them."""
+    """Whether a store keeps them without a subscriber."""
     is_subscribed: bool
-    """Whether anybody is subscribed."""
+    """Whether there is a subscriber."""
     is_ready: bool
     """Whether a subscriber can take a message at once."""
 

@@ -16,10 +16,8 @@ def tell_exposure(config: Config) -> None:
                     "%s: what clients send there without TLS, secrets too, can be read on the way", address
                 )
     elif not any(not is_loopback(parse_address(address)[0]) for address in config.listen + config.listen_tls):
-        log.info(
-            "no client is configured: only this machine can connect, and anybody on it may do everything"
-        )
+        log.info("no client is configured: only programs on this machine can connect, and may do everything")
     elif config.insecure:
-        log.warning("no client is configured: anybody who can connect may do everything")
+        log.warning("no client is configured: every client that can connect may do everything")
     else:
         log.info("no client is configured: any client with an accepted certificate may do everything")

@@ -66,7 +66,7 @@ def _check(options: argparse.Namespace) -> int:
     if found.problems:
         _say(f'the store is damaged; "omq store repair --store {store}" saves what can be saved')
         return 1
-    print("Everything is as it was written.")
+    print("No damage was found.")
     return 0
 
 
@@ -77,7 +77,7 @@ def _repair(options: argparse.Namespace) -> int:
         told = repair(store, StoredTypes(), current_boot(), _step)
     for sentence in told:
         print(sentence)
-    print("The store can be used again." if told else "Everything is as it was written.")
+    print("The store can be used again." if told else "No damage was found.")
     return 0
 
 

@@ -105,7 +105,7 @@ class Ledger:
     # -- reports -------------------------------------------------------------------------------------------
 
     def tell(self, end: int) -> None:
-        """Raise the failures of messages up to number `end` that the current task has not been told of."""
+        """Raise the failures of messages up to number `end` that were not reported to the current task."""
         task = current_task()
         since = self._seen.get(task, 0)
         found = [
@@ -133,7 +133,7 @@ class Ledger:
         )
 
     def tell_untold(self) -> None:
-        """Raise the failures that no task was told of."""
+        """Raise the failures that were reported to no task."""
         found = [news for news in self._news if not news.told]
         for news in found:
             news.told = True

@@ -42,7 +42,7 @@ TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
 
 TRIM_BLOCKS = 64
-"""How many small blocks a tail gathers before it is looked through for those that everybody has had."""
+"""The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
 
 STALL_SECONDS = 0.25
 """How long publishers wait for the fastest subscriber before they take it for stalled."""
@@ -77,7 +77,7 @@ class BroadcastDriver(Driver):
             case FromBeginning():
                 self._refuse_transient()
                 kept = self.extent.first if self.extent.messages else self.next_id
-                # What was lost directly before it is told.
+                # A loss directly before the stored messages is reported, too.
                 return self.lost.start if kept == self.lost.stop else kept
             case FromMessage(first):
                 self.check_replay(first)
@@ -132,13 +132,13 @@ class BroadcastDriver(Driver):
                 self.behind -= 1
             channel.follows = False
         if not self._channels:
-            self.tail.clear()  # as in `_keep`: nobody can come to want it from memory
+            self.tail.clear()  # as in `_keep`: no subscriber will need it from memory
             self._channels.clear()  # an empty dict keeps its table, as large as it ever was
         self.moved()
         self._left(channel)
 
     def moved(self) -> None:
-        """A channel went on: there may be room for the publisher that waits for the fastest."""
+        """A channel has moved: there may be room for a publisher that waits for the fastest subscriber."""
         if self.entrance.is_wanted:
             if self._fastest() != self._watched:
                 self._note_fastest()

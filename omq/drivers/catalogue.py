@@ -205,7 +205,7 @@ class Catalogue:
         try:
             newest = self._store.level(level).blocks(topic, extent.last, 1) if extent.messages else []
         except StoreError as problem:
-            log.error("topic %d: the time of its last message cannot be told: %s", topic, problem)
+            log.error("topic %d: the time of its last message cannot be read: %s", topic, problem)
             return 0
         return newest[0].time + newest[0].span if newest else 0
 
@@ -220,7 +220,7 @@ class Catalogue:
                 count += sum(min(info.next, bound) - info.first for info in infos if info.first < bound)
                 first = infos[-1].next
         except StoreError as problem:
-            log.error("topic %d: how much of it is done cannot be told: %s", topic, problem)
+            log.error("topic %d: the number of its messages that are done cannot be read: %s", topic, problem)
         return count
 
     def _add(

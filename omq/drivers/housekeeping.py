@@ -57,7 +57,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     try:
         status = await in_thread(partial(os.statvfs, config.store))
     except OSError as problem:
-        log.error("the disk's free room cannot be told: %s", problem)
+        log.error("the free disk space cannot be determined: %s", problem)
         return
     free = status.f_bavail * status.f_frsize
     refusal = None

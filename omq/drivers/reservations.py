@@ -74,7 +74,7 @@ class Reservations:
         """Reserve in one commit; if that fails, topic by topic. Return the exceptions, for the publishers."""
         try:
             await self.reserve(counts)
-        except Exception as problem:  # noqa: BLE001 - each publisher tells, and this task goes on
+        except Exception as problem:  # noqa: BLE001 - each publisher reports it, and this task continues
             if len(counts) == 1:
                 return dict.fromkeys(counts, problem)
             problems: dict[Numbered, Exception] = {}

@@ -65,7 +65,7 @@ MOST_UNDELIVERABLE = 1_000
 
 
 class Dealer(Protocol):
-    """What a channel tells its driver."""
+    """The calls from a channel to its driver."""
 
     traffic: Traffic
 

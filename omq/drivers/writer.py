@@ -178,7 +178,7 @@ class Writer:
                 except StoreError as problem:
                     self._problems.add(problem)
                     failures[driver] = for_clients(problem)
-                except Exception:  # noqa: BLE001 - told in the log; the posts of others go on
+                except Exception:  # noqa: BLE001 - logged; the posts of other topics continue
                     self._tell_defect(driver, defective)
                 else:
                     if portion.blocks:  # else every message was repeated
@@ -289,7 +289,7 @@ class Writer:
             try:
                 for block in portion.blocks:
                     driver.stored(block)
-            except Exception:  # noqa: BLE001 - stored they are, and confirmed; this task goes on
+            except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
                 what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
                 self._defects.add(what, topic=driver.topic.topic)
         return {}

@@ -108,14 +108,14 @@ class _Copy:
                 if failures > self._patience.retries:
                     raise Unreachable(f"{lost} ({failures} attempts). {self._doubt()}") from lost
                 begun = self._sent > self._part.start
-                again = f"going on at message {self._confirmed}" if begun else "trying again"
+                again = f"continuing at message {self._confirmed}" if begun else "trying again"
                 self._meter.say(f"{lost}; {again}")
                 time.sleep(self._patience.seconds)
             else:
                 break
         if self._stop.is_set():
             self._meter.say(
-                f"{self._part.topic.name}: {self._published()}; --first {self._confirmed} goes on there"
+                f"{self._part.topic.name}: {self._published()}; --first {self._confirmed} continues there"
             )
 
     def _published(self) -> str:

@@ -80,7 +80,7 @@ def publish(
                 meter.add(source, count, sum(part.octets for part in parts))
     if stop.is_set():
         for source, after in published.items():
-            meter.say(f"{source}: messages up to {after - 1} are published; --first {after} goes on there")
+            meter.say(f"{source}: messages up to {after - 1} are published; --first {after} continues there")
 
 
 def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterator[list[Due]]:

@@ -85,7 +85,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begins[name] = before[name].next
                 anew = before[name].id != topic.id
                 if anew or topic.next < begins[name]:
-                    what = "it was deleted and made anew, and has got to" if anew else "it has only got to"
+                    what = (
+                        "it was deleted and created again, and has got to" if anew else "it has only got to"
+                    )
                     self._lost(
                         f"Topic {name!r}: message {begins[name]} was to be read next, but {what} {topic.next}"
                     )
@@ -114,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in topics:
                 self._lost(f"The topic {name!r} was deleted while a stream was reading it")
             elif position.parts(topics[name]) and position.id != topics[name].id:
-                self._lost(f"Topic {name!r}: what was to be read of it was deleted, and it was made anew")
+                self._lost(f"Topic {name!r}: it was deleted and created again; the messages to read are lost")
             else:
                 parts += position.parts(topics[name])
         return [TopicPartition(part) for part in parts]
@@ -142,7 +144,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what}. With failOnDataLoss=false the stream goes on with what there is.")
+            raise DataLoss(
+                f"{what}. With failOnDataLoss=false the stream continues with the available messages."
+            )
         log.warning("%s; the stream continues with the available messages", what)
 
     # -- in the tasks --------------------------------------------------------------------------------------

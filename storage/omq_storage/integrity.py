@@ -22,7 +22,7 @@ from omq_storage.pages import Pages
 
 DATA = "data.mdb"
 
-ADVICE = '"omq store check" tells more, "omq store repair" saves what can be saved'
+ADVICE = '"omq store check" reports the details, "omq store repair" saves what can be saved'
 
 
 _LEAK = "neither reachable nor in the freeDB -- a leak"

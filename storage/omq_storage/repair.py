@@ -52,12 +52,12 @@ def repair(
     report += found.problems
     broken = [level for level in found.levels.values() if level.damaged]
     if found.catalogue_damaged:
-        progress(f"{CATALOGUE}: making it anew")
+        progress(f"{CATALOGUE}: rebuilding it")
         report += _renew_catalogue(found, words)
     else:
         _skip_ids(found, words, broken)
     for level in broken:
-        progress(f"{level.level.value}: making it anew")
+        progress(f"{level.level.value}: rebuilding it")
         report += _renew_level(found, words, level, map_size, boot_id)
     if found.format and found.becomes.state is State.BACKUP:
         report.append(

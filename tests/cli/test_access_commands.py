@@ -100,7 +100,7 @@ def test_listening_elsewhere_without_clients_needs_an_option(tmp_path: Path, add
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"omq-server: insecure: {address} can be reached from other machines, and without clients configured"
-        " anybody may do everything: that needs --insecure\n"
+        " every client may do everything: that needs --insecure\n"
     )
     assert not (tmp_path / "store").exists()
 
@@ -109,10 +109,12 @@ def test_the_server_logs_which_machines_can_reach_it(tmp_path: Path) -> None:
     store = ("--store", tmp_path / "store")
     with running_server("--listen", "127.0.0.1:0", *store) as server:
         log = server.stop()[2]
-    assert "INFO    omq.server: no client is configured: only this machine can connect" in log
+    assert "INFO    omq.server: no client is configured: only programs on this machine can connect" in log
     with running_server("--listen", "0.0.0.0:0", "--insecure", *store) as server:
         log = server.stop()[2]
-    assert "WARNING omq.server: no client is configured: anybody who can connect may do everything" in log
+    assert (
+        "WARNING omq.server: no client is configured: every client that can connect may do everything" in log
+    )
     configuration = tmp_path / "omq.toml"
     hash = hash_secret(b"sesame\n").stdout.decode().strip()
     configuration.write_text(f'clients = [{{name = "one", secret = "{hash}"}}]')

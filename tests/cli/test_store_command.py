@@ -30,7 +30,7 @@ def test_check_backup_and_restore(tmp_path: Path) -> None:
     checked = shell.omq("store", "check", "--store", str(copy))
     assert checked.returncode == 0
     assert b"strong: 2 messages in" in checked.stdout
-    assert checked.stdout.endswith(b"Everything is as it was written.\n")
+    assert checked.stdout.endswith(b"No damage was found.\n")
     # As the documentation says to restore: the store away, the backup in its place.
     store.rename(tmp_path / "lost")
     shutil.copytree(copy, store)

@@ -300,7 +300,7 @@ def test_interrupted_it_says_where_to_go_on(
     words = (*way(source, "servers"), "plain", "--to", f"omq://{target.address}/cut")
     assert run_copy(words, meter)
     (line,) = meter.said
-    assert line == "plain: messages up to 1 are published; --first 2 goes on there"
+    assert line == "plain: messages up to 1 are published; --first 2 continues there"
     assert bodies(target.address, "cut") == [b"1"]
     assert replay(*words, "--first", "2") == 0
     assert bodies(target.address, "cut") == bodies(source.address, "plain")
@@ -372,7 +372,7 @@ def test_a_server_that_dies_in_the_middle_of_a_portion_has_every_message_once(
         words = (*way(source, "servers"), "plain", "--to", f"omq://{server.address}", "--producer", "p")
         assert not run_copy(words, meter)
         assert meter.stored > 0
-        assert any(line.endswith("; going on at message 1") for line in meter.said)
+        assert any(line.endswith("; continuing at message 1") for line in meter.said)
         assert bodies(server.address, "plain") == bodies(source.address, "plain")
         assert meter.counts == {"plain": 2500}
         assert meter.next is not None

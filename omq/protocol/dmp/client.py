@@ -79,7 +79,7 @@ class DialogueError(ValueError):
 
 class _State(Enum):
     GREETING = "waits for the greeting"
-    READY = "waits to be told that the lease is good"
+    READY = "waits for the response to the lease"
     RESPONSES = "waits for what is said about a sink"
     MESSAGES = "passes the envelopes of a feed on"
     CLOSED = "is over"

@@ -74,7 +74,7 @@ Outcome = SinkReady | FeedReady | LeaseRefused
 class _State(Enum):
     HEADER = "waits for the protocol header"
     LEASE = "waits for the lease"
-    DECISION = "waits to be told what the lease is worth"
+    DECISION = "waits for the decision about the lease"
     MESSAGES = "passes the envelopes on"
     CLOSED = "is over"
 

@@ -77,7 +77,7 @@ _HEAD = re.compile(rb"\([Pp]ublish(?: |(?=\"))(" + BARE + rb'|"' + _CONTENT + rb
 # What a worker says once a message, as clients print it.
 _RECEIVED = re.compile(rb"\([Rr]eceived (" + BARE + rb") ([0-9]{1,18})\)\r?+\Z")
 
-# The beginning of a line that means to publish, and its topic if that can be told.
+# The beginning of a Publish line, and its topic if that can be recognised.
 _PUBLISH = re.compile(rb'[ \t\f]*+\([ \t\f]*+(?:"[Pp]ublish"|"?[Pp]ublish(?=[ \t\f\r\n"();]|\Z))[ \t\f]*+')
 _TOPIC = re.compile(rb"(" + QUOTED + rb"|" + BARE + rb'(?=[ \t\f"]))')
 

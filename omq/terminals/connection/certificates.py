@@ -95,4 +95,6 @@ def _check_readable(key: str, file: str) -> None:
 
 def _no_pass_phrase() -> str:
     """Refuse the key, because OpenSSL would ask for its pass phrase on the terminal and block the server."""
-    raise ConfigError("tls_key: a key with a pass phrase cannot be used, the server has nobody to ask")
+    raise ConfigError(
+        "tls_key: a key with a pass phrase cannot be used, because the server cannot ask for it"
+    )

@@ -23,7 +23,7 @@ class Context:
     memory: Memory
     config: Config
     untold: LogThrottle
-    """The log of what a principal cannot be told, because it is gone."""
+    """The log of reports whose principal has gone."""
     gave_way: LogThrottle
     """The log of connections that were closed because others needed their memory."""
 
