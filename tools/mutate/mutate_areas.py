@@ -75,9 +75,9 @@ DRIVERS = Area(
         "seam.py": _server("broadcast", "stalled"),
         "signal.py": _server("broadcast"),
         "stalled.py": _server("stalled"),
+        "stored_types.py": _server("topics", "dmp_leases"),
         "tail.py": _server("broadcast", "stalled"),
         "unfinished.py": _server("bad_input", "dmp_sinks"),
-        "words.py": _server("topics", "dmp_leases"),
         "writer.py": _server("trouble", "topics", "persistence", "full_disk"),
     },
 )
