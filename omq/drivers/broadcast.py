@@ -45,7 +45,7 @@ TRIM_BLOCKS = 64
 """The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
 
 STALL_SECONDS = 0.25
-"""How long publishers wait for the fastest subscriber before they take it for stalled."""
+"""How long publishers wait for the fastest subscriber while its connection takes nothing."""
 
 
 class BroadcastDriver(Driver):
@@ -57,11 +57,9 @@ class BroadcastDriver(Driver):
         self._cancelled: set[BroadcastChannel] = set()
         self.behind = 0
         """How many of its channels do not follow: see `BroadcastChannel.follows`."""
-        self._stalled_at: int | None = None
-        # While publishers wait: where the fastest subscriber was last, and until when it may stand there.
-        self._watched = 0
-        self._stalls_at = 0.0
+        # While publishers wait: how far each channel was, and since when.
         self._is_watched = False
+        self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
 
     def _open(self, subscriber: Subscriber, replay: Replay) -> "BroadcastChannel":
         """Raises Refused when the topic cannot be replayed from there."""
@@ -137,11 +135,11 @@ class BroadcastDriver(Driver):
         self.moved()
         self._left(channel)
 
-    def moved(self) -> None:
+    def moved(self, channel: "BroadcastChannel | None" = None) -> None:
         """A channel has moved: there may be room for a publisher that waits for the fastest subscriber."""
         if self.entrance.is_wanted:
-            if self._fastest() != self._watched:
-                self._note_fastest()
+            if channel is not None:
+                self._watched[channel] = (channel.progress(), trio.current_time())
             self.entrance.look()
 
     def _keep(self, block: Block) -> None:
@@ -199,11 +197,11 @@ class BroadcastDriver(Driver):
         return min(self.resources.memory.tails.share(), FRAMES_LIMIT)
 
     def written(self) -> None:
-        """Messages are on their way. When the memory of all tails is half full, blocks that nobody wants any
-        more go at once: a little of it in each of many topics would push out what others still wait for.
+        """Messages are on their way. When a quarter of the memory of all tails is used, blocks that nobody
+        wants any more go at once: a little of it in each of many topics would push out what others wait for.
         """
         tails = self.resources.memory.tails
-        if tails.used > tails.limit // 2:
+        if tails.used > tails.limit // 4:
             self._forget_written()
 
     def _forget_written(self) -> None:
@@ -212,8 +210,13 @@ class BroadcastDriver(Driver):
     # -- pace ----------------------------------------------------------------------------------------------
     #
     # A publisher of a transient topic has no room while even the fastest subscriber is far behind. So a
-    # subscriber that keeps up with the others loses nothing, and one that is slower than they are, or reads
-    # nothing at all, slows nobody: the fastest sets the pace, and one that stands still sets none.
+    # subscriber that keeps up with the others loses nothing, and one that is slower than they are slows
+    # nobody: the fastest sets the pace.
+    #
+    # A subscriber that stands still sets none. That is a property of its connection, not of its place in this
+    # topic: a client that reads as fast as it can has not got to this topic yet when it has much of others to
+    # read. So it stands still when its connection takes nothing at all for STALL_SECONDS. Then it does so for
+    # all topics, which need not find out one by one, and until the connection takes something again.
     #
     # Publishers are admitted one at a time, each when what the one before it handed over is counted too.
 
@@ -226,35 +229,50 @@ class BroadcastDriver(Driver):
         self.entrance.look()
 
     def _is_ahead(self) -> bool:
-        """Return whether the fastest subscriber is far behind, and does not count as stalled."""
-        return (
-            self._fastest_lag() > self.resources.memory.tails.share() and self._fastest() != self._stalled_at
-        )
+        """Whether the fastest subscriber is too far behind.
+
+        That is more than a share of the memory of all tails, or anything at all while a quarter of it
+        is used. So all topics together never push out what subscribers that move still need: besides the
+        quarter there is at most one post of a share for each.
+        """
+        tails = self.resources.memory.tails
+        most = 0 if tails.used > tails.limit // 4 else tails.share()
+        if self.tail.octets <= most:
+            return False
+        fastest = max((each.position for each in self._channels if not each.stands_still()), default=None)
+        return fastest is not None and self.tail.octets_after(fastest, most + 1) > most
 
     def line_up(self, octets: int, admitted: Callable[[], None]) -> Entrant:
         was_wanted = self.entrance.is_wanted
         entrant = super().line_up(octets, admitted)
         if self.entrance.is_wanted and not was_wanted:
-            self._note_fastest()
+            now = trio.current_time()
+            self._watched = {channel: (channel.progress(), now) for channel in self._channels}
             if not self._is_watched:
-                self._is_watched = True
-                self.resources.alarms.at(self._stalls_at, self._look_at_fastest)
+                self._watch(now)
         return entrant
 
-    def _note_fastest(self) -> None:
-        """Record the position of the fastest subscriber, and start the time in which it must move."""
-        self._watched = self._fastest()
-        self._stalls_at = trio.current_time() + STALL_SECONDS
+    def _watch(self, now: float) -> None:
+        """See who moves, when the first subscriber must have moved."""
+        since = [since for channel, (_, since) in self._watched.items() if not channel.stands_still()]
+        self._is_watched = True
+        self.resources.alarms.at(min(since, default=now) + STALL_SECONDS, self._look_who_moves)
 
-    def _look_at_fastest(self) -> None:
-        """Admit publishers if the fastest subscriber has not moved in time."""
-        if self.entrance.is_wanted and trio.current_time() >= self._stalls_at:
-            self._stalled_at = self._watched
-            self.entrance.look()
-            self._note_fastest()
-        self._is_watched = self.entrance.is_wanted
-        if self._is_watched:
-            self.resources.alarms.at(self._stalls_at, self._look_at_fastest)
+    def _look_who_moves(self) -> None:
+        """Let publishers go on that wait for subscribers which stand still."""
+        watched, self._watched = self._watched, {}
+        self._is_watched = False
+        if not self.entrance.is_wanted:
+            return
+        now = trio.current_time()
+        for channel in self._channels:
+            progress = channel.progress()
+            before, since = watched.get(channel, (None, now))
+            self._watched[channel] = (progress, since if progress == before else now)
+            if progress == before and now >= since + STALL_SECONDS:
+                channel.found_still()
+        self.entrance.look()
+        self._watch(now)
 
     def end(self) -> None:
         cancelled = list(self._cancelled)
@@ -262,14 +280,6 @@ class BroadcastDriver(Driver):
         for channel in cancelled:
             channel.close()
             channel.subscriber.ended(End.DELETED)
-
-    def _fastest(self) -> int:
-        return max((channel.position for channel in self._channels), default=self.next_id)
-
-    def _fastest_lag(self) -> int:
-        if self.tail.octets <= self.resources.memory.tails.share():
-            return 0
-        return self.tail.octets_after(self._fastest(), self.tail.octets)
 
 
 class BroadcastChannel:
@@ -289,6 +299,7 @@ class BroadcastChannel:
         "_end",
         "_replayed",
         "_slow",
+        "_still_at",
         "_taken_at",
         "_unsettled",
         "_window",
@@ -328,6 +339,7 @@ class BroadcastChannel:
         self._drained: Callable[[int], None] | None = None
         self._replayed = 0  # octets taken from the memory for replays
         self._slow = False
+        self._still_at: int | None = None
         self._taken_at = 0.0
 
     def ready(self) -> bool:
@@ -422,7 +434,7 @@ class BroadcastChannel:
             self._unsettled.add(range(self.position, cuts[-1].ids.stop))
         self.position = cuts[-1].ids.stop
         self._taken_at = trio.current_time()
-        self.driver.moved()
+        self.driver.moved(self)
         return Messages(cuts)
 
     def _forward_little(self, block: Block) -> Messages:
@@ -437,7 +449,7 @@ class BroadcastChannel:
         gone = Gone(self.position, position - 1, reason)
         self.position = self.unwritten = position
         self._bind()
-        self.driver.moved()
+        self.driver.moved(self)
         self._look_drained()
         return gone
 
@@ -501,7 +513,7 @@ class BroadcastChannel:
         self.traffic.messages_out += position - self.unwritten
         self.traffic.octets_out += octets
         self.position = self.unwritten = position
-        self.driver.moved()
+        self.driver.moved(self)
         self.driver.written()
         self._follow()
 
@@ -525,6 +537,24 @@ class BroadcastChannel:
         if position < self.driver.next_id:
             self._stop_following()
             self.subscriber.wake()
+
+    # -- whether it sets the pace of publishers ------------------------------------------------------------
+
+    def progress(self) -> int:
+        """A number that grows when its subscriber moves: in this topic, or on its connection at all."""
+        return self.position if self.outlet is None else self.outlet.sent
+
+    def found_still(self) -> None:
+        """It has not moved for a while."""
+        if self.outlet is None:
+            self._still_at = self.position
+        else:
+            self.outlet.still_at = self.outlet.sent
+
+    def stands_still(self) -> bool:
+        """Whether it was found still, and has not moved since."""
+        outlet = self.outlet
+        return self._still_at == self.position if outlet is None else outlet.still_at == outlet.sent
 
     # -- stalls, and the end -------------------------------------------------------------------------------
 

@@ -183,6 +183,13 @@ class End(Enum):
 class Outlet(Protocol):
     """A connection that takes Message frames at once, whichever task has them."""
 
+    still_at: int | None
+    """What `sent` was when publishers found that it did not grow for a while."""
+
+    @property
+    def sent(self) -> int:
+        """How many octets of any kind the connection has taken so far."""
+
     def is_clear(self) -> bool:
         """Whether it has nothing to send, is not sending, and its rate limit is open."""
 

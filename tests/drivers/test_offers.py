@@ -1,6 +1,6 @@
 """Offers never wait: messages are taken over, or have a place in the line for room."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom
 from omq.drivers.reasons import DELETED, Reason, Refused
+from omq.drivers.seam import Octets
 from omq.model import Delivery, Transient
 from omq_storage.batches import Bodies
 from omq_storage.errors import StoreFailed
@@ -358,6 +359,82 @@ async def test_a_subscriber_that_moves_has_as_long_again(drivers: Drivers, autoj
     await publisher.wake.wait()
     assert trio.current_time() - moved == pytest.approx(STALL_SECONDS)
     client.close()
+
+
+class Connection:
+    """A connection whose socket takes nothing of what is pushed: only the test says what it has taken."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.still_at: int | None = None
+
+    def is_clear(self) -> bool:
+        return False
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        raise AssertionError("it is never clear")
+
+    def complete(self, rest: bytes) -> None:
+        raise AssertionError("nothing was begun")
+
+
+def served_by(connection: Connection, driver: Driver) -> Client:
+    """A subscriber on this connection."""
+    client = Client(driver)
+    assert client.channel.flow is not None
+    client.channel.flow.attach(connection)
+    return client
+
+
+async def test_a_client_that_reads_much_of_other_topics_does_not_stand_still(
+    drivers: Drivers, autojump_clock: MockClock
+) -> None:
+    driver = await with_ids(drivers, BROADCAST)
+    connection = Connection()
+    client = served_by(connection, driver)
+    _, publisher = fill(driver)
+    for _ in range(20):
+        connection.sent += 1
+        await trio.sleep(STALL_SECONDS / 2)
+    assert not publisher.wakes
+    await client.read()
+    assert publisher.wakes == 1
+    assert publisher.again() is CONFIRMED
+    assert (await client.read()).gaps == []
+    client.close()
+
+
+async def test_a_connection_that_stands_still_does_so_for_all_its_topics(
+    drivers: Drivers, autojump_clock: MockClock
+) -> None:
+    connection = Connection()
+    topics = [await with_ids(drivers, BROADCAST, b"%d" % number) for number in range(50)]
+    clients = [served_by(connection, driver) for driver in topics]
+    begin = trio.current_time()
+    _, publisher = fill(topics[0])
+    await publisher.wake.wait()
+    assert publisher.again() is CONFIRMED
+    for driver in topics[1:]:
+        for _ in range(20):
+            assert Publisher(driver).offer(b"x" * 50 * KIB) is CONFIRMED
+    assert trio.current_time() - begin == pytest.approx(STALL_SECONDS)
+    connection.sent += 1  # it reads again, and sets the pace again
+    assert Publisher(topics[-1]).offer(b"x" * 50 * KIB) is None
+    for client in clients:
+        client.close()
+
+
+async def test_many_topics_together_push_out_nothing_that_a_moving_subscriber_needs(drivers: Drivers) -> None:
+    topics = [await with_ids(drivers, BROADCAST, b"%d" % number) for number in range(40)]
+    clients = [Client(driver) for driver in topics]
+    for _ in range(3):
+        for driver in topics:
+            fill(driver, b"x" * 2 * KIB)
+    for client in clients:
+        assert (await client.read()).gaps == []
+        assert client.ids == [*range(1, len(client.ids) + 1)] != []
+    for client in clients:
+        client.close()
 
 
 async def test_what_waits_for_the_store_is_taken_in_order(drivers: Drivers) -> None:

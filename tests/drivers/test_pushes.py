@@ -26,6 +26,11 @@ class Connection:
     rest: bytes = b""
     ready: dict["Subscription", None] = field(default_factory=dict)
     calls: int = 0
+    still_at: int | None = None
+
+    @property
+    def sent(self) -> int:
+        return len(self.octets)
 
     def is_clear(self) -> bool:
         return not self.rest and not self.ready

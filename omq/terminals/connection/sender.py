@@ -73,6 +73,7 @@ class Sender:
         self._side: Side | None = None  # while it runs
         self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
+        self.still_at: int | None = None
         self._rest = b""  # of a message that another task, or a turn, has begun to send
 
     @property
@@ -108,6 +109,10 @@ class Sender:
         del self._ready[source]
 
     # -- at once, in any task: see omq.drivers.seam.Outlet -------------------------------------------------
+
+    @property
+    def sent(self) -> int:
+        return self._transport.sent
 
     def is_clear(self) -> bool:
         if self._is_busy or self._ready or self._rest or self._side is None or self._transport.pending:
