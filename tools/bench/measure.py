@@ -234,7 +234,7 @@ def count_frames(
             octets[place] += count
             board.set_received(place, octets[place] // size)
             if board.target:
-                # Near the end: keep the last octets of each stream, to be looked at below.
+                # Near the end: keep the last octets of each stream, to compare them below.
                 tails[place] = (tails[place] + view[max(0, count - 2 * size) : count].tobytes())[-2 * size :]
         target = board.target // due.every
         if target and not finished_at:
@@ -332,7 +332,7 @@ def ingest(system: System, settings: Settings, size: int, kind: Kind) -> Sample:
 def fill(
     system: System, chunk: Chunk, messages: int, held: int = 0, watch: Callable[[], None] | None = None
 ) -> int:
-    """Store so many messages more (whole chunks) in a Weak topic, confirmed; how many it holds then."""
+    """Store more messages (whole chunks) in a Weak topic, confirmed. Return how many it has then."""
     task = partial(publish_stored, system, Kind.WEAK, chunk, 0.0, messages, messages, held)
     span: Span = run_together({"publisher": task}, 10 * SOCKET_SECONDS, watch)["publisher"]
     return held + span.messages
@@ -446,7 +446,7 @@ def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sam
 
 
 def allow_descriptors(connections: int) -> None:
-    """Let this process, and the server that inherits it, open so many connections."""
+    """Raise the limit of open files for this process, and for the server that inherits it."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
     if allowed < connections + 100:

@@ -52,7 +52,7 @@ def ask_held(connected: socket.socket) -> int:
 
 
 def check_held(connected: socket.socket, held: int) -> None:
-    """See that all topics hold so many messages."""
+    """Check that all topics have `held` messages."""
     count = ask_held(connected)
     if count != held:
         raise BenchFailure(f"omq-server holds {count} messages, {held} were published")

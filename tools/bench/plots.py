@@ -22,7 +22,7 @@ STYLES = {
     "redis": ("Redis", "#c8402f", "-", "D"),
     "none": ("no server: the generators alone", "#8a8a8a", ":", "."),
 }
-"""Name in the key, colour, line and mark of each system: not told apart by colour alone."""
+"""Name in the key, colour, line and mark of each system, so that colour is not the only difference."""
 
 
 def short(value: float) -> str:

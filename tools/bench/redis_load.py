@@ -37,7 +37,7 @@ Reply = bytes | int | list["Reply"] | None
 
 
 class Incomplete(Exception):
-    """The reply goes on in octets not received yet."""
+    """The reply is not complete yet."""
 
 
 def parse_reply(data: bytes, at: int) -> tuple[Reply, int]:

@@ -268,7 +268,7 @@ class System(ABC):
         """Return an idle connection after its handshake."""
 
     def stall(self, topic: bytes) -> socket.socket | None:
-        """Subscribe to a stored topic on a connection that nobody reads; None: not measured here."""
+        """Subscribe to a stored topic on a connection that is not read; None if this is not measured."""
         return None
 
     @abstractmethod

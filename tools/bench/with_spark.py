@@ -48,7 +48,7 @@ JOBS = 10
 """How many jobs of so few messages are measured after one another: one alone is mostly chance."""
 
 PARTS = 2
-"""Tasks of a scan: as many as the topics have when nobody asks for more, and the Parquet files."""
+"""Tasks of a scan: the default number for the topics, and that of the Parquet files."""
 
 WARM_TURNS = 5
 """Turns before those that count, at full scale: Java compiles what is used often, and the processes and the
@@ -245,7 +245,7 @@ class SparkBench:
             raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")
 
     def _cost(self, work: Callable[[], None], times: int = 1) -> "Cost":
-        """What the work costs once, if it is done so many times after one another."""
+        """Return the cost of the work, measured over several repetitions."""
         gc.collect()
         server = self._system.cpu_seconds()
         own, below = time.process_time(), descendants_cpu(os.getpid(), self._system.pid)

@@ -19,7 +19,7 @@ CANCELLED = "NA"
 """The value in the file for a flight without a departure time."""
 
 COLUMNS = "year INT, month INT, day INT, dep_time STRING, sched_dep_time INT, dep_delay STRING"
-"""The first columns of a row; the carrier is in the topic's name. Those behind them are not looked at."""
+"""The first columns of a row; the carrier is in the topic's name. The others are not used."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def sealed(value: bytes) -> bytes:
 
 
 def check_block(data: bytes) -> None:
-    """A value is refused, or a block is in it whose every part can be looked at."""
+    """A value is refused, or every part of its block can be read."""
     topic, first = unpack_from(">IQ", data, _KEY_AT) if len(data) >= _HEADER else (1, 1)
     for value in (data, sealed(data)):
         try:

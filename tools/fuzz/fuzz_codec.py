@@ -18,7 +18,7 @@ from typing import Any
 import omq_storage
 
 BETWEEN_THREADS = 1000
-"""One case in so many is about threads: it takes as long as hundreds of others."""
+"""One in this number of cases uses threads: it takes as long as hundreds of others."""
 
 
 def load(extension: str) -> ModuleType:
@@ -49,7 +49,7 @@ def run_tests(examples: int, options: list[str]) -> int:
 
 
 def run_cases(cases: int, first: int, seed: str, status: Path, native: Any) -> None:
-    """Tries so many cases from number `first` on. Prints how many of each kind, and what memory did."""
+    """Try cases from number `first` on. Print the number of each kind, and the memory use."""
     from random import Random
 
     from fuzz_codec_cases import KINDS, several_threads, try_case

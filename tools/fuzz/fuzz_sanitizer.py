@@ -21,7 +21,7 @@ from fuzz_corpus import ROOT
 TESTS = ("tests/storage/test_codec_twins.py", "tests/protocol/test_protocol_twins.py")
 
 CASES_FOR_AN_EXAMPLE = 100
-"""Of the inputs asked for, one in so many goes to each hypothesis test of the twins: these are slow."""
+"""Each hypothesis test of the twins gets one in this number of the inputs, because these tests are slow."""
 
 _SANITIZERS = (
     "-fsanitize=address,undefined",
@@ -97,13 +97,16 @@ def _environment() -> dict[str, str]:
 
 
 def run_tests(extension: Path, examples: int, seed: int) -> int:
-    """The tests of the twins with so many examples each; prints how many in all. 1 for a finding, else 0."""
+    """Run the tests of the twins with `examples` each, and print the total.
+
+    Return 1 for a finding, else 0.
+    """
     started = time.monotonic()
     done = _run(
         "tests", str(extension), str(examples),
         # The profile needs hypothesis before pytest has looked at it.
         "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", "-q",
-        "--timeout=0",  # so many examples take longer than a test may
+        "--timeout=0",  # this number of examples takes longer than the limit of a test
         "--hypothesis-show-statistics", f"--hypothesis-seed={seed}",
         *TESTS,
     )  # fmt: skip

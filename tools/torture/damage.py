@@ -171,7 +171,7 @@ def _is_of_later_format(sentence: str, harm: Harm) -> bool:
 def _not_true(topics: Told, whole: Whole) -> Iterator[str]:
     """Return wrong messages, and ids that were assigned a second time."""
     for name, topic in topics.items():
-        # Work that was done may be dealt again, when what said so is lost.
+        # Confirmed work may be delivered again if the record of the confirmation is lost.
         known = {**whole.seen[name], **dict(whole.topics[name].messages)}
         for id, body in topic.messages:
             if known.get(id) != body and not body.startswith(MARK):

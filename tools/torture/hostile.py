@@ -157,7 +157,7 @@ async def writes_slowly(client: Client) -> None:
 async def works_and_confirms_nothing(client: Client) -> None:
     subscribe = f"(Request {WORK} 100)\n(Subscribe {WORK} From_current)\n".encode()
     worker = await client.open(CONNECTED + subscribe)
-    # Half of them take their work away with them after a while, and it is dealt again.
+    # Half of them disconnect after a while, and their work is delivered again.
     with trio.move_on_after(client.chance.uniform(5, 30) if client.chance.random() < 0.5 else 1e9):
         await read_on(worker)
 
@@ -310,6 +310,6 @@ KINDS = (
 
 
 def clients(count: int) -> Iterator[Kind]:
-    """The kinds of so many clients: each kind has at least one, and its share of the rest."""
+    """Return the kinds of `count` clients: each kind has at least one, and its share of the rest."""
     for kind in KINDS:
         yield from itertools.repeat(kind, max(1, count * kind.share // 1000))

@@ -41,7 +41,7 @@ async def _one_store(
         server = Server(store, settings, "this-boot", {})
         try:
             if killed < lives and chance.random() < 0.2:
-                # While it starts. What it leaves then is looked at after the next start.
+                # Kill it while it starts. The next start examines what it leaves.
                 await trio.sleep(chance.random() * 0.6)
                 server.kill()
                 killed += 1
@@ -52,7 +52,7 @@ async def _one_store(
             except DidNotStart as problem:
                 return [f"it does not start any more: {problem}"]
             if is_declared:
-                # A little later than now: everything that was told before counts.
+                # Slightly later than now: all promises made before count.
                 now = time.monotonic_ns() + SECOND
                 failure = Failure(now, dict.fromkeys(Safety, now), ids_are_consecutive=True)
                 stored = await read_all(port)

@@ -348,7 +348,7 @@ async def _without_room(
         fill()
         for level in LEVELS:
             confirmed[level] = await _publish_until_refused(client, level, word)
-        # What does not need room goes on.
+        # Operations that need no room continue.
         async with client.subscribe("passing") as passing:
             await client.publish("passing", b"by")
             with trio.fail_after(20):

@@ -154,7 +154,7 @@ class _Case:
                     await server.ready()
                 finally:
                     server.kill()
-                self._boot = "another-boot"  # and still everything that was told must be there
+                self._boot = "another-boot"  # and still every promised message must be there
             case Trouble.EXCHANGED:
                 one, other = self._chance.sample(list(Level), 2)
                 name = self._chance.choice(("data.mdb", ""))
