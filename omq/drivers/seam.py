@@ -246,8 +246,7 @@ class Channel(Protocol):
 
     competes: bool
     """Whether each message of the topic goes to one subscriber only (round-robin): messages that this one
-    does not
-    take go to others, and messages that it accepts are done.
+    does not take go to others, and messages that it accepts are done.
     """
 
     traffic: Traffic
@@ -277,8 +276,7 @@ class Channel(Protocol):
 
     def written(self, count: int, begun: int | None = None) -> None:
         """Report how many messages of the last take were sent: all, or fewer if the connection broke or
-        stalled.
-        The others are returned again, to this subscriber or to others.
+        stalled. The others are returned again, to this subscriber or to others.
 
         `begun`: the number of octets of the next message's body that were sent; the caller continues
         with the rest of it, or reports with another `written(1)` that it was sent, too.
@@ -304,9 +302,8 @@ class Channel(Protocol):
         """
 
     def settle(self, ids: range, outcome: Outcome) -> int:
-        """Settle messages, in any order, whose ids increase with any step; return how many of them were
-        unsettled
-        here. The others are ignored: they were settled before, or never delivered here.
+        """Settle messages, in any order, whose ids increase with any step. Return how many of them were
+        unsettled here; the others are ignored: they were settled before, or never delivered here.
 
         The messages of a broadcast topic belong to all its subscribers: there an outcome only returns
         credit. A message that is not written yet may be settled too.
@@ -314,8 +311,7 @@ class Channel(Protocol):
 
     def cancel(self) -> None:
         """Deliver nothing more. Unsettled messages stay with the subscriber until they are settled, or until
-        the
-        channel is closed. Messages that were taken may still be written.
+        the channel is closed. Messages that were taken may still be written.
         """
 
     def hold(self) -> None:
