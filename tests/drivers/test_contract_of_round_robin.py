@@ -413,7 +413,6 @@ async def test_a_channel_gives_a_limited_number_of_octets_at_once(
 
 @ROUND_ROBIN
 async def test_all_that_a_lost_worker_had_comes_to_the_next_one(shared_drivers: Drivers, kind: Kind) -> None:
-    """Far more messages than the small numbers that Python has as one object each."""
     driver = await shared_drivers.topic(kind)
     lost = with_credit(driver, 1000)
     await post(driver, *[b"x"] * 600)
