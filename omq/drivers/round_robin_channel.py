@@ -1,4 +1,4 @@
-"""One subscriber of a round-robin topic: what was dealt to it, and what of that is not done.
+"""One subscriber of a round-robin topic: the messages assigned to it, and which of them are not done.
 
 A message is in one of these states. Each but the first and the last is one collection of the channel:
 
@@ -13,10 +13,11 @@ A message is in one of these states. Each but the first and the last is one coll
         +-------------------------------------------+------+
                   settle (released, modified), close
 
-Without credit, a message is done when it is written. With credit, `_unsettled` has every message from being
-dealt until it is settled, whichever state it is in, so that a window bounds all of them. A client may settle
-a message before it is known to be sent. The outcome counts at once, though the message may still be written.
-Only one that is begun keeps its outcome until its last octet is written, as its topic holds it until then.
+Without credit, a message is done when it is written. With credit, `_unsettled` has every message from its
+assignment (`deal`) until it is settled, in whichever state it is, so that a window limits all of them. A
+client may settle a message before it is known to be sent. The outcome counts at once, although the message
+may still be written. Only a message that is begun keeps its outcome until its last octet is written, because
+its topic holds it until then.
 """
 
 from collections import deque
@@ -52,13 +53,14 @@ from omq_storage.blocks import Block
 from omq_storage.runs import Run
 
 OUTBOX_OCTETS = 256 << 10
-"""How much waits to be written to one subscriber: it has room while less does."""
+"""The limit of the octets that wait to be written to one subscriber."""
 
 TAKE_OCTETS = 256 << 10
-"""How much one take gives at once: then the connection's other subscriptions have their turn."""
+"""The octets that one take returns; then the connection's other subscriptions have their turn."""
 
 MOST_CUTS = 512
-"""How many cuts one take gives at the most: single messages, where few have room at a time."""
+"""The greatest number of cuts that one take returns; they may be single messages if subscribers have little
+room."""
 
 MOST_UNDELIVERABLE = 1_000
 """A channel on which so many waiting messages are undeliverable gets nothing more until others take some."""
@@ -94,7 +96,7 @@ class Dealer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A message that was dealt, and stays in the store until it is sent."""
+    """An assigned message that stays in the store until it is sent."""
 
     message: int
     octets: int

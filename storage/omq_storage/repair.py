@@ -183,8 +183,8 @@ def _renew_level(
             report.append(f"{name}: nothing of {quoted(record.name)} could be saved.")
         elif words.has_position(record) and record.id in old.blocks and record.id not in old.positions:
             report.append(
-                f"{name}: how far {quoted(record.name)} was dealt could not be saved; "
-                "all that is stored of it is dealt again."
+                f"{name}: the position of {quoted(record.name)} could not be saved; "
+                "all its stored messages are delivered again."
             )
     return report
 

@@ -74,7 +74,7 @@ cdef void write_frames(
 cdef class Frames:
     """Frames without their ids and topic.
 
-    They are stamped where they lie, once, when they are handed out; who asks again gets others.
+    `stamped` writes ids and topic in place and gives the frames away; a second call returns a copy.
     """
 
     cdef bytes _frames
