@@ -37,7 +37,9 @@ class RunningServer:
 
 @contextmanager
 def running_server(*options: str | Path) -> Iterator[RunningServer]:
-    """Run it with these options and wait until it is ready; it is gone when the block is left."""
+    """Run it with these options and wait until it is ready. At the end of the block it is stopped, or killed
+    where that takes long.
+    """
     with subprocess.Popen(
         [COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -48,7 +50,17 @@ def running_server(*options: str | Path) -> Iterator[RunningServer]:
                 raise AssertionError(f"omq-server did not start: {process.communicate(timeout=30)[1]}")
             yield RunningServer(process, ready)
         finally:
-            process.kill()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def run_server(*options: str | Path) -> subprocess.CompletedProcess[str]:
