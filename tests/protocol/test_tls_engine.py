@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from omq.config import Config
 from omq.protocol.credentials import client_context
-from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.protocol.tls import RECORD_OCTETS, CertificateRefused, TlsEngine, TlsError
 from omq.terminals.connection.certificates import Certificates
 
 
@@ -102,6 +102,20 @@ def test_an_end_without_close_notify(directory: Path) -> None:
     for _ in range(2):
         with pytest.raises(TlsError, match="the connection ended without a word"):
             pair.server.read(100)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [(b"HTTP/1.1 400 Bad Request\r\n", "wrong version number"), (b"", "the connection ended without a word")],
+)
+def test_a_handshake_with_who_does_not_speak_tls_fails(directory: Path, answer: bytes, problem: str) -> None:
+    authority = Authority(directory)
+    client = TlsEngine(client_context(authority.file, None, None), server_name="omq.test")
+    assert not client.shake_hands()
+    client.feed(answer)
+    with pytest.raises(TlsError, match=problem) as raised:
+        client.shake_hands()
+    assert not isinstance(raised.value, CertificateRefused)
 
 
 def test_octets_that_were_changed_in_transit(directory: Path) -> None:
