@@ -512,7 +512,15 @@ class BroadcastChannel:
     def passed(self, position: int, octets: int) -> None:
         self.traffic.messages_out += position - self.unwritten
         self.traffic.octets_out += octets
+        if self._bound is not None:  # credit was granted while they were on their way
+            if self._count is not None:
+                self._count = max(0, self._count - (position - self.unwritten))
+            if self._unsettled is not None and position > self.unwritten:
+                self._unsettled.add(range(self.unwritten, position))
         self.position = self.unwritten = position
+        if self._bound is not None:
+            self._bind()
+            self._look_drained()
         self.driver.moved(self)
         self.driver.written()
         self._follow()
@@ -534,6 +542,8 @@ class BroadcastChannel:
     def fall_behind(self, position: int) -> None:
         self.traffic.messages_out -= self.unwritten - position
         self.position = self.unwritten = position
+        if self._bound is not None:
+            self._bind()
         if position < self.driver.next_id:
             self._stop_following()
             self.subscriber.wake()

@@ -309,6 +309,28 @@ async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: 
         client.close()
 
 
+@of_kinds(lambda kind: kind.is_broadcast)
+@pytest.mark.parametrize("credit", Credit)
+async def test_credit_granted_while_messages_are_pushed(drivers: Drivers, kind: Kind, credit: Credit) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    await numbered(driver, 6)
+    flow = client.channel.flow
+    assert flow is not None
+    assert flow.at_hand(1 << 20)
+    client.channel.grant(4, credit)
+    assert not flow.at_hand(1 << 20)
+    flow.passed(3, 40)  # the first two had been sent by then
+    assert (await client.read()).ids == [3, 4]
+    if credit is Credit.WINDOW:
+        assert client.channel.settle(range(1, 3), ACCEPTED) == 2
+    else:
+        assert client.channel.granted() == Granted(count=0)
+        client.channel.grant(2, credit)
+    assert (await client.read()).ids == [3, 4, 5, 6]
+    client.close()
+
+
 # -- drain -------------------------------------------------------------------------------------------------
 
 
