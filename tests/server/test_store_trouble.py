@@ -153,11 +153,12 @@ async def test_times_and_positions_that_cannot_be_read_keep_no_server_from_start
         patch.setattr(Environment, "blocks", fail)
         async with serving(store) as host:
             assert (
-                "topic 0: the time of its last message cannot be told: The disk does not answer."
+                "topic 0: the time of its last message cannot be read: The disk does not answer."
                 in caplog.messages
             )
             assert (
-                "topic 0: how much of it is done cannot be told: The disk does not answer." in caplog.messages
+                "topic 0: the number of its messages that are done cannot be read: The disk does not answer."
+                in caplog.messages
             )
             client = await host.connect()
             await client.ask(b"(Subscribe t From_current)")
