@@ -70,14 +70,16 @@ class FeedService:
         messages that it did not receive.
         """
         self._feed.start(partial(self._sender.ready, self))
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._listen, received)
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen, received)
+                # An exception that leaves a nursery has frames that point to it: the memory of the connection
+                # would wait for a garbage collection.
+                try:
                     await self._sender.run(self)
-                    nursery.cancel_scope.cancel()
-        except* trio.BrokenResourceError:
-            pass  # the client closed the connection, as it may do at any time
+                except trio.BrokenResourceError:
+                    pass  # the client may close the connection at any time, so this is not logged
+                nursery.cancel_scope.cancel()
         if self._feed.has_ended:
             await self._report(DELETED)
         elif (torn := self._sender.forwarder.torn) is not None:
@@ -115,7 +117,11 @@ class FeedService:
                 await self._report("503 INVALID a feed takes no messages")
                 self._scope.cancel()
                 return
-            received = await self._transport.receive()
+            try:
+                received = await self._transport.receive()
+            except trio.BrokenResourceError:
+                self._scope.cancel()
+                return
             if not received:
                 break
         if self._feed.has_ended:
