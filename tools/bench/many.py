@@ -22,7 +22,7 @@ from measure import (
 )
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
-from workers import Begin, BenchFailure, Board, Span, cpu_seconds, run_together
+from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_together
 
 IDLE_CONNECTIONS = 1000
 """How many connections stand beside the two that latency is measured with."""
@@ -116,7 +116,7 @@ def crowd(system: System, settings: Settings, size: int, kind: Kind, connections
         board = Board()
         before = system.cpu_seconds()
         publish = partial(publish_crowd, system, kind, chunks, names, board, seconds, subscribers, 4 << 20)
-        tasks = {"publisher": publish}
+        tasks: dict[str, Task] = {"publisher": publish}
         if subscribers:
             due = Due(names, 1, False)
             tasks["receiver"] = partial(receive_live, system, kind, chunks[0], board, 1, due)

@@ -26,7 +26,7 @@ from workers import BenchFailure
 
 from omq.blocking.places import Place, ServerPlace, StorePlace, Topics
 from omq.blocking.remote import Patience, Server, parse_servers
-from omq.blocking.sinks import Sink
+from omq.blocking.sinks import SinkConnection
 from omq.client import connect
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import copy
@@ -192,7 +192,10 @@ class SparkBench:
         place = self._place()
         for topic in TOPICS:
             count, size = self._count(topic), TOPICS[topic][1]
-            with Server(place.addresses, place.patience) as server, Sink(server, topic.encode()) as sink:
+            with (
+                Server(place.addresses, place.patience) as server,
+                SinkConnection(server, topic.encode()) as sink,
+            ):
                 for first in range(0, count, PORTION):
                     bodies = [make_text(n, size) for n in range(first, min(count, first + PORTION))]
                     sink.send(dmp_writer.for_sink(bodies))
