@@ -25,7 +25,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Private
 from omq.drivers.offer import Offered
-from omq.drivers.push import Pushes
+from omq.drivers.push import MOST_WORK, Pushes
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
@@ -204,24 +204,30 @@ class Session:
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
 
-    def push(self, runs: Mapping[bytes, Sequence[Batch]]) -> Mapping[bytes, Sequence[Batch]]:
+    def push(self, runs: Iterator[tuple[bytes, Sequence[Batch]]], rest: dict[bytes, Sequence[Batch]]) -> bool:
         """Push messages to the subscribers of their topics, as far as that is possible now: see
-        `Driver.try_push`. Return those that were not: they are to be offered.
+        `Driver.try_push`. Add those that were not pushed to `rest`: they must be offered.
+
+        Return False where this must go on after the other connections have had their turn.
         """
-        rest: dict[bytes, Sequence[Batch]] = {}
         lookup, allowed, most = self._catalogue.lookup, self._client.rights.publish, self.max_message_bytes
         pushes = Pushes()
         try:
-            for name, batches in runs.items():
+            for name, batches in runs:
+                pushes.work += 1
                 driver = lookup(name)
-                if driver is not None and name in allowed:
-                    batch = batches[0] if len(batches) == 1 else joined(batches)
-                    if batch.longest <= most and driver.try_push(batch, pushes):
-                        continue
-                rest[name] = batches
+                if (
+                    driver is None
+                    or name not in allowed
+                    or (batch := batches[0] if len(batches) == 1 else joined(batches)).longest > most
+                    or not driver.try_push(batch, pushes)
+                ):
+                    rest[name] = batches
+                if pushes.work >= MOST_WORK:
+                    return False
         finally:
             pushes.send()
-        return rest
+        return True
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.
@@ -372,10 +378,16 @@ class Session:
         every.take()
         own.take()
         client = self._client  # which is kept as long as this refers to it, see `_admit`
+        is_held = True
 
         def release() -> None:
-            every.give()
-            client.subscriptions.give()
+            # Credit that waits for a subscription and the subscription share one place. A connection that
+            # ends while the subscription is being opened releases it for both.
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                every.give()
+                client.subscriptions.give()
 
         return release
 

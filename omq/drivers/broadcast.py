@@ -12,7 +12,7 @@ import trio
 from omq.drivers.driver import READ_OCTETS, Driver, Opening
 from omq.drivers.entrance import Answer, Entrant
 from omq.drivers.pieces import Pieces
-from omq.drivers.push import Pushes, Run
+from omq.drivers.push import MOST_FOLLOWERS, Pushes, Run
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     LITTLE_OCTETS,
@@ -170,6 +170,8 @@ class BroadcastDriver(Driver):
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
         channels = self._channels
+        if len(channels) > MOST_FOLLOWERS:
+            return False
         if channels:
             lines = []
             for channel in channels:
@@ -178,6 +180,7 @@ class BroadcastDriver(Driver):
                 if line is None:
                     return False
                 lines.append(line)
+            pushes.work += len(channels)
             frames, offsets = batch.stamped(self.topic.id, first)
             run = Run(self, first, batch.count, frames, offsets)
             for channel, line in zip(channels, lines, strict=True):
@@ -185,6 +188,8 @@ class BroadcastDriver(Driver):
                 channel.position = channel.unwritten = following
             self.traffic.messages_out += len(lines) * batch.count
             self.traffic.octets_out += len(lines) * batch.octets
+        if self.tail.octets:
+            self.tail.clear()  # from before its subscribers had everything: nobody reads it again
         self.next_id = following
         self.traffic.messages_in += batch.count
         self.traffic.octets_in += batch.octets

@@ -187,4 +187,4 @@ class Entrance:
 
 
 def _nothing() -> None:
-    """Must be called before the place in the queue is known."""
+    """Stands for `admitted` until `line_up` returns: a publisher that is admitted at once is not called."""

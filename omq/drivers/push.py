@@ -16,6 +16,14 @@ from omq.drivers.seam import Octets, Outlet
 from omq.model import Topic
 from omq_storage.blocks import Block
 
+MOST_FOLLOWERS = 64
+"""The most subscribers that a topic is pushed to: each may cost a system call, and all of them are one step.
+Where there are more, the task of each connection takes the messages, in turn with everything else.
+"""
+
+MOST_WORK = 512
+"""Where one `Pushes` should end: the sum of its topics and of the subscribers that they are pushed to."""
+
 
 class Follower(Protocol):
     """A channel that was counted as having the messages that are pushed."""
@@ -108,9 +116,11 @@ class Line:
 class Pushes:
     """What one read pushes. Call `send` before anything else can happen."""
 
-    __slots__ = ("_lines",)
+    __slots__ = ("_lines", "work")
 
     def __init__(self) -> None:
+        self.work = 0
+        """How much was collected, to be compared with MOST_WORK."""
         self._lines: dict[Outlet, Line | None] = {}
 
     def line(self, outlet: Outlet) -> Line | None:

@@ -51,8 +51,7 @@ class Cut:
 
     def sent(self, octets: int) -> tuple[int, int]:
         """Return how many of its messages are complete within the first `octets` octets of its frames, and
-        how many
-        octets of the next one do.
+        how many octets of the next message are among them.
         """
         count = 0
         if self.ids.step == 1:
@@ -203,8 +202,9 @@ class Outlet(Protocol):
 
 
 class Flow(Protocol):
-    """A channel whose messages may be sent in any portions, without taking them: they can be given again, and
-    there is no credit to count.
+    """A channel whose messages may be sent in any portions, without taking them: they can be given again.
+
+    While credit limits the channel, `at_hand` gives nothing; `passed` counts credit granted meanwhile.
     """
 
     position: int

@@ -1,6 +1,6 @@
 """Execute the commands of an omq connection, through the session of its client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -60,7 +60,7 @@ class Commands:
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
         # What is held came before, perhaps for the same topics.
-        rest = runs if self._held else self._session.push(runs)
+        rest = runs if self._held else await self._push(runs)
         if len(rest) > 1:
             with self._excused:
                 await self._session.reserve_ids(rest)
@@ -69,6 +69,14 @@ class Commands:
             if not number % TOPICS_IN_TURN:
                 await trio.lowlevel.checkpoint()
         runs.clear()
+
+    async def _push(self, runs: Mapping[bytes, Sequence[Batch]]) -> Mapping[bytes, Sequence[Batch]]:
+        """Push messages to those who can take them, in turn with the other connections; return the others."""
+        rest: dict[bytes, Sequence[Batch]] = {}
+        waiting = iter(runs.items())
+        while not self._session.push(waiting, rest):
+            await trio.lowlevel.checkpoint()
+        return rest
 
     async def _publish(self, topic: bytes, batch: Batch) -> None:
         if self._replies.is_full:
@@ -109,8 +117,7 @@ class Commands:
                 what = too_large(limit, len(body))
                 self._replies.refuse_publish(sentence("Publish", topic, what))
 
-    # -- other commands
-    # ----------------------------------------------------------------------------------------
+    # -- other commands ------------------------------------------------------------------------------------
 
     async def act(self, command: types.Command) -> None:
         """Execute a command, and answer it or say why it is refused."""

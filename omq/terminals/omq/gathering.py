@@ -9,7 +9,7 @@ nothing is held.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 
 from omq.drivers.seam import Flow, Octets
 from omq.terminals.connection.sender import Sender, Source
@@ -49,13 +49,18 @@ class Gathering:
         taken = self._sender.try_send([share.frames for share in shares])
         self._room = min(MOST_OCTETS, max(LEAST_OCTETS, 2 * taken))
         left = taken
-        for share in shares:
+        whole = 0  # octets of the shares of one flow that are sent, and that it is not told of yet
+        for share, following in zip_longest(shares, shares[1:]):
             octets = len(share.frames)
             if left < octets:
                 self._send_part(share, left)
                 break
             left -= octets
-            share.flow.passed(share.block.next, octets)
+            whole += octets
+            if following is not None and following.flow is share.flow and left >= len(following.frames):
+                continue  # a flow is told once: it looks at all subscribers of its topic then
+            share.flow.passed(share.block.next, whole)
+            whole = 0
             if share.source is not first and not share.flow.ready():
                 self._sender.served(share.source)
         return taken > 0
