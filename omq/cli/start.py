@@ -41,6 +41,13 @@ def serve() -> NoReturn:
     allocator Python uses is decided before it starts, by a variable of the environment, so this starts it
     again, in the same process. A choice that is in the environment already is respected.
     """
+    # The server handles these signals once it runs. Until then they must not end it; ignored signals stay
+    # ignored in the interpreter that is started below. While modules load, Ctrl-C ends the process at once.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "PYTHONMALLOC" not in os.environ and _can_return_pages():
         os.environ["PYTHONMALLOC"] = "malloc"
         # Where the interpreter cannot be started again, the server runs all the same, and keeps more memory.
@@ -48,7 +55,12 @@ def serve() -> NoReturn:
             os.execv(sys.executable, sys.orig_argv)
     from omq.cli import server
 
-    server.main()
+    try:
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        server.main()
+    except KeyboardInterrupt:
+        sys.exit(1)
     sys.exit(0)
 
 

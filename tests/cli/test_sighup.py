@@ -1,10 +1,14 @@
 """SIGHUP never ends a server, with TLS or without."""
 
+import os
+import platform
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
+import pytest
 from server_command import COMMAND, READY, running_server
 
 HANDSHAKE = bytes(7) + b"\1"
@@ -38,5 +42,27 @@ def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if "stopping" in line)
         for number in (signal.SIGHUP, signal.SIGUSR1):
             process.send_signal(number)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(
+    "PYTHONMALLOC" in os.environ or platform.libc_ver()[0] != "glibc",
+    reason="the interpreter is started once only",
+)
+def test_signals_before_the_modules_are_loaded_are_harmless(tmp_path: Path) -> None:
+    command = [COMMAND, "--listen", "127.0.0.1:0", "--store", tmp_path / "store"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        variables = Path(f"/proc/{process.pid}/environ")
+        by = time.monotonic() + 30
+        while b"PYTHONMALLOC=" not in variables.read_bytes():
+            assert process.poll() is None
+            assert time.monotonic() < by, "the interpreter was not started again"
+        # The interpreter is being started for the second time, and has loaded nothing.
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            process.send_signal(number)
+        assert process.stdout.readline().startswith(READY)
+        process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0
