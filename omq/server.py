@@ -104,9 +104,8 @@ class Server:
         self._context = Context.of(config, self._access, memory)
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
-        self._newcomers: dict[
-            trio.CancelScope, None
-        ] = {}  # connections whose client is not known yet, the oldest first
+        # The connections whose client is not known yet, the oldest first.
+        self._newcomers: dict[trio.CancelScope, None] = {}
         self._stopping = False
         self._since = trio.current_time()
         self._dmp_terminals = 0

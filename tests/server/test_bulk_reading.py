@@ -253,8 +253,9 @@ async def test_a_client_that_reads_slowly_costs_one_piece(store: Path) -> None:
         await eventually(lambda: budget.used == 0)
 
 
+@pytest.mark.parametrize("finished", [False, True], ids=["open", "half-closed"])
 async def test_a_client_that_reads_nothing_is_ended_for_those_that_wait(
-    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, *, finished: bool
 ) -> None:
     caplog.set_level("INFO")
     fill(store, *[100] * 200, size=10_000)
@@ -263,13 +264,17 @@ async def test_a_client_that_reads_nothing_is_ended_for_those_that_wait(
         idle = [await host.connect(receive_octets=4096) for _ in range(4)]
         for client in idle:
             await client.say(b"(Fetch t 1 20000)")
+            if finished:
+                await client.done()
         await eventually(lambda: budget.used + (1 << 20) > budget.limit)
         eager = await host.connect()
         await eager.say(b"(Fetch t 1 20000)")
         await eventually(lambda: budget.is_wanted)
+        began = trio.current_time()
         while budget.is_wanted:
             clock.jump(0.5)
             await trio.sleep(0.01)
+        assert trio.current_time() - began < 30
         ended = 1 + len(idle) - host.connections
         assert ended > 0
         why = "it took too long to read a stored block while others wait for its memory"

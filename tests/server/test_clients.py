@@ -493,7 +493,7 @@ async def received(conversation: Conversation, end: bytes) -> bytes:
     octets = b""
     while not octets.endswith(end):
         data = await conversation.stream.receive_some(65536)
-        assert data, "the connection ended"
+        assert data, f"the connection ended after {octets!r}"
         octets += data
     return octets
 
@@ -513,6 +513,26 @@ async def test_octets_a_second_that_come_in(store: Path, clock: MockClock) -> No
         assert trio.current_time() - began >= 8
     async with serving(store) as host:
         assert (await host.topics())[b"t"].messages == 100
+
+
+async def test_octets_that_come_with_the_first_command_count_in_the_rate(
+    store: Path, clock: MockClock
+) -> None:
+    """A client that connects again for each burst is no faster than one that stays."""
+    clients = [client("some", max_bytes_per_second=10_000)]
+    async with serving(store, clients=clients, handshake_seconds=3600) as host:
+        began = trio.current_time()
+        async with passing(clock):
+            for _ in range(3):
+                connection = await host.open()
+                await connection.send(VERSION_ONE)
+                assert await connection.octets(8) == VERSION_ONE
+                connect = b'(Connect 1 "some:%s")\n' % SECRET.encode()
+                await connection.stream.send_all(connect + LINES_OF_100_KB[:60_000])
+                await connection.stream.send_all(b'")\n(Confirm 1)\n')
+                await received(connection, CONFIRMED)
+                connection.close()
+        assert trio.current_time() - began >= 14
 
 
 async def test_octets_a_second_are_as_few_after_an_hour_without_any(store: Path, clock: MockClock) -> None:

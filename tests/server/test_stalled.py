@@ -390,6 +390,32 @@ async def test_nothing_comes_between_the_pieces_of_a_message(store: Path, clock:
         assert [frame for frame in rest if isinstance(frame, Message)] == [Message(1, 1, b"x")]
 
 
+async def test_a_topic_that_is_deleted_while_it_is_being_left_is_left_once(
+    store: Path, clock: MockClock
+) -> None:
+    async with small_server(store) as host:
+        client = await declared(host, b"Broadcast Transient")
+        slow = await host.connect(receive_octets=4096)
+        await slow.ask(b"(Subscribe t From_current)")
+        await send_all(host, client, [body_of(1)])
+        await stall(clock, host, 1)
+        await slow.say(b"(Unsubscribe t)")
+        await eventually(lambda: not subscribed_to(host, b"t"))
+        assert isinstance(await client.ask(b"(Delete t)"), Deleted)
+        await slow.say(b"(Confirm 1)")
+        assert await slow.message() == Message(1, 0, body_of(1))
+        assert [await slow.frame() for _ in range(2)] == [Unsubscribed(Topic(0, b"t")), Confirmed(1)]
+
+
+def subscribed_to(host: InProcess, name: bytes) -> bool:
+    """Whether any connection has a subscription to this topic that it has not ended."""
+    return any(
+        subscription.topic == name
+        for terminal in host.server.terminals()
+        for subscription in terminal.subscriptions()
+    )
+
+
 async def test_what_other_subscriptions_of_a_stalled_connection_were_dealt_goes_to_others(
     store: Path, clock: MockClock
 ) -> None:

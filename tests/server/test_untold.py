@@ -30,7 +30,7 @@ async def test_news_that_find_no_principal_are_counted(
         told = [line for line in caplog.messages if "sink 't': 502 SYNTAX-ERROR" in line]
         assert len(told) == LINES
         clock.jump(SECONDS)
-        more = f"{30 - LINES} more news of sinks and feeds found no principal"
+        more = f"{30 - LINES} more reports about sinks and feeds found no principal connection"
         await eventually(lambda: more in caplog.messages)
 
 

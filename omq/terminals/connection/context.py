@@ -34,7 +34,9 @@ class Context:
             access,
             memory,
             config,
-            untold=LogThrottle(log, logging.INFO, "news of sinks and feeds found no principal"),
+            untold=LogThrottle(
+                log, logging.INFO, "reports about sinks and feeds found no principal connection"
+            ),
             gave_way=LogThrottle(
                 log, logging.INFO, "connections were closed because others needed their memory"
             ),

@@ -81,7 +81,9 @@ class Fetches:
         return self._held
 
     def add(self, command: types.Fetch, archive: Archive) -> None:
-        """Answer a command from this archive, after the commands before it."""
+        """Answer a command from this archive, after the commands before it; not at all after `stop`."""
+        if self._scope.cancel_called:
+            return
         self._commands.append(_Asked(command, archive))
         self._replies.fetches += 1
         self._added.set()
@@ -136,6 +138,8 @@ class Fetches:
                     await self._send([_error(command, str(refused))])
                 except StoreError as problem:
                     await self._send([_error(command, for_clients(problem).text)])
+                if self._scope.cancel_called:
+                    return  # `stop` has dropped the command, after the last wait here was over
                 self._commands.popleft()
                 self._replies.fetches -= 1
                 self._replies.has_room()

@@ -258,7 +258,9 @@ class Subscriptions:
 
     def ended(self, subscription: Subscription) -> None:
         """The topic was deleted, and its channel with it."""
+        subscription.channel = None
+        if subscription.is_closed():
+            return  # by the client, while a message was being sent: that is answered
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
-        subscription.channel = None
         self._replies.add(types.Unsubscribed(subscription.topic))

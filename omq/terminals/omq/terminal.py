@@ -195,6 +195,10 @@ class OmqTerminal:
             self._tell_gave_way("to read an answer")
             self._scope.cancel()
             return
+        if isinstance(self._state, Serving | Answering) and self._fetches.hinders(now):
+            self._tell_gave_way("to read a stored block")
+            self.fail(self._fetches.complaint())
+            return
         match self._state:
             case Greeting(by):
                 if now > by:
@@ -217,10 +221,6 @@ class OmqTerminal:
     def _look_for_life(self, now: float) -> None:
         if self._held is not None:
             self._held.look()
-        if self._fetches.hinders(now):
-            self._tell_gave_way("to read a stored block")
-            self.fail(self._fetches.complaint())
-            return
         match self._liveness.tick(now):
             case Tick.NOTHING:
                 pass
@@ -443,7 +443,7 @@ class OmqTerminal:
         self._principal = Principal(host, session.name, partial(_report, self._replies))
         rates = session.rates
         self._fetches.rate_limit = rates.sent
-        self._admission.limit(rates.received)
+        self._admission.limit(rates.received, self._transport.received)
         self._sender.limit(rates.answered, rates.sent)
         assert self._nursery is not None
         self._held = HeldPublishes(
