@@ -272,7 +272,7 @@ class Session:
                 wanted[driver] = sum(batch.count for batch in batches)
         try:
             await self._catalogue.ids.reserve(wanted)
-        except Exception as problem:  # noqa: BLE001 - see above
+        except Exception as problem:  # noqa: BLE001 - each offer tries again, and reports it
             log.debug("no ids could be reserved for %d topics: %s", len(wanted), problem)
 
     def _check_publish(self, name: bytes) -> None:

@@ -353,7 +353,7 @@ class Catalogue:
                     reserved=1,
                 )
             )
-        except BaseException:
+        except BaseException:  # cancelled, too: there is no topic that could count
             released()
             raise
         self._released[record.id] = released

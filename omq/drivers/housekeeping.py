@@ -125,9 +125,9 @@ async def save_positions(writer: Writer) -> None:
     positions = {driver.topic.id: position for driver, position in changed.items()}
     try:
         await writer.call(partial(writer.environment.set_positions, positions))
-    except BaseException:
+    except BaseException:  # cancelled, too: the next call tries again, even if nothing changes meanwhile
         for driver in changed:
-            writer.moved(driver)  # so that the next call tries again, even if nothing changes meanwhile
+            writer.moved(driver)
         raise
     for driver, position in changed.items():
         driver.saved_position = position

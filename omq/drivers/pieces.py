@@ -29,8 +29,8 @@ class Pieces:
             self._held = READ_OCTETS
         try:
             return await self._read()
-        except BaseException:
-            self.give_back()  # there is no piece that could be written
+        except BaseException:  # cancelled, too: there is no piece that could be written
+            self.give_back()
             raise
 
     async def _read(self) -> Piece:

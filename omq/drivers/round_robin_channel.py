@@ -290,9 +290,9 @@ class RoundRobinChannel:
                 self._dealer.done(begun.ids)
             self._look_drained()
             return Gone(begun.message, begun.message, str(torn))
-        except BaseException:
+        except BaseException:  # cancelled, too: nothing of it was sent
             if self._begun is begun and begun.outcome is None:
-                # Nothing of it was sent: it counts as waiting, and not as delivered once more.
+                # It waits, and does not count as delivered once more.
                 self._begun = None
                 self._queued.appendleft(large)
             raise

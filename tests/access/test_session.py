@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import quiet
 
 from omq.access.control import AccessControl
 from omq.access.hashes import SecretHash
@@ -135,7 +136,7 @@ async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp
                 with suppress(Refused):
                     await client.declare(b"other", Delivery.BROADCAST, WEAK)
                     break
-                await trio.sleep(0.002)
+                await quiet()
 
 
 async def test_a_private_topic_takes_quotas_and_sizes_and_gives_its_quota_back(tmp_path: Path) -> None:

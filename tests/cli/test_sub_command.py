@@ -186,7 +186,7 @@ def test_each_message_restarts_the_timeout(shell: Shell) -> None:
                     await trio.sleep(0.01)
             for number in range(count):
                 await client.publish("alive", b"%d" % number)
-                await trio.sleep(0.6)
+                await trio.sleep(0.6)  # the command measures real time: 8 times this exceeds its limit
 
     # Commands take long to start on a busy machine, so none starts while the time limit runs.
     with subscribed(shell, "alive", "--timeout", "4") as process:

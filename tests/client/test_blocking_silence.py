@@ -21,6 +21,7 @@ from omq.client import Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
 
+# The synchronous client waits in threads and measures real time, so these tests let real time pass.
 SILENCE = 2.0
 """How long the server may be silent: far longer than a busy machine keeps it from sending its pings."""
 

@@ -180,7 +180,7 @@ class Forwarder:
         try:
             rest = self._offer(parts)
             is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
-        except BaseException:
+        except BaseException:  # cancelled, too: what left must count, and the rest be given again
             count, _ = form.sent(cuts, parts, self._transport.sent - before)
             channel.written(count)
             raise
