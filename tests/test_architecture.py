@@ -167,6 +167,7 @@ BEHIND_SESSIONS = (
     "omq.access.limits.Quota",
     "omq.access.limits.check_quota",
     "omq.drivers.broadcast",
+    "omq.drivers.broadcast_channel",
     "omq.drivers.catalogue",
     "omq.drivers.driver.Driver",
     "omq.drivers.round_robin",

@@ -21,7 +21,7 @@ from served_drivers import (
     quiet,
 )
 
-from omq.drivers.broadcast import STALL_SECONDS
+from omq.drivers.backpressure import STALL_SECONDS
 from omq.drivers.confirmation import CONFIRMED
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Durable, Ownership, Private

@@ -20,7 +20,7 @@ from served_drivers import (
 )
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.broadcast import STALL_SECONDS
+from omq.drivers.backpressure import STALL_SECONDS
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom

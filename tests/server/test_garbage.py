@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from omq.drivers.broadcast import BroadcastChannel
+from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal

@@ -1,0 +1,83 @@
+"""Backpressure in a transient broadcast topic: its publishers wait for its fastest subscriber.
+
+A publisher has no room while even the fastest subscriber is far behind. So a subscriber that keeps up with
+the others loses nothing, and one that is slower than they are slows nobody: the fastest sets the pace.
+
+A subscriber that stands still sets none. That is a property of its connection, not of its place in this
+topic: a client that reads as fast as it can has not got to this topic yet when it has much of others to
+read. So it stands still when its connection takes nothing at all for STALL_SECONDS. Then it does so for
+all topics, which need not find out one by one, and until the connection takes something again.
+
+Publishers are admitted one at a time, each when what the one before it handed over is counted too.
+"""
+
+from collections.abc import Iterable
+
+import trio
+
+from omq.drivers.broadcast_channel import BroadcastChannel
+from omq.drivers.driver import Driver
+
+STALL_SECONDS = 0.25
+"""How long publishers wait for the fastest subscriber while its connection takes nothing."""
+
+
+class Backpressure:
+    """Detects when the publishers of one topic must wait, and which of its subscribers stand still."""
+
+    def __init__(self, driver: Driver, channels: Iterable[BroadcastChannel]) -> None:
+        """`channels` are the open channels of the topic."""
+        self._driver = driver
+        self._channels = channels
+        # While publishers wait: how far each channel was, and since when.
+        self._is_watched = False
+        self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
+
+    def is_due(self) -> bool:
+        """Return whether the fastest subscriber is too far behind.
+
+        That is more than a share of the memory of all tails, or anything at all while a quarter of it
+        is used. So all topics together never push out what subscribers that move still need: besides the
+        quarter there is at most one post of a share for each.
+        """
+        driver = self._driver
+        tails = driver.resources.memory.tails
+        most = 0 if tails.used > tails.limit // 4 else tails.share()
+        if driver.tail.octets <= most:
+            return False
+        fastest = max((each.position for each in self._channels if not each.stands_still()), default=None)
+        return fastest is not None and driver.tail.octets_after(fastest, most + 1) > most
+
+    def moved(self, channel: BroadcastChannel) -> None:
+        """A channel has moved while publishers wait."""
+        self._watched[channel] = (channel.progress(), trio.current_time())
+
+    def watch(self) -> None:
+        """Watch who moves, from now on until no publisher waits any more."""
+        now = trio.current_time()
+        self._watched = {channel: (channel.progress(), now) for channel in self._channels}
+        if not self._is_watched:
+            self._look_later(now)
+
+    def _look_later(self, now: float) -> None:
+        """See who moves, when the first subscriber must have moved."""
+        since = [since for channel, (_, since) in self._watched.items() if not channel.stands_still()]
+        self._is_watched = True
+        self._driver.resources.alarms.at(min(since, default=now) + STALL_SECONDS, self._look_who_moves)
+
+    def _look_who_moves(self) -> None:
+        """Let publishers go on that wait for subscribers which stand still."""
+        watched, self._watched = self._watched, {}
+        self._is_watched = False
+        entrance = self._driver.entrance
+        if not entrance.is_wanted:
+            return
+        now = trio.current_time()
+        for channel in self._channels:
+            progress = channel.progress()
+            before, since = watched.get(channel, (None, now))
+            self._watched[channel] = (progress, since if progress == before else now)
+            if progress == before and now >= since + STALL_SECONDS:
+                channel.found_still()
+        entrance.look()
+        self._look_later(now)

@@ -1,0 +1,430 @@
+"""One subscriber of a broadcast topic: a cursor over the topic's log."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import trio
+
+from omq.drivers.cursor_limit import CursorLimit
+from omq.drivers.driver import Driver
+from omq.drivers.excerpts import beginning_of, piece_of
+from omq.drivers.pieces import Pieces
+from omq.drivers.replaying import Replaying
+from omq.drivers.seam import (
+    LITTLE_OCTETS,
+    SLOW_SECONDS,
+    Credit,
+    Cut,
+    Gone,
+    Granted,
+    Messages,
+    Outcome,
+    Outlet,
+    Piece,
+    Rest,
+    Subscriber,
+    Taken,
+    Torn,
+)
+from omq.drivers.statistics import ChannelStatistics
+from omq_storage.blocks import Block
+from omq_storage.lookup import StoredBlock
+
+TAKE_OCTETS = 256 << 10
+"""What a live channel gives at once: then the connection's other subscriptions have their turn."""
+
+
+class CursorDriver(Driver):
+    """A driver as its cursors see it."""
+
+    behind: int
+    """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
+
+    @abstractmethod
+    def moved(self, channel: "BroadcastChannel | None" = None) -> None:
+        """A channel has moved: there may be room for a publisher that waits for the fastest subscriber."""
+
+    @abstractmethod
+    def written(self) -> None:
+        """Messages are on their way to the subscriber of a channel."""
+
+    @abstractmethod
+    def cancelled(self, channel: "BroadcastChannel") -> None:
+        """A channel delivers nothing more: nothing is kept for it."""
+
+    @abstractmethod
+    def closed(self, channel: "BroadcastChannel") -> None:
+        """A channel is closed."""
+
+
+class BroadcastChannel:
+    """A cursor: `position` is the id of the next message of its subscriber, or of the message it has begun.
+
+    Credit, and an end of the channel, are one limit of the cursor (`CursorLimit`).
+    """
+
+    competes = False
+
+    __slots__ = (
+        "_begun",
+        "_limit",
+        "_replaying",
+        "_slow",
+        "_still_at",
+        "_taken_at",
+        "driver",
+        "follows",
+        "is_held",
+        "outlet",
+        "position",
+        "rest",
+        "settles",
+        "subscriber",
+        "traffic",
+        "unwritten",
+    )
+
+    def __init__(self, driver: CursorDriver, subscriber: Subscriber, position: int) -> None:
+        self.driver = driver
+        self.subscriber = subscriber
+        self.position = position
+        self.unwritten = position
+        """As `position`, but before the messages that were taken and may be taken again."""
+        self.is_held = False
+        self.outlet: Outlet | None = None
+        self.follows = False
+        """Whether its subscriber has everything, and what comes next may be pushed to its outlet."""
+        self.traffic = driver.traffic
+        self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
+        self._begun: Pieces | None = None
+        self.settles = False
+        self._limit: CursorLimit | None = None
+        """None while neither credit nor an end limits the cursor."""
+        self._replaying: Replaying | None = None
+        """None until the first read of the store."""
+        self._slow = False
+        self._still_at: int | None = None
+        self._taken_at = 0.0
+
+    def ready(self) -> bool:
+        end = self.driver.next_id
+        if self._limit is not None:
+            end = min(end, self._limit.bound)
+        return self.position < end
+
+    def can_have_more(self) -> bool:
+        """Return whether a connection takes from it, and it has credit."""
+        return not self.is_held and (self._limit is None or self.position < self._limit.bound)
+
+    async def take(self) -> Taken | None:
+        """Take from the tail if it reaches back far enough, else from the store, else return a gap."""
+        if self._begun is not None:
+            return await self._go_on(self._begun)
+        if not self.ready():
+            return None
+        driver = self.driver
+        if driver.tail.covers(self.position):
+            recent = driver.tail.from_position(self.position, 1 if self._slow else TAKE_OCTETS)
+            return self._forward_little(recent[0]) if self._slow else self._forward(recent)
+        if not driver.is_persistent:
+            oldest = driver.tail.first
+            return self._skip(driver.next_id if oldest is None else oldest, "the subscriber was too slow")
+        if self._replaying is None:
+            self._replaying = Replaying(driver)
+        replaying = self._replaying
+        found: list[StoredBlock] | Piece | Gone | None
+        found = await replaying.read(self.position, slow=self._slow)
+        if found is None:
+            found = await self._begin()
+        if isinstance(found, Piece):
+            return found
+        if isinstance(found, Gone):
+            return self._skip(found.last + 1, found.reason)
+        if not self.ready():  # credit was withdrawn during the read
+            self._give_back()
+            return None
+        blocks = [stored.block for stored in found]
+        if not replaying.octets:
+            return self._forward_little(blocks[0])
+        if sum(block.held for block in blocks) <= LITTLE_OCTETS:
+            self._give_back()
+        return self._forward(_unbroken(blocks))
+
+    async def _begin(self) -> list[StoredBlock] | Piece | Gone:
+        """Return the first piece of the message at the cursor, whose block is too large for the memory. If
+        the message is gone meanwhile, return what is there instead.
+        """
+        begun = Pieces(self.driver, self.position)
+        if self._limit is not None:
+            self._limit.give(range(begun.message, begun.message + 1))
+        try:
+            return await self._go_on(begun)
+        except Torn:
+            self._give_back()
+            self._begun = None
+            if self._limit is not None:
+                self._limit.take_back(range(begun.message, begun.message + 1))
+            return await self.driver.replay(self.position, 1)  # returns what is gone, and why
+
+    async def _go_on(self, begun: Pieces) -> Piece:
+        """Return the next piece of a message. Raises Torn."""
+        self._begun = begun
+        tail = self.driver.tail
+        if tail.covers(begun.message):
+            piece = piece_of(tail.from_position(begun.message, 1)[0], begun)
+        else:
+            piece = await begun.take(slow=self._slow)
+        self._taken_at = trio.current_time()
+        return piece
+
+    def _forward(self, blocks: list[Block], end: int | None = None) -> Messages:
+        """Return the messages of these blocks from the cursor on, up to `end`."""
+        if end is None:
+            end = self.driver.next_id
+        if self._limit is not None:
+            end = min(end, self._limit.bound)
+        shares = (range(max(self.position, block.first), min(block.next, end)) for block in blocks)
+        cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
+        if self._limit is not None:
+            self._limit.give(range(self.position, cuts[-1].ids.stop))
+        self.position = cuts[-1].ids.stop
+        self._taken_at = trio.current_time()
+        self.driver.moved(self)
+        return Messages(cuts)
+
+    def _forward_little(self, block: Block) -> Messages:
+        """Return a few messages in a copy, so that the block can be freed; or one large message of
+        the block.
+        """
+        if block.count == 1 or len(block.frame(self.position)) > LITTLE_OCTETS:
+            return self._forward([block], self.position + 1)
+        return self._forward([beginning_of(block, self.position)])
+
+    def _skip(self, position: int, reason: str) -> Gone:
+        gone = Gone(self.position, position - 1, reason)
+        self.position = self.unwritten = position
+        if self._limit is not None:
+            self._bind(self._limit)
+        self.driver.moved(self)
+        if self._limit is not None:
+            self._look_drained(self._limit)
+        return gone
+
+    def written(self, count: int, begun: int | None = None) -> None:
+        """The cursor moved when the blocks were taken; move it to where the subscriber is, and free their
+        memory. A slow subscriber gets little at a time until it takes that in time.
+        """
+        given = self._given()
+        self.unwritten += count
+        self.traffic.messages_out += count
+        self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
+        self.position = self.unwritten
+        self._give_back()
+        if begun is not None:
+            self._begun = self._begun or Pieces(self.driver, self.position)
+            self._begun.begin = begun
+        else:
+            self._begun = None
+        limit = self._limit
+        if limit is not None:
+            limit.credit.use(count)
+            limit.take_back(range(self.unwritten + (begun is not None), given))
+            self._bind(limit)
+            self._look_drained(limit)
+        self.driver.written()
+        self._follow()
+
+    def _give_back(self) -> None:
+        if self._replaying is not None:
+            self._replaying.give_back()
+        if self._begun is not None:
+            self._begun.give_back()
+
+    # -- its flow: see omq.drivers.seam.Flow ---------------------------------------------------------------
+
+    @property
+    def flow(self) -> "BroadcastChannel":
+        return self
+
+    def attach(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        self._follow()
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        if self._begun is not None or self._slow or self._limit is not None:
+            return ()
+        tail = self.driver.tail
+        if not tail.covers(self.position):
+            return ()
+        blocks = tail.from_position(self.position, octets)
+        # A message that is begun is completed from memory of its own: so only little ones go this way.
+        return blocks if all(block.held <= LITTLE_OCTETS for block in blocks) else ()
+
+    def passed(self, position: int, octets: int) -> None:
+        self.traffic.messages_out += position - self.unwritten
+        self.traffic.octets_out += octets
+        limit = self._limit
+        if limit is not None:  # it was set while they were on their way
+            limit.credit.use(position - self.unwritten)
+            limit.give(range(self.unwritten, position))
+        self.position = self.unwritten = position
+        if limit is not None:
+            self._bind(limit)
+            self._look_drained(limit)
+        self.driver.moved(self)
+        self.driver.written()
+        self._follow()
+
+    def _follow(self) -> None:
+        """See whether its subscriber has everything now."""
+        if not self.follows and self.unwritten == self.position == self.driver.next_id and self._may_follow():
+            self.follows = True
+            self.driver.behind -= 1
+
+    def _may_follow(self) -> bool:
+        return not (self.outlet is None or self.is_held or self._begun is not None or self._limit is not None)
+
+    def _stop_following(self) -> None:
+        if self.follows:
+            self.follows = False
+            self.driver.behind += 1
+
+    def fall_behind(self, position: int) -> None:
+        self.traffic.messages_out -= self.unwritten - position
+        self.position = self.unwritten = position
+        if self._limit is not None:
+            self._bind(self._limit)
+        if position < self.driver.next_id:
+            self._stop_following()
+            self.subscriber.wake()
+
+    # -- whether it sets the pace of publishers ------------------------------------------------------------
+
+    def progress(self) -> int:
+        """A number that grows when its subscriber moves: in this topic, or on its connection at all."""
+        return self.position if self.outlet is None else self.outlet.sent
+
+    def found_still(self) -> None:
+        """It has not moved for a while."""
+        if self.outlet is None:
+            self._still_at = self.position
+        else:
+            self.outlet.still_at = self.outlet.sent
+
+    def stands_still(self) -> bool:
+        """Whether it was found still, and has not moved since."""
+        outlet = self.outlet
+        return self._still_at == self.position if outlet is None else outlet.still_at == outlet.sent
+
+    # -- stalls, and the end -------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        self.is_held = True
+        self._stop_following()
+
+    def release(self) -> None:
+        self.is_held = False
+        self._follow()
+        if self._limit is not None:
+            self._look_drained(self._limit)
+
+    def finish(self) -> None:
+        self._end_at(self.driver.next_id)
+
+    def cancel(self) -> None:
+        self._end_at(self.unwritten)
+        self.driver.cancelled(self)
+
+    def _end_at(self, end: int) -> None:
+        limit = self._limited()
+        limit.end = end if limit.end is None else min(limit.end, end)
+        self._bind(limit)
+        self._look_drained(limit)
+
+    # -- credit --------------------------------------------------------------------------------------------
+
+    def grant(self, n: int, kind: Credit) -> None:
+        self.settles = self.settles or kind is Credit.WINDOW
+        limit = self._limited()
+        limit.grant(n, kind, range(self.unwritten, self._given()))
+        self._bind(limit)
+        self._wake()
+
+    def granted(self) -> Granted:
+        return Granted() if self._limit is None else self._limit.credit.granted()
+
+    def settle(self, ids: range, outcome: Outcome) -> int:
+        """Settle messages. The outcome does not matter, because other subscribers have the messages, too."""
+        limit = self._limit
+        if limit is None:
+            return 0
+        settled = limit.settle(ids)
+        if settled:
+            self._bind(limit)
+            self._wake()
+        return settled
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        limit = self._limited()
+        if limit.credit.count is None:
+            self.grant(0, Credit.COUNT)
+        limit.credit.drain(drained)
+        self._look_drained(limit)
+
+    def _look_drained(self, limit: CursorLimit) -> None:
+        if not limit.credit.is_draining or self.is_held or self._given() > self.unwritten or self.ready():
+            return
+        drained, unused = limit.credit.end_drain()
+        self._bind(limit)
+        drained(unused)
+
+    def _limited(self) -> CursorLimit:
+        """Return its limit. A new one must be bound before the cursor moves."""
+        if self._limit is None:
+            self._limit = CursorLimit(self.driver.resources.memory.unconfirmed)
+        return self._limit
+
+    def _bind(self, limit: CursorLimit) -> None:
+        limit.bind(self.unwritten, self._given())
+        self._stop_following()
+
+    def _given(self) -> int:
+        """Return the id after the last message that its subscriber has, or has a part of."""
+        return self.position if self._begun is None else self.position + 1
+
+    def _wake(self) -> None:
+        if self.ready():
+            self.subscriber.wake()
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def statistics(self) -> ChannelStatistics:
+        limit = self._limit
+        end = self.driver.next_id if limit is None or limit.end is None else limit.end
+        granted = self.granted()
+        return ChannelStatistics(
+            position=self.unwritten,
+            behind=max(0, end - self.unwritten),
+            credit=granted.window,
+            count=granted.count,
+            unsettled=0 if limit is None else limit.unsettled,
+            octets=0 if self._replaying is None else self._replaying.octets,
+            is_held=self.is_held,
+        )
+
+    def close(self) -> None:
+        self.rest = Rest.HELD
+        self.outlet = None
+        if self._limit is not None:
+            self._limit.close()
+        self._give_back()
+        self.driver.closed(self)
+
+
+def _unbroken(blocks: list[Block]) -> list[Block]:
+    """Return the blocks up to the first gap of ids; the next take reports the gap."""
+    for index, (block, following) in enumerate(pairwise(blocks), 1):
+        if block.next != following.first:
+            return blocks[:index]
+    return blocks

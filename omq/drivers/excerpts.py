@@ -1,0 +1,22 @@
+"""Copies of small parts of blocks in memory: for slow subscribers, so that the blocks can be freed."""
+
+from omq.drivers.pieces import Pieces
+from omq.drivers.seam import LITTLE_OCTETS, Piece
+from omq_storage.blocks import FRAME_HEADER, Block, encode
+
+
+def piece_of(block: Block, begun: Pieces) -> Piece:
+    """Return a copy of a small part of a message."""
+    body = block.frame(begun.message)[FRAME_HEADER:]
+    octets = bytes(body[begun.begin : begun.begin + LITTLE_OCTETS])
+    return Piece(block.topic, begun.message, block.head(begun.message), len(body), begun.begin, octets)
+
+
+def beginning_of(block: Block, position: int) -> Block:
+    """Return a copy of about LITTLE_OCTETS of the messages of a block from `position` on."""
+    left = block.after(position)
+    count = max(1, block.messages_within(position, min(len(left), LITTLE_OCTETS)))
+    ids = range(position, position + count)
+    bodies = [bytes(block.frame(message)[FRAME_HEADER:]) for message in ids]
+    heads = block.heads_from(position)[:count] if block.has_heads else ()
+    return encode(block.topic, position, bodies, block.time, heads)
