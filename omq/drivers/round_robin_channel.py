@@ -22,14 +22,13 @@ its topic holds it until then.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, assert_never
 
-import trio
-
+from omq.drivers.alone import Begun, Large
+from omq.drivers.credit import ChannelCredit
 from omq.drivers.pieces import Pieces
 from omq.drivers.seam import (
-    SLOW_SECONDS,
     Accepted,
     Credit,
     Cut,
@@ -48,7 +47,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
-from omq.drivers.unsettled import Deliveries, Unsettled, delivered, number_of, ranges
+from omq.drivers.unsettled import Deliveries, Unsettled, again, delivered, number_of, ranges
 from omq_storage.blocks import Block
 from omq_storage.runs import Run
 
@@ -94,41 +93,6 @@ class Dealer(Protocol):
     def closed(self, channel: "RoundRobinChannel", outstanding: Sequence[Run]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
-    """An assigned message that stays in the store until it is sent."""
-
-    message: int
-    octets: int
-    deliveries: int
-
-    @property
-    def ids(self) -> range:
-        return range(self.message, self.message + 1)
-
-
-@dataclass(slots=True)
-class Begun:
-    """The message that is sent by itself: a part of it is, or is about to be, on the socket."""
-
-    message: int
-    octets: int
-    deliveries: int
-    pieces: Pieces | None
-    slow: bool
-    taken_at: float = 0.0
-    outcome: Outcome | None = None
-    """How its subscriber settled it, before the last of it is known to be on the socket."""
-
-    @property
-    def ids(self) -> range:
-        return range(self.message, self.message + 1)
-
-    @property
-    def run(self) -> Run:
-        return Run(self.message, 1, 1, self.deliveries)
-
-
 class RoundRobinChannel:
     """Plain at first; with credit from the first `grant` on."""
 
@@ -153,8 +117,7 @@ class RoundRobinChannel:
         """The driver's: how many messages it has set aside because they are undeliverable here."""
         self._dealer = dealer
         self._pieces = pieces
-        self._window: int | None = None
-        self._count: int | None = None
+        self._credit = ChannelCredit()
         self._queued: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
         self._begun: Begun | None = None
@@ -164,7 +127,6 @@ class RoundRobinChannel:
         self._octets = 0  # what these take, by the mean of each block
         self._held = False
         self._cancelled = False
-        self._drained: Callable[[int], None] | None = None
         self._news: deque[Gone] = deque()
 
     # -- the driver's side ---------------------------------------------------------------------------------
@@ -181,10 +143,11 @@ class RoundRobinChannel:
         """Limit a number of messages by its credit."""
         if not self._unsettled.may_grow() or len(self._undeliverable) >= MOST_UNDELIVERABLE:
             return 0
-        if self._window is not None:
-            room = min(room, self._window - len(self._unsettled))
-        if self._count is not None:
-            room = min(room, self._count - self._unsent)
+        credit = self._credit
+        if credit.window is not None:
+            room = min(room, credit.window - len(self._unsettled))
+        if credit.count is not None:
+            room = min(room, credit.count - self._unsent)
         return max(0, room)
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
@@ -227,7 +190,7 @@ class RoundRobinChannel:
                 sent.add(given.ids, given.deliveries)
         runs += delivered(sent.runs())
         if self._begun is not None and self._begun.outcome is not None:
-            runs += _again(self._begun.run, self._begun.outcome)
+            runs += again(self._begun.run, self._begun.outcome)
         return runs
 
     def outstanding_count(self) -> int:
@@ -235,7 +198,7 @@ class RoundRobinChannel:
         if not self.settles:
             return self._unsent
         begun = self._begun
-        kept = begun is not None and begun.outcome is not None and bool(_again(begun.run, begun.outcome))
+        kept = begun is not None and begun.outcome is not None and bool(again(begun.run, begun.outcome))
         return len(self._unsettled) + kept
 
     def _given(self) -> Sequence[Cut | Begun]:
@@ -258,7 +221,7 @@ class RoundRobinChannel:
 
     async def take(self) -> Taken | None:
         if self._begun is not None:
-            return await self._piece(self._begun)
+            return await self._begun.take()
         if self._news:
             return self._news.popleft()
         octets = 0
@@ -280,7 +243,7 @@ class RoundRobinChannel:
         begun = Begun(large.message, large.octets, large.deliveries, pieces, slow=False)
         self._begun = begun
         try:
-            return await self._piece(begun)
+            return await begun.take()
         except Torn as torn:
             self._unsettled.take(begun.ids)
             self._begun = None
@@ -296,13 +259,6 @@ class RoundRobinChannel:
                 self._begun = None
                 self._queued.appendleft(large)
             raise
-
-    async def _piece(self, begun: Begun) -> Piece:
-        """Raises Torn."""
-        assert begun.pieces is not None
-        piece = await begun.pieces.take(slow=begun.slow)
-        begun.taken_at = trio.current_time()
-        return replace(piece, deliveries=begun.deliveries) if begun.deliveries else piece
 
     def written(self, count: int, begun: int | None = None) -> None:
         """`count` messages of the last take are on the socket; without credit, they are done."""
@@ -336,10 +292,7 @@ class RoundRobinChannel:
 
     def _written_of(self, begun: Begun, count: int, octets: int | None) -> None:
         """Do what `written` does for a message that is sent by itself."""
-        if begun.pieces is not None:
-            begun.pieces.give_back()
-            begun.slow = trio.current_time() - begun.taken_at >= SLOW_SECONDS
-            begun.pieces.begin = octets or 0
+        begun.written(octets or 0)
         if not count and octets is not None:
             return
         self._begun = None
@@ -358,8 +311,7 @@ class RoundRobinChannel:
         """Count delivered messages."""
         self.traffic.messages_out += count
         self._unsent -= count
-        if self._count is not None:
-            self._count = max(0, self._count - count)
+        self._credit.use(count)
 
     def _went_on(self) -> None:
         """After a write: return messages that may not wait here, and ask for more if there is room."""
@@ -369,13 +321,13 @@ class RoundRobinChannel:
 
     def _give_up(self) -> None:
         """Return queued messages that may not wait here: all of them while no connection takes, else those
-        that the count does
-        not allow any more.
+        that the count does not allow any more.
         """
+        count = self._credit.count
         if self._held or self._cancelled:
             keep = 0
-        elif self._count is not None and self._unsent > self._count:
-            keep = max(0, self._count - sum(len(each.ids) for each in self._given()))
+        elif count is not None and self._unsent > count:
+            keep = max(0, count - sum(len(each.ids) for each in self._given()))
         else:
             return
         kept: deque[Cut | Large] = deque()
@@ -414,39 +366,32 @@ class RoundRobinChannel:
             self.settles = True
             for each in (*self._given(), *self._queued):
                 self._unsettled.add(each.ids, each.deliveries)
-        match kind:
-            case Credit.WINDOW:
-                self._window = max(0, n)
-            case Credit.COUNT:
-                self._count = max(0, n)
-                self._drained = None
-                self._give_up()
-            case _:
-                assert_never(kind)
+        self._credit.grant(n, kind)
+        if kind is Credit.COUNT:
+            self._give_up()
         self._dealer.can_take()
 
     def granted(self) -> Granted:
-        return Granted(self._window, self._count)
+        return self._credit.granted()
 
     def drain(self, drained: Callable[[int], None]) -> None:
-        if self._count is None:
+        if self._credit.count is None:
             self.grant(0, Credit.COUNT)
-        self._drained = drained
+        self._credit.drain(drained)
         self._dealer.draining(self)
         self._look_drained()
 
     def look_drained(self) -> bool:
         """Notify the subscriber if the drain is complete. Return whether it is not."""
         self._look_drained()
-        return self._drained is not None
+        return self._credit.is_draining
 
     def _look_drained(self) -> None:
-        if self._drained is None or self._unsent or self._news or self._held:
+        if not self._credit.is_draining or self._unsent or self._news or self._held:
             return
         if self.room(1) and self._dealer.may_have(self):
             return
-        drained, self._drained = self._drained, None
-        unused, self._count = self._count or 0, 0
+        drained, unused = self._credit.end_drain()
         drained(unused)
 
     # -- the terminal's side: outcomes ---------------------------------------------------------------------
@@ -484,7 +429,7 @@ class RoundRobinChannel:
                         for ids in ranges(run):
                             self._undeliverable.add(ids)
                     self._dealer.undeliverable(self)
-                self._dealer.returned([again for run in messages for again in _again(run, outcome)])
+                self._dealer.returned([kept for run in messages for kept in again(run, outcome)])
             case _:
                 assert_never(outcome)
 
@@ -519,8 +464,8 @@ class RoundRobinChannel:
         return ChannelStatistics(
             position=None,
             behind=self._unsent,
-            credit=self._window,
-            count=self._count,
+            credit=self._credit.window,
+            count=self._credit.count,
             unsettled=self.outstanding_count(),
             octets=self._octets,
             is_held=self._held,
@@ -528,13 +473,13 @@ class RoundRobinChannel:
 
     def close(self) -> None:
         self.rest = Rest.HELD
-        self._drained = None
+        self._credit.forget_drain()
         self._dealer.closed(self, self.outstanding())
         begun, self._begun = self._begun, None
-        if begun is not None and begun.pieces is not None:
-            begun.pieces.give_back()
-        if begun is not None and begun.outcome is not None and not _again(begun.run, begun.outcome):
-            self._conclude([begun.run], begun.outcome)
+        if begun is not None:
+            begun.give_back()
+            if begun.outcome is not None and not again(begun.run, begun.outcome):
+                self._conclude([begun.run], begun.outcome)
         self._queued.clear()
         self._taken.clear()
         self._unsettled.clear()
@@ -545,16 +490,3 @@ class RoundRobinChannel:
 def mean_octets(block: Block) -> int:
     """Return the average size of a message of the block on the wire."""
     return block.size // block.count
-
-
-def _again(run: Run, outcome: Outcome) -> list[Run]:
-    """Return the messages with this outcome that must be assigned again."""
-    match outcome:
-        case Accepted() | Rejected():
-            return []
-        case Modified(delivery_failed=True):
-            return delivered([run])
-        case Released() | Modified():
-            return [run]
-        case _:
-            assert_never(outcome)

@@ -1,8 +1,9 @@
 """Sets of delivered messages as runs of ids, with the number of earlier deliveries of each."""
 
 from collections.abc import Iterable, Iterator
+from typing import assert_never
 
-from omq.drivers.seam import MOST_DELIVERIES
+from omq.drivers.seam import MOST_DELIVERIES, Accepted, Modified, Outcome, Rejected, Released
 from omq.drivers.unconfirmed import Unconfirmed
 from omq_storage.runs import Ids, Run
 
@@ -131,6 +132,19 @@ def number_of(runs: Iterable[Run]) -> int:
 def delivered(runs: Iterable[Run]) -> list[Run]:
     """Return the same messages, each of which was delivered once more."""
     return [run._replace(deliveries=min(run.deliveries + 1, MOST_DELIVERIES)) for run in runs]
+
+
+def again(run: Run, outcome: Outcome) -> list[Run]:
+    """Return the messages with this outcome that must be assigned again."""
+    match outcome:
+        case Accepted() | Rejected():
+            return []
+        case Modified(delivery_failed=True):
+            return delivered([run])
+        case Released() | Modified():
+            return [run]
+        case _:
+            assert_never(outcome)
 
 
 def ranges(run: Run) -> Iterator[range]:

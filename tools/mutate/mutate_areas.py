@@ -58,7 +58,10 @@ DRIVERS = Area(
     {
         "ages.py": _server("clocks"),
         "alarms.py": _server("stalled"),
+        "alone.py": _server("round_robin", "stalled"),
+        "backpressure.py": _server("broadcast", "stalled"),
         "broadcast.py": _server("broadcast", "topics", "stalled", "many_topics"),
+        "broadcast_channel.py": _server("broadcast", "topics", "stalled", "many_topics"),
         "budget.py": _server("stalled", "round_robin"),
         "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         "confirmation.py": _server("replies"),

@@ -1,0 +1,64 @@
+"""Messages of a round-robin topic that are sent by themselves: large ones, and those that are half sent."""
+
+from dataclasses import dataclass, replace
+
+import trio
+
+from omq.drivers.pieces import Pieces
+from omq.drivers.seam import SLOW_SECONDS, Outcome, Piece
+from omq_storage.runs import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """An assigned message that stays in the store until it is sent."""
+
+    message: int
+    octets: int
+    deliveries: int
+
+    @property
+    def ids(self) -> range:
+        return range(self.message, self.message + 1)
+
+
+@dataclass(slots=True)
+class Begun:
+    """The message that is sent by itself: a part of it is, or is about to be, on the socket."""
+
+    message: int
+    octets: int
+    deliveries: int
+    pieces: Pieces | None
+    """None if its topic has it in memory: then its sender has the rest of it."""
+    slow: bool
+    outcome: Outcome | None = None
+    """How its subscriber settled it, before the last of it is known to be on the socket."""
+    _taken_at: float = 0.0
+
+    @property
+    def ids(self) -> range:
+        return range(self.message, self.message + 1)
+
+    @property
+    def run(self) -> Run:
+        return Run(self.message, 1, 1, self.deliveries)
+
+    async def take(self) -> Piece:
+        """Return the next piece. Raises Torn."""
+        assert self.pieces is not None
+        piece = await self.pieces.take(slow=self.slow)
+        self._taken_at = trio.current_time()
+        return replace(piece, deliveries=self.deliveries) if self.deliveries else piece
+
+    def written(self, octets: int) -> None:
+        """So many octets of its body are on the socket: free the memory of the last piece."""
+        if self.pieces is not None:
+            self.pieces.give_back()
+            self.slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
+            self.pieces.begin = octets
+
+    def give_back(self) -> None:
+        """Free the memory of the last piece."""
+        if self.pieces is not None:
+            self.pieces.give_back()
