@@ -76,7 +76,16 @@ FLOORS = {
         "omq.protocol",
         "omq_storage",
     },
-    "omq.access": {"omq.drivers", "omq.config", "omq.logs", "omq.threads", "omq.model", "omq_storage"},
+    "omq.access": {
+        "omq.drivers",
+        "omq.exchanges",
+        "omq.config",
+        "omq.logs",
+        "omq.threads",
+        "omq.model",
+        "omq_storage",
+    },
+    "omq.exchanges": {"omq.drivers", "omq.logs", "omq.protocol.amqp", "omq_storage"},
     "omq.drivers": {"omq.config", "omq.logs", "omq.threads", "omq.model", "omq_storage"},
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
@@ -172,6 +181,8 @@ BEHIND_SESSIONS = (
     "omq.drivers.driver.Driver",
     "omq.drivers.round_robin",
     "omq.drivers.round_robin_channel",
+    "omq.exchanges.exchanges",
+    "omq.exchanges.routes.Router",
 )
 """What only sessions may use on behalf of a client, so that no terminal decides what a client may do."""
 

@@ -92,6 +92,10 @@ class Catalogue:
         self._problems = LogThrottle.of_problem(log, "the catalogue")
         self._is_cramped = False
         self._leftovers: set[tuple[Level, int]] = set()
+        self.replaced: Callable[[], None] = _nothing
+        """Called when a topic gets another driver."""
+        self.deleted: Callable[[Driver], None] = _ignore
+        """Called when a topic has been deleted."""
         self._undropped = LogThrottle.of_problem(log, "not all of a deleted topic could be deleted yet")
 
     def __iter__(self) -> Iterator[Driver]:
@@ -104,9 +108,17 @@ class Catalogue:
     async def find(self, name: bytes) -> Driver | None:
         """Return the driver behind a name, or None. Wait while it is being replaced."""
         if name == self._retyping:
-            async with self._changing:
-                pass
+            await self.settled()
         return self._drivers.get(name)
+
+    def is_replacing(self, name: bytes) -> bool:
+        """Whether the topic with this name is being given other types: await `settled`."""
+        return name == self._retyping
+
+    async def settled(self) -> None:
+        """Wait until no topic is being changed."""
+        async with self._changing:
+            pass
 
     def drivers(self) -> list[Driver]:
         """Return all drivers in the order of their topics' ids."""
@@ -388,6 +400,7 @@ class Catalogue:
             channel.close()
             subscriber.replaced(driver.open(subscriber, FromCurrent(), exclusive=exclusive))
         self._stop(old)
+        self.replaced()
         return driver
 
     async def delete(self, name: bytes) -> Topic:
@@ -411,6 +424,7 @@ class Catalogue:
                 released()
             driver.end()
             self._stop(driver)
+            self.deleted(driver)
             if driver.writer is not None:
                 # The record is deleted: blocks that cannot be deleted now are tried again until they are.
                 self._leftovers.add((driver.environment.level, driver.topic.id))
@@ -557,7 +571,11 @@ class Catalogue:
 
 
 def _nothing() -> None:
-    """Do nothing: no quota counts this topic."""
+    """Do nothing: no quota counts this topic, or nothing needs to know of the change."""
+
+
+def _ignore(driver: Driver) -> None:
+    """Nothing needs to know that a topic was deleted."""
 
 
 def _check_name(name: bytes) -> None:

@@ -1,0 +1,54 @@
+"""The headers CC and BCC: further routing keys of a message.
+
+A message with them is routed as if it were published once with each of the keys. BCC is removed from the
+message, so that no consumer sees it.
+"""
+
+from dataclasses import dataclass, replace
+
+from omq.drivers.reasons import Reason, Refused
+from omq.exchanges.types import argument
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.fields import Array, LongString, Table
+
+CC, BCC = b"CC", b"BCC"
+
+MARK = b"CC"
+"""Both names end with this, so a head without it has neither header. To search for it costs much
+less than to parse the head.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The further routing keys of a message."""
+
+    keys: tuple[bytes, ...]
+    head: bytes
+    """The head to store."""
+
+
+def copies_of(head: bytes) -> Copies:
+    """Return the further routing keys of a message with this head. Raises Refused."""
+    parsed = heads.decode(head) if MARK in head else None
+    if parsed is None or parsed.properties.headers is None:
+        return Copies((), head)
+    headers = parsed.properties.headers
+    keys = _keys(headers, CC) + _keys(headers, BCC)
+    if argument(headers, BCC) is not None:
+        kept = Table(tuple(entry for entry in headers.entries if entry[0] != BCC))
+        head = heads.encode(replace(parsed, properties=replace(parsed.properties, headers=kept)))
+    return Copies(keys, head)
+
+
+def _keys(headers: Table, name: bytes) -> tuple[bytes, ...]:
+    match argument(headers, name):
+        case None:
+            return ()
+        case Array(values):
+            keys = tuple(value.octets for value in values if isinstance(value, LongString))
+            if len(keys) == len(values):
+                return keys
+        case _:
+            pass
+    raise Refused(Reason.INVALID, f"the header {name.decode()} must be an array of strings")

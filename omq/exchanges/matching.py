@@ -1,0 +1,313 @@
+"""Which bindings of an exchange a message matches: an index of the bindings for each exchange type.
+
+An index has the destinations of all bindings of one exchange. The rules are those of RabbitMQ, on which its
+users rely where the specification is silent (AMQP 0-9-1 specification, section 3.1.3).
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from typing import assert_never
+
+from omq.drivers.reasons import Reason, Refused
+from omq.exchanges.types import Binding, Destination, ExchangeType, argument, text
+from omq.logs import quoted
+from omq.protocol.amqp.fields import (
+    Array,
+    Boolean,
+    ByteArray,
+    Decimal,
+    LongString,
+    Number,
+    NumberType,
+    Table,
+    Value,
+    Void,
+)
+
+Headers = Mapping[bytes, Hashable]
+"""The headers of a message by name, as `comparable` values."""
+
+NO_HEADERS: Headers = {}
+
+
+class Index(ABC):
+    """The bindings of one exchange."""
+
+    reads_headers = False
+    """Whether the result depends on the headers of a message."""
+
+    @abstractmethod
+    def add(self, binding: Binding) -> None:
+        """Add a binding that the index does not have. Raises Refused for arguments without a meaning."""
+
+    @abstractmethod
+    def remove(self, binding: Binding) -> None:
+        """Remove a binding that the index has."""
+
+    @abstractmethod
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterable[Destination]:
+        """Return the destinations of a message with these routing keys; some may come more than once."""
+
+
+def index_of(kind: ExchangeType) -> Index:
+    """Return an empty index for an exchange of this type."""
+    match kind:
+        case ExchangeType.DIRECT:
+            return DirectIndex()
+        case ExchangeType.FANOUT:
+            return FanoutIndex()
+        case ExchangeType.TOPIC:
+            return TopicIndex()
+        case ExchangeType.HEADERS:
+            return HeadersIndex()
+        case _:
+            assert_never(kind)
+
+
+# Several bindings with different arguments or keys may lead to the same destination: hence the counters.
+
+
+class DirectIndex(Index):
+    """The bindings of a direct exchange, by routing key."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, Counter[Destination]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.key, Counter())[binding.destination] += 1
+
+    def remove(self, binding: Binding) -> None:
+        bound = self._by_key[binding.key]
+        _take(bound, binding.destination)
+        if not bound:
+            del self._by_key[binding.key]
+
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
+        for key in keys:
+            yield from self._by_key.get(key, ())
+
+
+class FanoutIndex(Index):
+    """The bindings of a fanout exchange."""
+
+    def __init__(self) -> None:
+        self._bound: Counter[Destination] = Counter()
+
+    def add(self, binding: Binding) -> None:
+        self._bound[binding.destination] += 1
+
+    def remove(self, binding: Binding) -> None:
+        _take(self._bound, binding.destination)
+
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterable[Destination]:
+        return self._bound
+
+
+def _take(bound: Counter[Destination], destination: Destination) -> None:
+    bound[destination] -= 1
+    if not bound[destination]:
+        del bound[destination]
+
+
+# -- patterns -----------------------------------------------------------------------------------------------
+
+ONE, MANY = b"*", b"#"
+"""The words of a pattern that match exactly one word, and any number of words."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """Where the words of some patterns lead that are equal up to here."""
+
+    repeats: bool = False
+    """Whether the last of these words is `#`."""
+    nexts: "dict[bytes, _Node]" = field(default_factory=dict)
+    bound: Counter[Destination] = field(default_factory=Counter)
+
+
+class TopicIndex(Index):
+    """The bindings of a topic exchange: a tree of the words of their patterns.
+
+    A routing key is matched with all patterns at once, word by word: `_matching` keeps the set of nodes that
+    the words so far lead to. So the work is at most the number of words times the number of nodes, however
+    many `#` a pattern has.
+    """
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def add(self, binding: Binding) -> None:
+        node = self._root
+        for word in _words_of_pattern(binding.key):
+            if word not in node.nexts:
+                node.nexts[word] = _Node(repeats=word == MANY)
+            node = node.nexts[word]
+        node.bound[binding.destination] += 1
+
+    def remove(self, binding: Binding) -> None:
+        words = _words_of_pattern(binding.key)
+        path = [self._root]
+        for word in words:
+            path.append(path[-1].nexts[word])
+        _take(path[-1].bound, binding.destination)
+        while words and not path[-1].bound and not path[-1].nexts:
+            path.pop()
+            del path[-1].nexts[words.pop()]
+
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
+        for key in keys:
+            for node in self._matching(_words(key)):
+                yield from node.bound
+
+    def _matching(self, words: Iterable[bytes]) -> Iterable[_Node]:
+        """Return the nodes at which the patterns end that match these words."""
+        here = _reached(self._root)
+        for word in words:
+            after: dict[_Node, None] = {}
+            for node in here:
+                if node.repeats:
+                    after[node] = None
+                for step in (word, ONE):
+                    found = node.nexts.get(step)
+                    if found is not None:
+                        after |= _reached(found)
+            here = after
+        return here
+
+
+def _reached(node: _Node) -> dict[_Node, None]:
+    """Return a node, and the node that a `#` for no word leads to from there."""
+    many = node.nexts.get(MANY)
+    return {node: None} if many is None else {node: None, many: None}
+
+
+def _words(key: bytes) -> list[bytes]:
+    """Return the words of a routing key. The empty key has none; `.` has two empty ones."""
+    return key.split(b".") if key else []
+
+
+def _words_of_pattern(pattern: bytes) -> list[bytes]:
+    """Return the words of a pattern. Several `#` in a row match what one of them matches."""
+    words = _words(pattern)
+    return [word for at, word in enumerate(words) if word != MANY or not at or words[at - 1] != MANY]
+
+
+# -- headers ------------------------------------------------------------------------------------------------
+
+X_MATCH = b"x-match"
+EXTENDED = b"x-"
+"""How the names of arguments begin that only the rules `all-with-x` and `any-with-x` match with headers."""
+
+
+class _Rule(Enum):
+    """The rules of a binding of a headers exchange. The values are those of the argument `x-match`."""
+
+    ALL = b"all"
+    ANY = b"any"
+    ALL_WITH_X = b"all-with-x"
+    ANY_WITH_X = b"any-with-x"
+
+
+_RULES = {rule.value: rule for rule in _Rule}
+
+_PRESENT = None
+"""Stands for the value of an argument that only requires the header to be present."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    """What a binding wants from the headers of a message."""
+
+    wants_all: bool
+    values: tuple[tuple[bytes, Hashable], ...]
+
+    def is_met(self, headers: Headers) -> bool:
+        matches = (
+            name in headers and (value is _PRESENT or headers[name] == value) for name, value in self.values
+        )
+        return all(matches) if self.wants_all else any(matches)
+
+
+class HeadersIndex(Index):
+    """The bindings of a headers exchange."""
+
+    reads_headers = True
+
+    def __init__(self) -> None:
+        self._bound: dict[Binding, _Requirement] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._bound[binding] = _requirement(binding.arguments)
+
+    def remove(self, binding: Binding) -> None:
+        del self._bound[binding]
+
+    def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
+        return (
+            binding.destination for binding, requirement in self._bound.items() if requirement.is_met(headers)
+        )
+
+
+def _requirement(arguments: Table) -> _Requirement:
+    rule = _rule(argument(arguments, X_MATCH))
+    with_extended = rule in (_Rule.ALL_WITH_X, _Rule.ANY_WITH_X)
+    values = {}
+    for name, value in reversed(arguments.entries):  # so that the first one of equal names is taken
+        if name != X_MATCH and (with_extended or not name.startswith(EXTENDED)):
+            values[name] = _PRESENT if isinstance(value, Void) else comparable(value)
+    return _Requirement(rule in (_Rule.ALL, _Rule.ALL_WITH_X), tuple(values.items()))
+
+
+def _rule(value: Value | None) -> _Rule:
+    match value:
+        case None:
+            return _Rule.ALL
+        case LongString() if text(value) in _RULES:
+            return _RULES[text(value)]
+        case LongString():
+            found = quoted(value.octets)
+        case _:
+            found = f"a {type(value).__name__}"
+    wanted = ", ".join(rule.value.decode() for rule in _Rule)
+    raise Refused(Reason.INVALID, f"invalid x-match field value {found}; expected one of {wanted}")
+
+
+def headers_of(table: Table) -> Headers:
+    """Return the headers of a message. Of several with the same name the first one counts."""
+    return {name: comparable(value) for name, value in reversed(table.entries)}
+
+
+def comparable(value: Value) -> Hashable:
+    """Return a value that is equal for equal values of headers.
+
+    Numbers are equal across their types, a text and a number never are.
+    """
+    match value:
+        case Number(NumberType.TIMESTAMP, number):
+            return "time", number
+        case Number(_, number):
+            return "number", number
+        case Decimal(scale, digits):
+            return "number", Fraction(digits, 10**scale)
+        case Boolean(truth):
+            return "truth", truth
+        case LongString():
+            return "text", text(value)
+        case ByteArray(octets):
+            return "octets", octets
+        case Void():
+            return "void", None
+        case Array(values):
+            return "array", tuple(map(comparable, values))
+        case Table(entries):
+            return "table", tuple(sorted(((name, comparable(each)) for name, each in entries), key=_name))
+        case _:
+            assert_never(value)
+
+
+def _name(entry: tuple[bytes, Hashable]) -> bytes:
+    return entry[0]

@@ -1,0 +1,203 @@
+"""Computes routes, and keeps them: which topics get a message, by exchange and routing key.
+
+A route stays valid until a binding, an exchange or a topic in it changes; then all routes are dropped. To
+compute one again takes some microseconds.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from omq.drivers.driver import Driver
+from omq.drivers.reasons import Reason, Refused
+from omq.exchanges.copies import MARK, copies_of
+from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
+from omq.exchanges.types import DEFAULT, Destination, Exchange, Kind
+from omq.logs import quoted
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.fields import read_table
+
+MOST_KEPT = 8 << 20
+"""How many octets the kept routes may take, about."""
+
+OCTETS_OF_ROUTE = 300
+"""What a route takes besides its names and topics, about."""
+
+MOST_HEADERS = 1024
+"""The longest headers table in octets for which a route is kept."""
+
+Route = tuple[Driver, ...]
+"""The topics that get a message, each once. Empty if the message is unroutable."""
+
+
+class TopicIsReplaced(Exception):
+    """A topic of the route is being given other types: await `Exchanges.settled`, then route again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages of a run with the same route."""
+
+    route: Route
+    indexes: Sequence[int] | None
+    """The indexes of the messages within the run; None for all of them."""
+    heads: Sequence[bytes]
+    """Their heads as they are to be stored."""
+
+
+class Declared:
+    """What is declared: the exchanges, and the bindings of each of them."""
+
+    __slots__ = ("exchanges", "indexes")
+
+    def __init__(self) -> None:
+        self.exchanges: dict[bytes, Exchange] = {}
+        self.indexes: dict[bytes, Index] = {}
+
+
+class Router:
+    """Finds the topics of a message."""
+
+    def __init__(self, declared: Declared, topic: Callable[[bytes], Driver | None]) -> None:
+        """`topic` returns the topic with a name. Raises TopicIsReplaced."""
+        self._exchanges: Mapping[bytes, Exchange] = declared.exchanges
+        self._indexes: Mapping[bytes, Index] = declared.indexes
+        self._topic = topic
+        self._routes: dict[tuple[bytes, bytes], Route | None] = {}
+        """None where the route depends on the headers."""
+        self._routes_by_headers: dict[tuple[bytes, bytes, bytes], Route] = {}
+        self._kept = 0
+
+    def forget(self) -> None:
+        """Drop all routes, because something that is declared has changed."""
+        self._routes.clear()
+        self._routes_by_headers.clear()
+        self._kept = 0
+
+    def route(self, exchange: bytes, key: bytes, head: bytes = b"") -> Route:
+        """Return the topics of a message, without regard to its headers CC and BCC.
+
+        Raises Refused for a missing exchange, and TopicIsReplaced.
+        """
+        if exchange == DEFAULT:
+            # A look at the catalogue costs no more than one at the routes, and is never out of date.
+            driver = self._topic(key)
+            return () if driver is None else (driver,)
+        try:
+            route = self._routes[exchange, key]
+        except KeyError:
+            return self._compute(exchange, key, head)
+        return self._route_by_headers(exchange, key, head) if route is None else route
+
+    def parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[Part]:
+        """Divide a run of messages that a client publishes by their routes. See `route`.
+
+        `run` has the heads of the messages. Raises Refused also for an internal exchange, and for headers CC
+        and BCC that are not arrays of strings.
+        """
+        declared = self._exchanges.get(exchange)
+        if declared is not None and declared.internal:
+            raise Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(exchange)}")
+        if exchange == DEFAULT or self._routes.get((exchange, key)) is not None:
+            depends = False
+        else:
+            self.route(exchange, key)  # so that it is known whether it depends on the headers
+            depends = self._routes[exchange, key] is None
+        if not depends and MARK not in b"".join(run):
+            return (Part(self.route(exchange, key), None, run),)
+        return self._parts(exchange, key, run)
+
+    def _parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[Part]:
+        parts: dict[Route, tuple[list[int], list[bytes]]] = {}
+        for index, head in enumerate(run):
+            copies = copies_of(head)
+            if copies.keys:
+                route = self._find(exchange, (key, *copies.keys), headers_of_head(head)).route
+            else:
+                route = self.route(exchange, key, head)
+            indexes, stored = parts.setdefault(route, ([], []))
+            indexes.append(index)
+            stored.append(copies.head)
+        return [
+            Part(route, None if len(parts) == 1 else indexes, stored)
+            for route, (indexes, stored) in parts.items()
+        ]
+
+    def _compute(self, exchange: bytes, key: bytes, head: bytes) -> Route:
+        found = self._find(exchange, (key,), NO_HEADERS)
+        self._make_room(len(exchange) + len(key), found.route)
+        self._routes[exchange, key] = None if found.reads_headers else found.route
+        return self._route_by_headers(exchange, key, head) if found.reads_headers else found.route
+
+    def _route_by_headers(self, exchange: bytes, key: bytes, head: bytes) -> Route:
+        table = headers_octets(head)
+        try:
+            return self._routes_by_headers[exchange, key, table]
+        except KeyError:
+            pass
+        headers = headers_of(read_table(table, 0, len(table))[0]) if table else NO_HEADERS
+        route = self._find(exchange, (key,), headers).route
+        if len(table) <= MOST_HEADERS:
+            self._make_room(len(exchange) + len(key) + len(table), route)
+            self._routes_by_headers[exchange, key, table] = route
+        return route
+
+    def _make_room(self, octets: int, route: Route) -> None:
+        octets += OCTETS_OF_ROUTE + 8 * len(route)
+        if self._kept + octets > MOST_KEPT:
+            self.forget()
+        self._kept += octets
+
+    def _find(self, first: bytes, keys: Sequence[bytes], headers: Headers) -> "_Found":
+        if first != DEFAULT and first not in self._exchanges:
+            raise missing_exchange(first)
+        reads_headers = False
+        drivers: dict[Driver, None] = {}
+        ahead = [first]
+        passed = {first}  # bindings between exchanges may form a cycle
+        while ahead:
+            name = ahead.pop()
+            if name == DEFAULT:
+                drivers.update(dict.fromkeys(filter(None, map(self._topic, keys))))
+                continue
+            exchange, index = self._exchanges[name], self._indexes[name]
+            reads_headers |= index.reads_headers
+            matches = dict.fromkeys(index.destinations(keys, headers))
+            nexts = [each.name for each in matches if each.kind is Kind.EXCHANGE]
+            drivers.update(dict.fromkeys(filter(None, map(self._topic_of, matches))))
+            alternate = exchange.alternate
+            if not matches and alternate is not None and (not alternate or alternate in self._exchanges):
+                nexts = [alternate]
+            ahead += (name for name in nexts if name not in passed)
+            passed.update(nexts)
+        return _Found(tuple(drivers), reads_headers)
+
+    def _topic_of(self, destination: Destination) -> Driver | None:
+        return self._topic(destination.name) if destination.kind is Kind.QUEUE else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    route: Route
+    reads_headers: bool
+
+
+def headers_octets(head: bytes) -> bytes:
+    """Return the octets of the headers table of a head; empty if it has none."""
+    if not head:
+        return b""
+    _, at = heads.bounds(head, 0, len(head))
+    if at is None:
+        return b""
+    size = int.from_bytes(head[at : at + 4], "big")
+    return head[at : at + 4 + size]
+
+
+def headers_of_head(head: bytes) -> Headers:
+    """Return the headers of a message with this head."""
+    table = headers_octets(head)
+    return headers_of(read_table(table, 0, len(table))[0]) if table else NO_HEADERS
+
+
+def missing_exchange(name: bytes) -> Refused:
+    """Return the error for an exchange that is not declared."""
+    return Refused(Reason.NOT_FOUND, f"no exchange {quoted(name)}")
