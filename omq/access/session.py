@@ -23,7 +23,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.lifetime import DURABLE, Durable, Private
+from omq.drivers.lifetime import DURABLE, Durable, Ownership, Private, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes
 from omq.drivers.reasons import DELETED, Reason, Refused
@@ -158,6 +158,8 @@ class Session:
         """For terminals that know how long a message is before they read it."""
         self._client = client
         self.name = name
+        self.owner: Ownership | None = None
+        """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
         self._closed: Callable[[], None] | None = closed
         self._may_publish: set[bytes] = set()
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
@@ -307,6 +309,9 @@ class Session:
     async def delete(self, name: bytes) -> Topic:
         """Delete a topic. Raises Refused."""
         self._check(Right.DELETE, name)
+        driver = self._catalogue.lookup(name)
+        if driver is not None:
+            check_user(driver.lifetime, self.owner)
         return await self._catalogue.delete(name)
 
     def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> PrivateTopic:
@@ -409,6 +414,7 @@ class Session:
         *,
         exclusive: bool = False,
     ) -> tuple[S, Channel]:
+        check_user(driver.lifetime, self.owner)
         release = self.hold_subscription() if held is None else held
         try:
             subscriber = make(driver.topic, release)

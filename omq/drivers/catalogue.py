@@ -13,9 +13,11 @@ from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.broadcast import BroadcastDriver
 from omq.drivers.driver import Driver, Opening, Resources
-from omq.drivers.lifetime import DURABLE, Durable, Private
+from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Lifetime, Ownership, Private, check_user
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.round_robin import RoundRobinDriver
@@ -27,6 +29,7 @@ from omq.model import (
     FromCurrent,
     Persistence,
     Persistent,
+    Sync,
     Topic,
     Transient,
     check_topic,
@@ -57,6 +60,9 @@ FIRST_PRIVATE, LAST_PRIVATE = 1 << 31, (1 << 32) - 1
 EVERY_ID = 1 << 63
 """A bound of message ids that no topic reaches: a private topic needs no reservations."""
 
+TOPIC_IDS_RESERVED = 1024
+"""How many ids of ephemeral topics are reserved at a time, so that few of them cost a write to the disk."""
+
 READERS = 4
 """The number of threads that read from the store at a time."""
 
@@ -86,6 +92,10 @@ class Catalogue:
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
         self._private: dict[int, Driver] = {}
         self._last_private = LAST_PRIVATE
+        self._ephemeral = 0
+        """The number of ephemeral topics."""
+        self._ephemeral_ids = iter(range(0))
+        """Topic ids that are reserved for such topics."""
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
         self._retyping: bytes | None = None
@@ -122,8 +132,12 @@ class Catalogue:
 
     def drivers(self) -> list[Driver]:
         """Return all drivers in the order of their topics' ids."""
-        # Topics are opened and created in this order, and a replaced driver keeps its place.
-        return list(self._drivers.values())
+        # Topics are opened and created in this order, and a replaced driver keeps its place. But ids of
+        # ephemeral topics are reserved before they are used.
+        drivers = list(self._drivers.values())
+        if self._ephemeral:
+            drivers.sort(key=lambda driver: driver.topic.id)
+        return drivers
 
     def current(self, driver: Driver) -> Driver | None:
         """Return the current driver of this driver's topic; None if the topic was deleted."""
@@ -245,8 +259,13 @@ class Catalogue:
         stored_before_cursor: int = 0,
         lost: range = range(0),
         lifetime: Durable = DURABLE,
+        options: QueueOptions | None = None,
     ) -> Driver:
         persistence = read_stored_persistence(record.persistence)
+        if options is None:
+            options = PERSISTENT if isinstance(persistence, Persistent) else DEFAULT
+            if lifetime.with_last_consumer:
+                options = dataclasses.replace(options, auto_delete=True)
         opening = Opening(
             topic=Topic(record.id, record.name),
             persistence=persistence,
@@ -261,6 +280,7 @@ class Catalogue:
             stored_before_cursor=stored_before_cursor,
             lost=lost,
             lifetime=lifetime,
+            options=options,
         )
         driver = self._start(opening, Delivery(record.delivery))
         self._drivers[record.name] = driver
@@ -272,7 +292,7 @@ class Catalogue:
             case Delivery.BROADCAST:
                 return BroadcastDriver(opening)
             case Delivery.ROUND_ROBIN:
-                driver = RoundRobinDriver(opening)
+                driver = QueueDriver(opening)
                 self._nursery.start_soon(self._deal, driver)
                 return driver
             case other:
@@ -304,14 +324,95 @@ class Catalogue:
             driver = self._drivers.get(name)
             if driver is None:
                 return await self._create(name, delivery, persistence, admit, lifetime, declared=True)
-            record = self._records[driver.topic.id]
+            record = self._records.get(driver.topic.id)
             same = driver.delivery is delivery and driver.persistence == persistence
-            if same and record.declared:
+            if same and (record is None or record.declared):
                 return driver
-            if same or (not record.declared and driver.is_empty):
+            if record is not None and (same or (not record.declared and driver.is_empty)):
                 return await self._retype(driver, record, delivery, persistence)
             types = declaration(driver.delivery, driver.persistence)
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
+
+    async def declare_queue(
+        self,
+        name: bytes,
+        options: QueueOptions,
+        owner: Ownership | None = None,
+        admit: Admit | None = None,
+    ) -> QueueDriver:
+        """Return the queue with this name and these options; create it if there is none. Raises Refused.
+
+        `owner` is the connection that asks: an exclusive queue belongs to it. A queue that is not durable is
+        ephemeral. `admit` is as for `declare`.
+        """
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                if options.durable:
+                    return await self._create_durable(name, options, admit)
+                return await self._create_ephemeral(name, options, owner, admit)
+            check_user(driver.lifetime, owner)
+            if not isinstance(driver, QueueDriver):
+                raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+            if options.exclusive and not driver.options.exclusive:
+                raise Refused(Reason.LOCKED, "it exists, and belongs to nobody alone")
+            differs = difference(name, options, driver.options)
+            if differs is not None:
+                raise differs
+            driver.used()
+            return driver
+
+    async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
+        persistence = Persistent(options.sync or Sync.STRONG)
+        lifetime = Durable(with_last_consumer=options.auto_delete)
+        driver = await self._create(
+            name, Delivery.ROUND_ROBIN, persistence, admit, lifetime, options, declared=True
+        )
+        assert isinstance(driver, QueueDriver)
+        return driver
+
+    async def _create_ephemeral(
+        self, name: bytes, options: QueueOptions, owner: Ownership | None, admit: Admit | None
+    ) -> QueueDriver:
+        _check_name(name)
+        own = owner if options.exclusive else None
+        id = await self._ephemeral_id()
+        if own is not None:
+            own.check()
+        released = (admit or self._admit_anyone)()
+        lifetime = Ephemeral(with_last_consumer=options.auto_delete, owner=own)
+        driver = self._start(self._unrecorded(Topic(id, name), lifetime, options), Delivery.ROUND_ROBIN)
+        assert isinstance(driver, QueueDriver)
+        self._drivers[name] = driver
+        self._ephemeral += 1
+        self._released[id] = released
+        if own is not None:
+            own.add(id, partial(self._delete_ephemeral, driver))
+        return driver
+
+    async def _ephemeral_id(self) -> int:
+        id = next(self._ephemeral_ids, None)
+        if id is None:
+            reserve = partial(self._store.catalogue.reserve_topics, TOPIC_IDS_RESERVED)
+            self._ephemeral_ids = iter(await self._in_store(reserve))
+            id = next(self._ephemeral_ids)
+        return id
+
+    def _unrecorded(self, topic: Topic, lifetime: Lifetime, options: QueueOptions = DEFAULT) -> Opening:
+        """Return the state of a new transient topic without a record in the catalogue."""
+        return Opening(
+            topic=topic,
+            persistence=Transient(),
+            writer=None,
+            resources=self._resources,
+            next_id=1,
+            reserved=EVERY_ID,
+            extent=Extent(),
+            position=None,
+            retention=(None, None),
+            lifetime=lifetime,
+            options=options,
+        )
 
     async def lookup_or_declare(self, name: bytes, admit: Admit | None = None) -> Driver:
         """Return the driver behind a name; declare an unknown one with the default types. Raises Refused.
@@ -349,6 +450,7 @@ class Catalogue:
         persistence: Persistence,
         admit: Admit | None,
         lifetime: Durable = DURABLE,
+        options: QueueOptions | None = None,
         *,
         declared: bool,
     ) -> Driver:
@@ -369,7 +471,7 @@ class Catalogue:
             released()
             raise
         self._released[record.id] = released
-        return self._add(record, Extent(), None, 1, lifetime=lifetime)
+        return self._add(record, Extent(), None, 1, lifetime=lifetime, options=options)
 
     async def _retype(
         self, old: Driver, record: TopicRecord, delivery: Delivery, persistence: Persistence
@@ -393,7 +495,7 @@ class Catalogue:
             self._retyping = None
         if old.delivery is delivery and old.persistence == persistence:
             return old
-        assert isinstance(old.lifetime, Durable), "a private topic has no record"
+        assert isinstance(old.lifetime, Durable), "the topic has a record"
         driver = self._add(record, Extent(), None, 1, lifetime=old.lifetime)
         for channel, subscriber in list(old.subscribers()):
             exclusive = old.is_exclusive(channel)
@@ -409,7 +511,10 @@ class Catalogue:
             driver = self._drivers.get(name)
             if driver is None:
                 raise Refused(Reason.NOT_FOUND, "there is no such topic")
-            await self._delete(driver)
+            if isinstance(driver.lifetime, Ephemeral):
+                self._delete_ephemeral(driver)
+            else:
+                await self._delete(driver)
             return driver.topic
 
     async def _delete(self, driver: Driver) -> None:
@@ -460,19 +565,7 @@ class Catalogue:
             lifetime.owner.check()
         released = (admit or self._admit_anyone)()
         id = self._private_id()
-        opening = Opening(
-            topic=Topic(id, name),
-            persistence=Transient(),
-            writer=None,
-            resources=self._resources,
-            next_id=1,
-            reserved=EVERY_ID,
-            extent=Extent(),
-            position=None,
-            retention=(None, None),
-            lifetime=lifetime,
-        )
-        driver = self._private[id] = self._start(opening, delivery)
+        driver = self._private[id] = self._start(self._unrecorded(Topic(id, name), lifetime), delivery)
         self._released[id] = released
         if lifetime.owner is not None:
             lifetime.owner.add(id, partial(self.delete_private, driver))
@@ -497,11 +590,27 @@ class Catalogue:
         driver.end()
         self._stop(driver)
 
+    def _delete_ephemeral(self, driver: Driver) -> None:
+        """Delete an ephemeral topic unless it is deleted already; its subscribers' channels end."""
+        assert isinstance(driver.lifetime, Ephemeral)
+        if self.current(driver) is not driver:
+            return
+        del self._drivers[driver.topic.topic]
+        self._ephemeral -= 1
+        if driver.lifetime.owner is not None:
+            driver.lifetime.owner.discard(driver.topic.id)
+        self._released.pop(driver.topic.id)()
+        driver.end()
+        self._stop(driver)
+        self.deleted(driver)
+
     def _unused(self, driver: Driver) -> None:
         """Delete a topic whose last consumer has gone."""
         match driver.lifetime:
             case Private():
                 self.delete_private(driver)
+            case Ephemeral():
+                self._delete_ephemeral(driver)
             case Durable():
                 self._nursery.start_soon(self._delete_unused, driver)
             case other:
@@ -566,7 +675,9 @@ class Catalogue:
         on are unused.
         """
         return {
-            driver.topic.id: driver.next_id for driver in self if driver.reserved > max(1, driver.next_id)
+            driver.topic.id: driver.next_id
+            for driver in self
+            if driver.topic.id in self._records and driver.reserved > max(1, driver.next_id)
         }
 
 

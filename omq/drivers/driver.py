@@ -22,6 +22,7 @@ from omq.drivers.places import StorePlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.push import Pushes
+from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
@@ -90,6 +91,8 @@ class Opening:
     lost: range = range(0)
     """The ids that a power failure took, as far as they are known."""
     lifetime: Lifetime = DURABLE
+    options: QueueOptions = DEFAULT
+    """The options of a queue."""
 
 
 class Driver(ABC):

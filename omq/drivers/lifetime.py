@@ -7,7 +7,7 @@ from omq.drivers.reasons import Reason, Refused
 
 
 class Ownership:
-    """The private topics of one connection, which are deleted when the connection ends."""
+    """The topics of one connection, which are deleted when the connection ends."""
 
     __slots__ = ("_delete", "_is_over")
 
@@ -58,6 +58,24 @@ class Private:
     """Whose topic it is; None for a topic without an owner."""
 
 
-Lifetime = Durable | Private
+@dataclass(frozen=True, slots=True)
+class Ephemeral:
+    """Clients find the topic by its name, but it has no record in the catalogue: it needs no write to the
+    disk, and ends with the server at the latest.
+    """
+
+    with_last_consumer: bool = False
+    """As with `Durable`."""
+    owner: Ownership | None = None
+    """Whose topic it is; None for a topic of everybody."""
+
+
+Lifetime = Durable | Private | Ephemeral
 
 DURABLE = Durable()
+
+
+def check_user(lifetime: Lifetime, user: Ownership | None) -> None:
+    """Raise Refused if a topic with this lifetime belongs to another connection than the user's."""
+    if isinstance(lifetime, Ephemeral) and lifetime.owner is not None and lifetime.owner is not user:
+        raise Refused(Reason.LOCKED, "it belongs to another connection")

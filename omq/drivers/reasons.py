@@ -18,6 +18,7 @@ class Reason(Enum):
     TOO_LARGE = "a message is larger than the server takes"
     INVALID = "the request makes no sense, or not now"
     IN_USE = "it has a consumer, and one of the two wants it alone"
+    LOCKED = "it belongs to another connection"
     NO_REPLAY = "the topic cannot be replayed from there"
     NO_ROOM = "the store has no room"
     TOPIC_FULL = "the topic has no room, and waiting would never end"

@@ -39,6 +39,11 @@ RETRY_SECONDS = 1.0
 FREE_OCTETS = 16 << 10
 """The octets that an empty transient topic accepts even if the memory for waiting messages is used up."""
 
+MOST_AT_ONCE = 64
+"""The most subscribers to which a new block is assigned at once: more are work for the dealer, in turn with
+other tasks.
+"""
+
 _NO_REPLAY = "a round-robin topic cannot be replayed"
 
 log = logging.getLogger("omq.round_robin")
@@ -281,6 +286,12 @@ class RoundRobinDriver(Driver):
                 self.tail.append(block)
         elif self._cursor == block.first:
             self.tail.append(block)
+        if self._cursor == block.first and not self._returned and len(self._channels) <= MOST_AT_ONCE:
+            # By this task, without the wake-up of another one.
+            self._deal_block(block)
+            if self._cursor == block.next:
+                self.tail.forget_below(self._cursor)
+                return
         self._signal.set()
 
     # -- out -----------------------------------------------------------------------------------------------
@@ -316,11 +327,14 @@ class RoundRobinDriver(Driver):
         """Assign the messages that were set aside when a subscriber may get some of them."""
         aside = len(self._aside)
         if aside and any(channel.undealt < aside and channel.room(1) for channel in self._channels):
-            for channel in self._choosy:
-                channel.undealt = 0
-            runs = list(self._aside.runs())
-            self._aside.clear()
-            self._return(runs)
+            self._take_from_aside()
+
+    def _take_from_aside(self) -> None:
+        for channel in self._choosy:
+            channel.undealt = 0
+        runs = list(self._aside.runs())
+        self._aside.clear()
+        self._return(runs)
 
     def _set_aside(self) -> None:
         """No subscriber with room may get the next message: set it aside, and continue with the others."""
@@ -331,10 +345,13 @@ class RoundRobinDriver(Driver):
         self._aside.add([Run(message, 1, 1, deliveries)])
         self._count()
 
-    async def _deal_returned(self, message: int) -> None:
-        if self._choosy and not self._takers(message):
+    async def _deal_returned(self, message: int, taker: RoundRobinChannel | None = None) -> bool:
+        """Assign the lowest returned message: to `taker` if there is one, else to a subscriber with room.
+        Return whether it was assigned.
+        """
+        if taker is None and self._choosy and not self._takers(message):
             self._set_aside()
-            return
+            return False
         block: Block | None = None
         damage: str | None = None
         try:
@@ -342,41 +359,61 @@ class RoundRobinDriver(Driver):
         except DamagedBlock as damaged:
             damage = f"the store is damaged there ({damaged.why})"
             self._report(Gone(message, message, damage))
-        takers = self._takers(message)
+        takers = self._takers(message) if taker is None else [taker]
         if not takers or not self._returned or self._returned.lowest != message:
-            return  # the state changed during the read: try again
+            return False  # the state changed during the read: try again
         deliveries = self._returned.deliveries
         self._returned.pop()
         self._count()
         self._note_move()
         if block is not None and block.first <= message:
             self._deal_to(takers[0], block, range(message, message + 1), deliveries)
-            self._turn_after(takers[0])
-            return
+            if taker is None:
+                self._turn_after(takers[0])
+            return True
         if damage is None:
             self._report(Gone(message, message, "it is no longer kept"))
         for channel in self._choosy:
             channel.forget(range(message, message + 1))
+        return False
 
-    async def _deal_next(self) -> None:
+    async def _deal_next(self, taker: RoundRobinChannel | None = None) -> bool:
+        """Assign messages from the cursor on: one to `taker` if there is one, else as many as the subscribers
+        have room for. Return whether any was assigned.
+        """
         # Every message below this id is either stored or lost: the store is written before the id increases.
         known = self.next_id
+        cursor = self._cursor
         try:
-            block = await self._find(self._cursor)
+            block = await self._find(cursor)
         except DamagedBlock as damaged:
+            if self._cursor != cursor:
+                return False
             last = damaged.first if damaged.last is None else damaged.last
             last = min(last, known - 1)  # a damaged key may contain an id that was never assigned
             self._report(Gone(self._cursor, last, f"the store is damaged there ({damaged.why})"))
             self._advance(max(self._cursor, last) + 1)
-            return
+            return False
+        if self._cursor != cursor:
+            return False  # others were assigned these messages during the read
         if block is None:
             self._cursor = known  # ids that were lost before they were durable
             self._undealt = self.next_id - known
-            return
+            return False
         if block.first > self._cursor:
             self._cursor = block.first
+        before = self._cursor
         self._dealing = block
-        self._deal_block(block)
+        if taker is None:
+            self._deal_block(block)
+        else:
+            self._deal_to(taker, block, range(before, before + 1))
+            self._move_cursor(before + 1)
+        self._leave_behind(block)
+        return self._cursor > before
+
+    def _leave_behind(self, block: Block) -> None:
+        """Drop what is needed no more when all of a block is assigned."""
         if self._cursor == block.next:
             self._dealing = None
             self.tail.forget_below(self._cursor)
@@ -400,7 +437,11 @@ class RoundRobinDriver(Driver):
                 self._deal_to(channel, block, range(first + turn, first + count, len(able)))
             self._turn_after(able[(count - 1) % len(able)])
             index += count
-        self._advance(block.first + index)
+        self._move_cursor(block.first + index)
+
+    def _move_cursor(self, cursor: int) -> None:
+        """The messages below it are assigned."""
+        self._advance(cursor)
         self._note_move()
         self._invite()
 

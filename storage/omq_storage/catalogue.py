@@ -161,6 +161,20 @@ class Catalogue:
             self._keep(record)
             return record
 
+    def reserve_topics(self, count: int) -> range:
+        """Reserve ids for topics without a record, and return them.  No other topic gets them, ever.
+
+        Raises StoreFull, and StoreError when all ids were used.
+        """
+        with self._lock:
+            self._reopen_after_panic()
+            with self._database.writing() as transaction:
+                topic = _next_id(transaction)
+                if topic + count > TOPIC_IDS:
+                    raise StoreError(f"All {TOPIC_IDS} topic ids were used.")
+                _put_next_id(transaction, topic + count)
+            return range(topic, topic + count)
+
     def update(self, record: TopicRecord) -> None:
         """Replace the record with this id.
 

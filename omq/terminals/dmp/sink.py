@@ -129,7 +129,7 @@ def problem_of(failure: Failure) -> Problem:
     match failure.reason:
         case Reason.DELETED | Reason.NOT_FOUND:
             return Problem(ResponseCode.NOT_FOUND, failure.text)
-        case Reason.FORBIDDEN | Reason.QUOTA | Reason.IN_USE:
+        case Reason.FORBIDDEN | Reason.QUOTA | Reason.IN_USE | Reason.LOCKED:
             return Problem(ResponseCode.NOT_ALLOWED, failure.text)
         case Reason.TOO_LARGE:
             return Problem(ResponseCode.SYNTAX_ERROR, failure.text)
