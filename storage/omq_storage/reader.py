@@ -10,7 +10,7 @@ LMDB lets any number of processes read beside the one that writes, under three r
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -46,16 +46,21 @@ class StoreReader:
         """Use ``opened``.  Raises NewerFormat and StoreError."""
         self.path = path
         try:
-            _require_store(path)
-            self._catalogue = _Environment(path / CATALOGUE, (TOPICS,))
-            self._levels = {}
-            for level in Level:
-                if level is not Level.STRONG and needs_recovery(path / level.value, current_boot()):
-                    raise StoreError(
-                        f"The store {path} was not closed before the machine was started again; "
-                        "start omq-server on it once, which puts it in order."
-                    )
-                self._levels[level] = _Environment(path / level.value, (BLOCKS, INDEX, EXTENTS))
+            # If a later part cannot be opened, the earlier ones are closed: LMDB refuses to open them again.
+            with ExitStack() as unused:
+                _require_store(path)
+                self._catalogue = _Environment(path / CATALOGUE, (TOPICS,))
+                unused.callback(self._catalogue.close)
+                self._levels = {}
+                for level in Level:
+                    if level is not Level.STRONG and needs_recovery(path / level.value, current_boot()):
+                        raise StoreError(
+                            f"The store {path} was not closed before the machine was started again; "
+                            "start omq-server on it once, which puts it in order."
+                        )
+                    self._levels[level] = _Environment(path / level.value, (BLOCKS, INDEX, EXTENTS))
+                    unused.callback(self._levels[level].close)
+                unused.pop_all()
         except FileNotFoundError as error:
             raise StoreError(f"There is no store in {path}.") from error
         except OSError as error:
@@ -108,6 +113,10 @@ class _Environment:
             self._environment: LmdbEnvironment = lmdb.open(
                 str(path), readonly=True, create=False, lock=True, map_size=_MAP_SIZE, max_dbs=_MOST_TABLES
             )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._environment.close()
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
