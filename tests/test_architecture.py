@@ -113,6 +113,7 @@ FLOORS = {
     "omq.protocol": set(),
     "omq.protocol.omq": {"omq.protocol", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
+    "omq.protocol.amqp_0_9": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),
     "omq.model": set(),
@@ -242,7 +243,7 @@ def drawn() -> list[Path]:
     folder = Path()
     for line in block[0].splitlines():
         text = line[4:]
-        if match := re.match(r"[a-z_/]+/(?= )", text):
+        if match := re.match(r"[a-z_/0-9]+/(?= )", text):
             folder = Path(match[0])
         elif not text.startswith(" "):
             files += map(Path, re.findall(r"^[a-z_/]+\.py", text))

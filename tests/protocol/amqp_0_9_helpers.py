@@ -1,0 +1,110 @@
+"""A client's octets for tests of AMQP 0-9-1, and connections that have got so far."""
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from omq.protocol.amqp.fields import LongString, Table
+from omq.protocol.amqp_0_9 import methods
+from omq.protocol.amqp_0_9.events import Event, PublishRun
+from omq.protocol.amqp_0_9.frames import FrameType, body_frames, frame, header_frame, method_frame
+from omq.protocol.amqp_0_9.methods import (
+    BasicPublish,
+    ChannelOpen,
+    ConnectionOpen,
+    ConnectionStartOk,
+    ConnectionTuneOk,
+    Method,
+)
+from omq.protocol.amqp_0_9.server import FRAME_MAX, ServerConnection
+
+PLAIN = b"\0guest\0guest"
+START_OK = ConnectionStartOk(Table(), b"PLAIN", PLAIN, b"en_US")
+OPENAMQ = ConnectionStartOk(
+    Table(((b"product", LongString(b"OpenAMQ Kernel Client\0")),)), b"PLAIN", PLAIN, b"en_US"
+)
+NO_PROPERTIES = b"\0\0"
+PERSISTENT = b"\x10\x00\x02"
+BAD_END = Struct(">BHIB")
+
+
+def publish(
+    channel: int,
+    key: bytes,
+    body: bytes,
+    exchange: bytes = b"",
+    properties: bytes = NO_PROPERTIES,
+    *,
+    mandatory: bool = False,
+    frame_max: int = FRAME_MAX,
+) -> bytes:
+    """The frames of a message, divided at `frame_max`."""
+    return b"".join(
+        (
+            method_frame(channel, BasicPublish(exchange, key, mandatory)),
+            header_frame(channel, properties, len(body)),
+            *body_frames(channel, body, frame_max),
+        )
+    )
+
+
+def body(channel: int, octets: bytes) -> bytes:
+    """One body frame, which may be empty."""
+    return frame(FrameType.BODY, channel, octets)
+
+
+def call(channel: int, method: Method) -> bytes:
+    """The frame of a method."""
+    return method_frame(channel, method)
+
+
+def feed(connection: ServerConnection, octets: bytes) -> list[Event]:
+    """The events of these octets, without pauses."""
+    return [event for event in connection.feed(octets) if event is not None]
+
+
+def tuned(
+    tune_ok: ConnectionTuneOk = ConnectionTuneOk(0, 0, 0),  # noqa: B008 (it is frozen)
+    start_ok: ConnectionStartOk = START_OK,
+    max_message: int = 1 << 20,
+) -> tuple[ServerConnection, list[Event]]:
+    """A connection that was sent a Tune-Ok, and its events."""
+    connection = ServerConnection(max_message)
+    connection.start(Table(), b"PLAIN AMQPLAIN")
+    feed(connection, call(0, start_ok))
+    connection.tune()
+    return connection, feed(connection, call(0, tune_ok))
+
+
+def opened(
+    *channels: int, start_ok: ConnectionStartOk = START_OK, frame_max: int = 0, max_message: int = 1 << 20
+) -> ServerConnection:
+    """A connection with these channels open."""
+    connection, _ = tuned(ConnectionTuneOk(0, frame_max, 0), start_ok, max_message)
+    feed(connection, call(0, ConnectionOpen(b"/")))
+    for channel in channels:
+        feed(connection, call(channel, ChannelOpen()))
+    return connection
+
+
+def merged(events: Iterable[Event]) -> list[object]:
+    """The events with adjacent publishes and acknowledgements taken apart, so that the division into runs
+    does not matter.
+    """
+    found: list[object] = []
+    for event in events:
+        match event:
+            case PublishRun(channel, exchange, key, mandatory, batch, heads):
+                for octets, head in zip(batch.bodies(), heads, strict=True):
+                    found.append((channel, exchange, key, mandatory, octets, head))
+            case _:
+                found.append(event)
+    return found
+
+
+def all_methods() -> Sequence[type]:
+    """Every class of a method."""
+    return [
+        made
+        for made in vars(methods).values()
+        if isinstance(made, type) and "CLASS" in vars(made) and made is not methods.Method
+    ]

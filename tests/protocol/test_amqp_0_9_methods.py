@@ -1,0 +1,124 @@
+"""The methods of AMQP 0-9-1 come back from their octets, and malformed ones have the problem they have."""
+
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+from amqp_0_9_helpers import all_methods
+from hypothesis import given
+from hypothesis import strategies as st
+from test_dmp_fields import values
+
+from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.amqp_0_9 import methods
+from omq.protocol.amqp_0_9.methods import (
+    BasicDeliver,
+    BasicQos,
+    DirectPut,
+    DirectPutOk,
+    ExchangeDeclare,
+    Method,
+    QueueDeclare,
+    decode,
+    encode,
+)
+from omq.protocol.amqp_0_9.problems import ConnectionProblem, ReplyCode
+
+_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
+    "B": st.integers(0, 255),
+    "H": st.integers(0, 2**16 - 1),
+    "I": st.integers(0, 2**32 - 1),
+    "Q": st.integers(0, 2**64 - 1),
+    "shortstr": st.binary(max_size=255),
+    "longstr": st.binary(max_size=300),
+    "bit": st.booleans(),
+    "table": st.lists(st.tuples(st.binary(max_size=5), values), max_size=3).map(
+        lambda entries: Table(tuple(entries))
+    ),
+}
+
+
+def made(kind: type) -> st.SearchStrategy[Method]:
+    hints = get_type_hints(kind, include_extras=True)
+    own = {field.name: hints[field.name] for field in fields(kind)}
+    assert all(get_origin(hint) is Annotated for hint in own.values())
+    return st.builds(kind, **{name: _STRATEGIES[get_args(hint)[1]] for name, hint in own.items()})
+
+
+any_method = st.sampled_from(all_methods()).flatmap(made)
+
+
+@given(any_method)
+def test_methods_come_back(method: Method) -> None:
+    assert decode(encode(method)) == method
+
+
+@given(any_method, st.data())
+def test_truncated_methods_are_frame_errors(method: Method, data: st.DataObject) -> None:
+    octets = encode(method)
+    cut = octets[: data.draw(st.integers(0, len(octets) - 1))]
+    with pytest.raises(ConnectionProblem) as caught:
+        decode(cut)
+    assert caught.value.code is ReplyCode.FRAME_ERROR
+    if len(cut) >= 4:
+        assert (caught.value.class_id, caught.value.method_id) == (method.CLASS, method.METHOD)
+
+
+@given(any_method)
+def test_octets_after_the_last_argument_are_a_frame_error(method: Method) -> None:
+    with pytest.raises(ConnectionProblem, match="octets follow") as caught:
+        decode(encode(method) + b"\0")
+    assert caught.value.code is ReplyCode.FRAME_ERROR
+
+
+@given(st.binary(max_size=60))
+def test_any_octets_are_a_method_or_a_problem(octets: bytes) -> None:
+    try:
+        again = encode(decode(octets))
+    except ConnectionProblem:
+        return
+    assert encode(decode(again)) == again
+
+
+@pytest.mark.parametrize("ids", [(60, 99), (61500, 12), (1, 1)])
+def test_unknown_methods_are_named(ids: tuple[int, int]) -> None:
+    octets = b"".join(number.to_bytes(2, "big") for number in ids)
+    with pytest.raises(ConnectionProblem, match=f"method {ids[1]} of class {ids[0]}") as caught:
+        decode(octets)
+    assert caught.value.code is ReplyCode.COMMAND_INVALID
+    assert (caught.value.class_id, caught.value.method_id) == ids
+
+
+def test_tables_that_are_nested_too_deep_are_refused() -> None:
+    deep = b"\0\0\0\0"
+    for _ in range(2000):
+        entry = b"\x01aF" + deep
+        deep = len(entry).to_bytes(4, "big") + entry
+    octets = encode(QueueDeclare(b"q"))[:-4] + deep
+    with pytest.raises(ConnectionProblem, match="nested more than 32 deep"):
+        decode(octets)
+
+
+def test_flags_share_an_octet() -> None:
+    octets = encode(QueueDeclare(b"q", durable=True, no_wait=True))
+    assert octets == b"\0\x32\0\x0a\0\0\x01q\x12\0\0\0\0"
+    assert encode(ExchangeDeclare(b"e")) == b"\0\x28\0\x0a\0\0\x01e\x06direct\0\0\0\0\0"
+    assert encode(BasicDeliver(b"c", 1, True, b"", b"k"))[6:15] == b"\0" * 7 + b"\x01\x01"
+
+
+def test_the_octets_of_direct_are_those_that_openamq_was_seen_to_send() -> None:
+    assert encode(DirectPut(b"amq.direct")).hex() == "f03c000a0a616d712e646972656374"
+    lease = b"S-000660BEBA994AB6-amq.direct"
+    assert decode(bytes.fromhex("f03c000b1d") + lease) == DirectPutOk(lease)
+
+
+@pytest.mark.parametrize("method", [QueueDeclare(b"q" * 256), BasicQos(0, 65536), BasicQos(-1, 0)])
+def test_values_out_of_range_cannot_be_encoded(method: Method) -> None:
+    with pytest.raises(FieldError):
+        encode(method)
+
+
+def test_every_method_is_true() -> None:
+    assert all(bool(method) for method in (methods.ConnectionCloseOk(), methods.TxSelect()))
+    assert len(all_methods()) == 70
