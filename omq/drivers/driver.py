@@ -35,7 +35,7 @@ from omq.logs import LogThrottle, quoted
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
 from omq.threads import in_thread
 from omq_storage.batches import Batch
-from omq_storage.blocks import FRAMES_LIMIT, Block, packed_size
+from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import BlockInfo, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.lookup import StoredBlock
@@ -178,7 +178,7 @@ class Driver(ABC):
         if heads:
             octets += sum(map(len, heads))
         if self.writer is not None:
-            producers = producers_of(origins)
+            producers = producers_of(origins) if origins else frozenset[bytes]()
             post = Post(self, batch, octets, Confirmation(), heads, origins, producers, self.failures)
             if self.resources.memory.posted.try_take(octets):
                 self.writer.submit(post)
@@ -245,12 +245,15 @@ class Driver(ABC):
         self._time = max(self._time, time.time_ns() // 1000)
         return self._time
 
-    def stored(self, block: Block) -> None:
-        """Called when the writer has stored `block`: make it available to subscribers."""
-        self.next_id = block.next
-        self.extent = self.extent.extended(block.first, block.last, packed_size(block))
-        self._count_in(block)
-        self._keep(block)
+    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
+        """Called when the writer has stored blocks: make them available to subscribers. `extent` is what is
+        stored of the topic now.
+        """
+        self.extent = extent
+        for block in blocks:
+            self.next_id = block.next
+            self._count_in(block)
+            self._keep(block)
 
     def _count_in(self, block: Block) -> None:
         self.traffic.messages_in += block.count

@@ -13,8 +13,8 @@ from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
 from omq.drivers.waits import Room
-from omq.drivers.writer import Writer, pieces_within
-from omq_storage.batches import Batch
+from omq.drivers.writer import Writer
+from omq_storage.batches import Batch, pieces_within
 
 
 class StorePlace(NoRoom):

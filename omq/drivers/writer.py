@@ -1,13 +1,18 @@
 """The group commit: one writer per sync level (docs/ARCHITECTURE.md, "A message from socket to socket").
 
-Posts that arrive during a commit wait and form the next one, or several if they are many
-(`omq/drivers/posts.py`). The writer assigns ids just before it writes a block: a commit that fails
-has used none, so ids stay consecutive.
+Posts that arrive during a commit wait and form the next one, or several if they are many. A commit is limited
+in octets and in idempotent producers: each producer takes a lookup in the store and two records, which is far
+more work than a short message. Topics take turns, so a post waits for a few commits at most, whatever is
+posted to other topics.
+
+The writer assigns ids just before it writes a block: a commit that fails has used none, so ids stay
+consecutive.
 """
 
 import logging
 import time
 import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -17,7 +22,7 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.budget import Budget
-from omq.drivers.posts import LATE, Post, Posts, Stored
+from omq.drivers.posts import LATE, Post, Stored
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure
 from omq.drivers.reservations import Reservations
@@ -26,14 +31,17 @@ from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
-from omq_storage.batches import Batch, joined
-from omq_storage.blocks import FRAMES_LIMIT, Block
+from omq_storage.batches import blocks_of
+from omq_storage.blocks import Block
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError, StoreFull
 
-BLOCK_MESSAGES = 4096
-BLOCK_OCTETS = 512 << 10
-"""The size of a full block: large enough for fast scans, small enough to be sent at once."""
+GROUP_OCTETS = 4 << 20
+"""The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
+
+GROUP_PRODUCERS = 1024
+"""A commit with this number of idempotent producers takes no further post. One post of a sink has far fewer.
+"""
 
 log = logging.getLogger("omq.writer")
 
@@ -46,6 +54,45 @@ class Portion:
 
     blocks: Sequence[Block]
     sequences: Mapping[bytes, int]
+
+
+class Posts:
+    """The posts that wait for a commit. Posts of one topic keep their order."""
+
+    def __init__(self) -> None:
+        # In the order of their turns. A plain dict would search for its first entry among all deleted ones.
+        self._turns: OrderedDict[Stored, deque[Post]] = OrderedDict()
+        self.octets = 0
+        """Octets of the waiting posts."""
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._turns.values()))
+
+    def add(self, post: Post) -> None:
+        """Queue a post behind those of its topic."""
+        self._turns.setdefault(post.driver, deque()).append(post)
+        self.octets += post.octets
+
+    def take_group(self) -> list[Post]:
+        """Return the posts of the next commit: one of each topic, then the next of each, and so on.
+
+        The post that reaches a limit is the last one. The next group continues with the topic after it.
+        """
+        group: list[Post] = []
+        octets = producers = 0
+        while self._turns and octets < GROUP_OCTETS and producers < GROUP_PRODUCERS:
+            driver, posts = self._turns.popitem(last=False)
+            post = posts.popleft()
+            if posts:
+                self._turns[driver] = posts
+            group.append(post)
+            octets += post.octets
+            producers += len(post.producers)
+        self.octets -= octets
+        return group
 
 
 class Writer:
@@ -64,7 +111,7 @@ class Writer:
         self._problems = LogThrottle.of_problem(log, "cannot store")
         self._defects = LogThrottle.of_problem(log, "a post failed by a defect of the server")
         self._posts = Posts()
-        self._signal = Signal()
+        self._wanted = trio.Event()
         self._lock = trio.Lock()
         self._idle = trio.Event()
         self._idle.set()
@@ -95,7 +142,7 @@ class Writer:
         self._posts.add(post)
         if self._idle.is_set():
             self._idle = trio.Event()
-        self._signal.set()
+        self._wanted.set()
 
     def moved(self, driver: Stored) -> None:
         """Record that the position of a driver may have changed since it was saved."""
@@ -128,9 +175,10 @@ class Writer:
     async def run(self) -> None:
         """Commit the submitted posts, group after group, until cancelled."""
         while True:
-            await self._signal.wait()
+            await self._wanted.wait()
             while self._posts:
                 await self._commit(self._posts.take_group())
+            self._wanted = trio.Event()
             self._idle.set()
 
     async def _commit(self, group: Sequence[Post]) -> None:
@@ -152,8 +200,8 @@ class Writer:
         posts_of: dict[Stored, list[Post]] = {}
         late: list[Post] = []
         for post in group:
-            if post.is_late:
-                late.append(post)
+            if post.origins and post.failures != post.driver.failures:
+                late.append(post)  # see `LATE`
             else:
                 posts_of.setdefault(post.driver, []).append(post)
         failures: dict[Stored, Failure] = {}
@@ -210,7 +258,7 @@ class Writer:
         sequences: Mapping[bytes, int] = {}
         if any(post.origins for post in posts):
             posts, sequences = await self._without_repeated(driver, posts)
-        return Portion(blocks_from(driver, posts), sequences)
+        return Portion(_blocks(driver, posts), sequences)
 
     async def _without_repeated(
         self, driver: Stored, posts: Sequence[Post]
@@ -238,7 +286,11 @@ class Writer:
         return await in_thread(look)
 
     async def _reserve(self, counts: Mapping[Stored, int], defective: set[Stored]) -> dict[Stored, Failure]:
-        """Reserve ids for all topics in one commit; if that fails, topic by topic, as in `_append`."""
+        """Reserve ids for all topics that lack some in one commit; if that fails, topic by topic, as in
+        `_append`.
+        """
+        if all(driver.next_id + count <= driver.reserved for driver, count in counts.items()):
+            return {}
         try:
             await self._ids.reserve(counts)
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
@@ -275,7 +327,7 @@ class Writer:
         }
         began = time.perf_counter()  # real time: a commit waits for a disk
         try:
-            await in_thread(partial(self.environment.append, blocks, sequences))
+            extents = await in_thread(partial(self.environment.append, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
@@ -287,8 +339,7 @@ class Writer:
         self._count(blocks, time.perf_counter() - began)
         for driver, portion in portions.items():
             try:
-                for block in portion.blocks:
-                    driver.stored(block)
+                driver.stored(portion.blocks, extents[driver.topic.id])
             except Exception:  # noqa: BLE001 - they are stored and confirmed; this task continues
                 what = f"{quoted(driver.topic.topic)}\n{traceback.format_exc(chain=False)}"
                 self._defects.add(what, topic=driver.topic.topic)
@@ -303,57 +354,7 @@ class Writer:
         self._octets += sum(block.held for block in blocks)
 
 
-def blocks_from(driver: Stored, posts: Sequence[Post], limit: int = FRAMES_LIMIT) -> list[Block]:
-    """Return the posts' messages as blocks, small posts joined, with the next ids of the topic.
-
-    `limit`: each block has fewer octets of frames than this, unless it is a single message.
-    """
-    blocks: list[Block] = []
-    batches: list[Batch] = []
-    heads: list[bytes] = []  # no longer than needed: the heads of the last messages may be missing
-    count = octets = 0
-    next_id = driver.next_id
-    now = driver.now()
-
-    def close() -> None:
-        nonlocal next_id, count, octets
-        whole = joined(batches)
-        if heads:
-            heads.extend([b""] * (count - len(heads)))
-        for start in range(0, count, BLOCK_MESSAGES):
-            part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
-            for begin, piece in pieces_within(part, limit):
-                of_piece = heads[start + begin : start + begin + piece.count]
-                blocks.append(piece.encode(driver.topic.id, next_id, now, of_piece))
-                next_id += piece.count
-        batches.clear()
-        heads.clear()
-        count = octets = 0
-
-    for post in posts:
-        full = octets + post.octets > BLOCK_OCTETS or count + post.batch.count > BLOCK_MESSAGES
-        if batches and full:
-            close()
-        if post.heads:
-            heads += [b""] * (count - len(heads))
-            heads += post.heads
-        batches.append(post.batch)
-        count += post.batch.count
-        octets += post.octets
-    close()
-    return blocks
-
-
-def pieces_within(batch: Batch, limit: int) -> list[tuple[int, Batch]]:
-    """Split a batch into pieces of fewer than `limit` octets of frames, or of one message, each with the
-    index of
-    its first message: one long message and later ones may be more than a block can have.
-    """
-    if batch.octets < limit or batch.count == 1:
-        return [(0, batch)]
-    half = batch.count // 2
-    first, second = batch.part(0, half), batch.part(half, batch.count)
-    return [
-        *pieces_within(first, limit),
-        *((half + begin, piece) for begin, piece in pieces_within(second, limit)),
-    ]
+def _blocks(driver: Stored, posts: Sequence[Post]) -> list[Block]:
+    """Return the messages of these posts as blocks with the next ids of the topic."""
+    batches = [(post.batch, post.heads, post.octets) for post in posts]
+    return blocks_of(driver.topic.id, driver.next_id, driver.now(), batches)

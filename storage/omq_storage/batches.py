@@ -5,15 +5,20 @@ second form no message is a Python object of its own.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from omq_storage import codec
-from omq_storage.blocks import FRAME_HEADER, Block, encode
+from omq_storage.blocks import FRAME_HEADER, FRAMES_LIMIT, Block, encode
 from omq_storage.heads import encode_heads
 
 if TYPE_CHECKING:
     from omq_storage._codec import Frames, Spans
+
+
+BLOCK_MESSAGES = 4096
+BLOCK_OCTETS = 512 << 10
+"""The size of a full block: large enough for fast scans, small enough to be sent at once."""
 
 
 class Batch(ABC):
@@ -129,3 +134,63 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 def _frames(part: Batch) -> "Frames | None":
     return part.frames if isinstance(part, Framed) else codec.native.prepare(part.bodies())
+
+
+def blocks_of(
+    topic: int,
+    first: int,
+    time: int,
+    batches: Iterable[tuple[Batch, Sequence[bytes], int]],
+    limit: int = FRAMES_LIMIT,
+) -> list[Block]:
+    """Return all messages as blocks with consecutive ids from `first` on; small batches share a block.
+
+    Each batch comes with its heads (none, or one for each message) and the octets of both.  `limit`: each
+    block has fewer octets of frames than this, unless it is a single message.
+    """
+    blocks: list[Block] = []
+    waiting: list[Batch] = []
+    heads: list[bytes] = []  # no longer than needed: the heads of the last messages may be missing
+    count = octets = 0
+    next_id = first
+
+    def close() -> None:
+        nonlocal next_id, count, octets
+        whole = joined(waiting)
+        if heads:
+            heads.extend([b""] * (count - len(heads)))
+        for start in range(0, count, BLOCK_MESSAGES):
+            part = whole if count <= BLOCK_MESSAGES else whole.part(start, min(count, start + BLOCK_MESSAGES))
+            for begin, piece in pieces_within(part, limit):
+                of_piece = heads[start + begin : start + begin + piece.count]
+                blocks.append(piece.encode(topic, next_id, time, of_piece))
+                next_id += piece.count
+        waiting.clear()
+        heads.clear()
+        count = octets = 0
+
+    for batch, of_batch, size in batches:
+        if waiting and (octets + size > BLOCK_OCTETS or count + batch.count > BLOCK_MESSAGES):
+            close()
+        if of_batch:
+            heads += [b""] * (count - len(heads))
+            heads += of_batch
+        waiting.append(batch)
+        count += batch.count
+        octets += size
+    close()
+    return blocks
+
+
+def pieces_within(batch: Batch, limit: int) -> list[tuple[int, Batch]]:
+    """Split a batch into pieces of fewer than `limit` octets of frames, or of one message, each with the
+    index of its first message: one long message and later ones may be more than a block can have.
+    """
+    if batch.octets < limit or batch.count == 1:
+        return [(0, batch)]
+    half = batch.count // 2
+    first, second = batch.part(0, half), batch.part(half, batch.count)
+    return [
+        *pieces_within(first, limit),
+        *((half + begin, piece) for begin, piece in pieces_within(second, limit)),
+    ]

@@ -53,7 +53,7 @@ from omq_storage.plain import ID_LIMIT as _ID_LIMIT
 
 __all__ = [
     "BLOCK_HEADER", "FRAMES_LIMIT", "FRAME_HEADER", "SPAN_LIMIT",
-    "Block", "Octets", "encode", "end", "merge", "pack", "packed_size", "unpack", "unpack_sent",
+    "Block", "Octets", "encode", "end", "merge", "pack", "unpack", "unpack_sent",
 ]  # fmt: skip
 
 SPAN_LIMIT = 1 << 32
@@ -257,12 +257,6 @@ def end(topic: int, message: int) -> bytes:
     continue at.
     """
     return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
-
-
-def packed_size(block: Block) -> int:
-    """Return the size of the value that ``pack`` returns for a block, in octets."""
-    side = 0 if block.heads is None else len(block.heads.offsets) + len(block.heads.octets)
-    return _ARRAYS_AT + len(block.offsets) + len(block.deltas or b"") + len(block.frames) + side
 
 
 def unpack(topic: int, first: int, value: Octets) -> Block:

@@ -122,8 +122,9 @@ class Environment:
 
     def append(
         self, blocks: Sequence[Block], sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES
-    ) -> None:
-        """Store blocks of any topics in one transaction: all of them, or none when the call raises.
+    ) -> dict[int, Extent]:
+        """Store blocks of any topics in one transaction: all of them, or none when the call raises. Return
+        what is stored of each of these topics now.
 
         ``sequences``: topic id -> producer name (up to 255 octets) -> last sequence number of that producer
         (0 to 2^64 - 1).  Every topic must have a block in the same call.  They are stored in the same
@@ -141,9 +142,9 @@ class Environment:
         if not sequences.keys() <= {block.topic for block in blocks}:
             raise ValueError("Sequences are kept only together with a block of their topic.")
         values = [pack(block) for block in blocks]
-        if not blocks:
-            return
         extents: dict[int, Extent] = {}
+        if not blocks:
+            return extents
         with self._writing() as transaction:
             newest = transaction.cursor(INDEX)
             highest = newest.key() if newest.last() else b""
@@ -165,6 +166,7 @@ class Environment:
                 _put_extent(transaction, topic, extent)
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
+        return extents
 
     def sequences(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
         """Return the last sequence number of each of these producers of a topic that has one.

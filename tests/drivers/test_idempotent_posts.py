@@ -142,18 +142,18 @@ async def test_sequences_never_point_past_what_survived(tmp_path: Path, level: L
         assert bodies == [b"a 1", b"a 2", b"a 3", b"b 1"]
 
 
-def failing(times: int, after: threading.Event | None = None) -> Callable[..., None]:
+def failing(times: int, after: threading.Event | None = None) -> Callable[..., object]:
     """An `append` that finds no room so many times, when `after` is set."""
     append = Environment.append
     left = times
 
-    def fail_at_first(self: Environment, blocks: Sequence[Block], *sequences: object) -> None:
+    def fail_at_first(self: Environment, blocks: Sequence[Block], *sequences: object) -> object:
         nonlocal left
         if left:
             left -= 1
             assert after is None or after.wait(20)
             raise StoreFull(Limit.DISK, "There is no room on disk.")
-        append(self, blocks, *sequences)  # type: ignore[arg-type]
+        return append(self, blocks, *sequences)  # type: ignore[arg-type]
 
     return fail_at_first
 

@@ -15,10 +15,12 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
-from omq.drivers.posts import GROUP_OCTETS, GROUP_PRODUCERS, Post, Posts
+from omq.drivers.posts import Post
+from omq.drivers.writer import GROUP_OCTETS, GROUP_PRODUCERS, Posts
 from omq.model import Delivery, Persistent, Sync, Topic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
+from omq_storage.records import Extent
 from omq_storage.store import Store
 
 PRODUCERS = 700
@@ -88,7 +90,7 @@ class Recipient:
     def now(self) -> int:
         raise AssertionError
 
-    def stored(self, block: Block) -> None:
+    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
         raise AssertionError
 
 
