@@ -19,6 +19,7 @@ from omq_storage.levels import Level
 from omq_storage.store import (
     CATALOGUE,
     CATALOGUE_MAP_SIZE,
+    MAP_SIZE,
     Format,
     State,
     lineage_of,
@@ -29,7 +30,6 @@ from omq_storage.store import (
 )
 
 _PART = ".part"
-_MAP_SIZE = 1 << 40
 _TABLES = 16
 
 
@@ -96,7 +96,7 @@ def _give_new_identity(path: Path, boot_id: str) -> None:
     """Give the copy a store name of its own, so that the original store never accepts one of its files."""
     lineage = Lineage.new()
     for level in Level:
-        environment = Environment(path / level.value, level, map_size=_MAP_SIZE, boot_id=boot_id)
+        environment = Environment(path / level.value, level, map_size=MAP_SIZE, boot_id=boot_id)
         try:
             environment.identify(lineage.identity(level))
         finally:
@@ -114,7 +114,7 @@ def _copy(source: Path, target: Path) -> None:
     try:
         source_environment = lmdb.open(
             str(source),
-            map_size=_MAP_SIZE,
+            map_size=MAP_SIZE,
             max_dbs=_TABLES,
             max_readers=1024,
             readonly=True,

@@ -27,13 +27,12 @@ from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.lookup import extent_of, infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockInfo, Extent
-from omq_storage.store import CATALOGUE, State, current_boot, read_format
+from omq_storage.store import CATALOGUE, MAP_SIZE, State, current_boot, read_format
 
 if TYPE_CHECKING:
     from lmdb import Environment as LmdbEnvironment
     from lmdb import _Database as LmdbTable
 
-_MAP_SIZE = 1 << 40
 _MOST_TABLES = 16
 
 T = TypeVar("T")
@@ -111,7 +110,7 @@ class _Environment:
                 ) from error
         with _translated_errors(path):
             self._environment: LmdbEnvironment = lmdb.open(
-                str(path), readonly=True, create=False, lock=True, map_size=_MAP_SIZE, max_dbs=_MOST_TABLES
+                str(path), readonly=True, create=False, lock=True, map_size=MAP_SIZE, max_dbs=_MOST_TABLES
             )
 
     def close(self) -> None:

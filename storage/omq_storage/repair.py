@@ -21,14 +21,14 @@ from omq_storage.files import DIRECTORY_MODE, sync_directory
 from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, quoted
 from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
-from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, State, write_format
+from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, State, write_format
 
 _GROUP = 8 << 20
 _FRESH = ".new"
 
 
 def repair(
-    path: Path, words: Words, boot_id: str, progress: Callable[[str], None], *, map_size: int = 1 << 40
+    path: Path, words: Words, boot_id: str, progress: Callable[[str], None], *, map_size: int = MAP_SIZE
 ) -> list[str]:
     """Repair a store that this process has locked, see ``store.lock_store``.
 

@@ -40,6 +40,9 @@ FORMAT = 2
 _OLDEST_FORMAT = 1
 _LOCK_FILE = "lock"
 CATALOGUE_MAP_SIZE = 1 << 34
+MAP_SIZE = 1 << 40
+"""The default limit of the data file of a level in octets.  It reserves address space, but no memory or disk.
+"""
 _INTERRUPTED = "A start before this one put it back to a checkpoint, and was cut short."
 _RESTORED = f"It is a restored backup; {MESSAGE_IDS_SKIPPED} message ids of each topic are skipped."
 _BOOT_VARIABLE = "OMQ_BOOT_ID"
@@ -80,10 +83,10 @@ class Store:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: str | Path, *, map_size: int = 1 << 40, boot_id: str | None = None) -> Self:
+    def open(cls, path: str | Path, *, map_size: int = MAP_SIZE, boot_id: str | None = None) -> Self:
         """Open the store in this directory, or create it.
 
-        ``map_size``: limit of each environment in octets; it reserves address space, but no memory or disk.
+        ``map_size``: limit of each environment in octets, see ``MAP_SIZE``.
         ``boot_id``: names this start of the machine, to tell a power failure from a killed process; by
         default the environment variable OMQ_BOOT_ID, or else the boot id of the kernel.
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from struct import Struct
 
@@ -9,7 +10,7 @@ import lmdb
 import pytest
 
 from omq_storage import integrity
-from omq_storage.metas import NO_PAGE, Counts
+from omq_storage.metas import NO_PAGE, Counts, read_meta
 from omq_storage.pages import Entry, Pages
 
 PAGE, META = 4096, 152
@@ -352,6 +353,11 @@ def test_the_entries_of_a_page_with_a_damaged_header_are_found(path: Path) -> No
 
     for header in (whole[:16], bytes(16), b"\xff" * 16, whole[: 16 - 4] + bytes(4)):
         assert sorted(remains(header + whole[16:]), key=lambda entry: int(entry.key[4:])) == entries
+    # A node of a kind that LMDB does not write here has its value as it is.
+    assert remains(leaf(number, (b"key", b"value", 4), (b"k", b"v", 8))) == [
+        Entry(b"k", b"v"),
+        Entry(b"key", b"value"),
+    ]
     # Its last node of eight octets has neither key nor value.
     page = bytearray(leaf(number, (b"", b"", 0), (b"key", b"value", 0)))
     assert remains(bytes(16) + bytes(page[16:])) == [Entry(b"key", b"value"), Entry(b"", b"")]
@@ -360,6 +366,32 @@ def test_the_entries_of_a_page_with_a_damaged_header_are_found(path: Path) -> No
     full = leaf(number, (b"k", bytes(size), 0))
     assert HEADER.unpack_from(full)[3:] == (18, 18)
     assert remains(bytes(16) + full[16:]) == [Entry(b"k", bytes(size))]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_read"),
+    [
+        (size, size in (256, 4096, 32 << 10))
+        for size in (0, 128, 255, 256, 4096, 4097, 6144, 32 << 10, 64 << 10)
+    ],
+)
+def test_pages_have_a_power_of_two_of_octets(path: Path, size: int, is_read: bool) -> None:
+    octets = bytearray((path / "data.mdb").read_bytes()[:META])
+    other = read_meta(bytes(octets))
+    assert other is not None
+    octets[40:44] = size.to_bytes(4, "little")
+    meta = read_meta(bytes(octets))
+    assert (meta is not None) == is_read
+    if meta is not None:
+        assert meta.page_size == size
+    # Beside the other page, if that is of the transaction before or after, its size counts.
+    for difference, follows in ((-2, False), (-1, True), (0, False), (1, True), (2, False)):
+        beside = replace(other, transaction=other.transaction + difference)
+        repaired = read_meta(bytes(octets), beside)
+        assert (repaired is not None) == (is_read or follows)
+        if repaired is not None:
+            assert repaired.page_size == (size if is_read else PAGE)
+    assert read_meta(bytes(octets[:-1])) is None
 
 
 @pytest.mark.parametrize("size", [0, 100, META - 1, META, PAGE - 1, PAGE + META - 1])

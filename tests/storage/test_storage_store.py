@@ -302,3 +302,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert (writer.stdout, writer.stderr) == ("done\n", "")
     with open_small(tmp_path / "store") as store:
         assert all(store.level(level).extent(1).messages > 5000 for level in Level)
+
+
+def test_a_level_may_have_a_tebibyte(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        assert {store.level(level).usage().map_size for level in Level} == {1 << 40}
