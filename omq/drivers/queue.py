@@ -6,11 +6,13 @@ A topic that a Declare command makes has the default options; then nothing here 
 from collections.abc import Iterable
 from functools import partial
 
+from omq.drivers.consumers import Consumers
 from omq.drivers.driver import Opening
 from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Subscriber
+from omq.model import Replay
 from omq_storage.runs import Run
 
 
@@ -21,6 +23,7 @@ class QueueDriver(RoundRobinDriver):
         super().__init__(opening)
         self.options = opening.options
         self._getters: set[RoundRobinChannel] = set()
+        self._consumers = Consumers(single_active=self.options.single_active)
 
     @property
     def ready(self) -> int:
@@ -80,11 +83,51 @@ class QueueDriver(RoundRobinDriver):
 
     # -- channels ------------------------------------------------------------------------------------------
 
+    def open(
+        self, subscriber: Subscriber, replay: Replay, *, exclusive: bool = False, priority: int = 0
+    ) -> Channel:
+        """Open a channel for a consumer, as `Driver.open` does. Raises Refused.
+
+        A consumer gets messages only while none with a higher priority has room for them.
+        """
+        channel = super().open(subscriber, replay, exclusive=exclusive)
+        assert isinstance(channel, RoundRobinChannel)
+        self._consumers.add(channel, priority)
+        return channel
+
+    def shares(self, channel: RoundRobinChannel) -> None:
+        """See `RoundRobinDriver.shares`."""
+        self._consumers.shares(channel)
+
+    def finishing(self, channel: RoundRobinChannel) -> None:
+        """See `RoundRobinDriver.finishing`."""
+        super().finishing(channel)
+        if self._consumers.remove(channel):
+            self._signal.set()
+
+    def may_have(self, channel: RoundRobinChannel) -> bool:
+        """See `RoundRobinDriver.may_have`."""
+        return self._consumers.may_have(channel) and super().may_have(channel)
+
+    def has_taker(self) -> bool:
+        """See `Driver.has_taker`."""
+        return super().has_taker() if self._consumers.is_plain else bool(self._able())
+
+    def _able(self) -> list[RoundRobinChannel]:
+        able = super()._able()
+        return able if self._consumers.is_plain else self._consumers.preferred(able)
+
+    def _takers(self, message: int) -> list[RoundRobinChannel]:
+        takers = super()._takers(message)
+        return takers if self._consumers.is_plain else self._consumers.preferred(takers)
+
     def subscriber_count(self) -> int:
         return super().subscriber_count() - len(self._getters)
 
     def closed(self, channel: RoundRobinChannel, outstanding: Iterable[Run]) -> None:
         """See `RoundRobinDriver.closed`."""
+        if self._consumers.remove(channel):
+            self._signal.set()
         super().closed(channel, outstanding)
         self._getters.discard(channel)
 

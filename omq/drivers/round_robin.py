@@ -117,6 +117,9 @@ class RoundRobinDriver(Driver):
     def has_taker(self) -> bool:
         return any(channel.room(1) for channel in self._channels)
 
+    def shares(self, channel: RoundRobinChannel) -> None:
+        """A channel has, or no longer has, a window that others share."""
+
     def finishing(self, channel: RoundRobinChannel) -> None:
         """Assign nothing more to a channel; it keeps its messages."""
         if channel in self._channels:

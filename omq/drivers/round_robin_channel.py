@@ -23,6 +23,7 @@ its topic holds it until then.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, assert_never
 
 from omq.drivers.alone import Begun, Large
@@ -45,6 +46,7 @@ from omq.drivers.seam import (
     Taken,
     Torn,
 )
+from omq.drivers.shared_window import SharedWindow
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import Deliveries, Unsettled, again, delivered, number_of, ranges
@@ -86,6 +88,8 @@ class Dealer(Protocol):
 
     def draining(self, channel: "RoundRobinChannel") -> None: ...
 
+    def shares(self, channel: "RoundRobinChannel") -> None: ...
+
     def finishing(self, channel: "RoundRobinChannel") -> None: ...
 
     def cancelled(self, channel: "RoundRobinChannel") -> None: ...
@@ -118,6 +122,7 @@ class RoundRobinChannel:
         self._dealer = dealer
         self._pieces = pieces
         self._credit = ChannelCredit()
+        self._shared: SharedWindow | None = None
         self._queued: deque[Cut | Large] = deque()
         self._taken: list[Cut] = []
         self._begun: Begun | None = None
@@ -148,6 +153,9 @@ class RoundRobinChannel:
             room = min(room, credit.window - len(self._unsettled))
         if credit.count is not None:
             room = min(room, credit.count - self._unsent)
+        if self._shared is not None:
+            # One at a time, because each changes the room of the others.
+            room = min(room, self._shared.room(), 1)
         return max(0, room)
 
     def deal(self, block: Block, ids: range, deliveries: int = 0) -> None:
@@ -371,6 +379,21 @@ class RoundRobinChannel:
             self._give_up()
         self._dealer.can_take()
 
+    def share(self, window: SharedWindow | None) -> None:
+        """Let a window that other channels share limit this one, too, once it settles; None: no longer."""
+        if self._shared is not None:
+            self._shared.leave(self)
+        self._shared = window
+        if window is not None:
+            window.join(self, partial(len, self._unsettled), self._dealer.can_take)
+        self._dealer.shares(self)
+        self._dealer.can_take()
+
+    @property
+    def is_sharing(self) -> bool:
+        """Whether a shared window limits it."""
+        return self._shared is not None
+
     def granted(self) -> Granted:
         return self._credit.granted()
 
@@ -402,7 +425,7 @@ class RoundRobinChannel:
         if is_one and self._unsettled.take_first(ids.start):
             # Without a run for each message: omq clients confirm messages one by one.
             self._dealer.done(ids)
-            self._dealer.can_take()
+            self._freed()
             return 1
         settled = 0
         if begun is not None and begun.message in ids and self._unsettled.take(begun.ids):
@@ -413,8 +436,14 @@ class RoundRobinChannel:
             settled += number_of(runs)
             self._conclude(runs, outcome)
         if settled:
-            self._dealer.can_take()
+            self._freed()
         return settled
+
+    def _freed(self) -> None:
+        """Some messages are settled."""
+        self._dealer.can_take()
+        if self._shared is not None:
+            self._shared.freed()
 
     def _conclude(self, messages: list[Run], outcome: Outcome) -> None:
         """Apply an outcome to messages that are no longer in `_unsettled`."""
@@ -485,6 +514,8 @@ class RoundRobinChannel:
         self._unsettled.clear()
         self._undeliverable.clear()
         self._unsent = self._octets = 0
+        if self._shared is not None:
+            self._shared.leave(self)
 
 
 def mean_octets(block: Block) -> int:

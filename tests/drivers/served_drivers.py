@@ -20,6 +20,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import save_positions
 from omq.drivers.memory import Memory, MemoryStatistics
+from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import Failure
 from omq.drivers.seam import (
     ACCEPTED,
@@ -210,13 +211,19 @@ class Client:
         replay: Replay = FromCurrent(),  # noqa: B008 (it is frozen)
         *,
         exclusive: bool = False,
+        priority: int | None = None,
     ) -> None:
+        """With a priority, a consumer of a queue."""
         self.topic = driver.topic.id
         self.wakes = 0
         self.ends: list[End] = []
         self.got: list[Got] = []
         self.gaps: list[Gone] = []
-        self.channel: Channel = driver.open(self, replay, exclusive=exclusive)
+        if priority is None:
+            self.channel: Channel = driver.open(self, replay, exclusive=exclusive)
+        else:
+            assert isinstance(driver, QueueDriver)
+            self.channel = driver.open(self, replay, exclusive=exclusive, priority=priority)
 
     # -- for the driver ------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Queues: how they are declared, whose they are, and messages on demand."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from omq.drivers.queue_options import QueueKind, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, RELEASED, Credit, End, Messages, Modified
+from omq.drivers.shared_window import SharedWindow
 from omq.model import Delivery, FromCurrent, Sync, Transient
 from omq_storage.batches import Bodies
 
@@ -324,3 +326,86 @@ async def test_a_post_is_dealt_at_once(drivers: Drivers) -> None:
     queue.offer(Bodies([b"a"] * 3))
     assert channel.ready()  # without a step of any other task
     channel.close()
+
+
+# -- consumers ---------------------------------------------------------------------------------------------
+
+
+def consumer(queue: QueueDriver, window: int, priority: int = 0) -> Client:
+    client = Client(queue, priority=priority)
+    client.request(window)
+    return client
+
+
+async def read(*clients: Client) -> list[list[bytes]]:
+    """What each client has got."""
+    for client in clients:
+        await client.read()
+    return [client.bodies for client in clients]
+
+
+@EITHER
+async def test_consumers_with_a_higher_priority_come_first(drivers: Drivers, options: QueueOptions) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    low, high, also = consumer(queue, 9), consumer(queue, 2, 5), consumer(queue, 2, 5)
+    await post(queue, *(b"%d" % number for number in range(7)))
+    assert await read(low, high, also) == [[b"4", b"5", b"6"], [b"0", b"2"], [b"1", b"3"]]
+    high.settle(1)
+    await post(queue, b"7", b"8")
+    assert await read(low, high, also) == [[b"4", b"5", b"6", b"8"], [b"0", b"2", b"7"], [b"1", b"3"]]
+    # What comes back goes by priority, too.
+    also.settle(2)
+    low.settle(5, outcome=Modified(delivery_failed=True))
+    assert await read(low, also) == [[b"4", b"5", b"6", b"8"], [b"1", b"3", b"4"]]
+    high.close()
+    also.close()
+    assert (await read(low))[0][4:] == [b"2", b"3", b"4", b"7"]
+    low.close()
+
+
+@EITHER
+async def test_a_single_active_consumer_has_the_queue_until_it_has_gone(
+    drivers: Drivers, options: QueueOptions
+) -> None:
+    options = replace(options, single_active=True)
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    first, second, third = consumer(queue, 2), consumer(queue, 9), consumer(queue, 9, 1)
+    await post(queue, *(b"%d" % number for number in range(4)))
+    assert await read(first, second, third) == [[b"0", b"1"], [], []]
+    first.settle(1)
+    assert await read(first, second, third) == [[b"0", b"1", b"2"], [], []]
+    # Cancelled, it keeps what it has, and the next one continues: the highest priority, then the oldest.
+    first.channel.cancel()
+    assert await read(first, second, third) == [[b"0", b"1", b"2"], [], [b"3"]]
+    first.close()
+    assert await read(second, third) == [[], [b"3", b"1", b"2"]]
+    third.close()
+    assert [len(bodies) for bodies in await read(second)] == [3]
+    second.close()
+
+
+@EITHER
+async def test_consumers_share_a_window(drivers: Drivers, options: QueueOptions) -> None:
+    queue = await drivers.catalogue.declare_queue(b"q", options)
+    other = await drivers.catalogue.declare_queue(b"other", options)
+    window = SharedWindow(3)
+    clients = [consumer(queue, 100), consumer(queue, 100), consumer(other, 100)]
+    for client in clients:
+        assert isinstance(client.channel, RoundRobinChannel)
+        client.channel.share(window)
+    await post(queue, *(b"%d" % number for number in range(10)))
+    await post(other, b"a", b"b")
+    one, two, three = await read(*clients)
+    assert (one, two, three) == ([b"0", b"2"], [b"1"], [])
+    window.set(4)
+    assert sum(map(len, await read(*clients))) == 4
+    clients[1].settle(2)
+    assert sum(map(len, await read(*clients))) == 5
+    clients[0].close()
+    assert sum(map(len, (await read(*clients))[1:])) == 1 + 4
+    assert isinstance(clients[1].channel, RoundRobinChannel)
+    clients[1].channel.share(None)
+    await clients[1].read()
+    assert queue.ready == 0
+    for client in clients[1:]:
+        client.close()
