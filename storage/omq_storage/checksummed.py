@@ -15,6 +15,7 @@ from omq_storage.errors import DamagedRecord
 _CHECKSUM = Struct(">I")
 
 T = TypeVar("T")
+Octets = TypeVar("Octets", bytes, memoryview)
 
 
 def with_checksum(table: bytes, key: bytes, record: bytes) -> bytes:
@@ -22,7 +23,7 @@ def with_checksum(table: bytes, key: bytes, record: bytes) -> bytes:
     return _CHECKSUM.pack(_checksum(table, key, record)) + record
 
 
-def verify(table: bytes, key: bytes, stored: bytes, what: str) -> bytes:
+def verify(table: bytes, key: bytes, stored: Octets, what: str) -> Octets:
     """Return the record of a stored value, without its checksum.
 
     Raises DamagedRecord when the checksum does not match this table, key and record.  ``what`` names the
@@ -46,7 +47,7 @@ def verify_and_decode(table: bytes, key: bytes, stored: bytes, kind: type[T], wh
         raise DamagedRecord(f"The record of {what} cannot be read: {error}.") from error
 
 
-def _checksum(table: bytes, key: bytes, record: bytes) -> int:
+def _checksum(table: bytes, key: bytes, record: bytes | memoryview) -> int:
     # The slash separates the two: without it, table "ab" and key "c" would have the checksum of "a" and "bc".
     checksum: int = crc32c(record, crc32c(b"%b/%b" % (table, key)))
     return checksum

@@ -7,6 +7,8 @@ Its tables:
   merge read the index only, and not the messages.
 - ``extents`` and ``positions``: one record for each topic.
 - the tables of ``omq_storage.producers``: the last sequence number of each idempotent producer.
+- the tables of ``omq_storage.fragments``: the bodies of large messages, which ``blocks`` and ``index`` only
+  describe.
 - ``identity``: one record that names the store and the level, see ``omq_storage.identity``.
 
 A write changes all tables in one transaction.  So they agree after a power failure: no position and no
@@ -18,13 +20,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import TypeVar
 
 from omq_storage.blocks import SPAN_LIMIT, Block, merge, pack
 from omq_storage.checkpoint import Checkpoints, prepare
 from omq_storage.database import Database, Writing
 from omq_storage.errors import DamagedBlock, Limit, NewerFormat, StoreError, StoreFull
+from omq_storage.fragments import (
+    FRAGMENT_TABLES,
+    LOOSE,
+    Fragmented,
+    Fragments,
+    info_of,
+    last_body,
+    pack_fragmented,
+    put_fragments,
+    put_loose,
+    sweep,
+    take_loose,
+)
 from omq_storage.identity import IDENTITY, IDENTITY_KEY, Identity, pack_identity, unpack_identity
 from omq_storage.levels import Level
 from omq_storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
@@ -55,7 +70,9 @@ from omq_storage.records import (
 __all__ = ["BlockInfo", "Environment", "Extent", "Position", "Usage"]
 
 TABLES_OF_FORMAT_1 = (BLOCKS, INDEX, EXTENTS, POSITIONS, *PRODUCER_TABLES)
-TABLES = (*TABLES_OF_FORMAT_1, IDENTITY)
+ADDED_TABLES = (IDENTITY, *FRAGMENT_TABLES)
+"""Tables that older stores may lack.  The next start adds them."""
+TABLES = (*TABLES_OF_FORMAT_1, *ADDED_TABLES)
 # Limits of one transaction, so that no other writer of the level waits long for it.
 _BLOCKS_DELETED = 256
 _OCTETS_DELETED = 64 << 20
@@ -98,8 +115,12 @@ class Environment:
         if not durable:
             prepare(path)
         self._database = Database(
-            path, TABLES_OF_FORMAT_1, map_size=map_size, sync=durable, added=(IDENTITY,)
+            path, TABLES_OF_FORMAT_1, map_size=map_size, sync=durable, added=ADDED_TABLES
         )
+        # The bodies that are being written, with their topics: sweep leaves them alone.
+        self._bodies: set[int] = set()
+        self._last_body: int | None = None
+        self._bodies_lock = Lock()
         with self._database.reading() as transaction:
             known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
             self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
@@ -121,7 +142,9 @@ class Environment:
             self._checkpoints.identify(identity)
 
     def append(
-        self, blocks: Sequence[Block], sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES
+        self,
+        blocks: Sequence[Block | Fragmented],
+        sequences: Mapping[int, Mapping[bytes, int]] = _NO_SEQUENCES,
     ) -> dict[int, Extent]:
         """Store blocks of any topics in one transaction: all of them, or none when the call raises. Return
         what is stored of each of these topics now.
@@ -141,7 +164,7 @@ class Environment:
         """
         if not sequences.keys() <= {block.topic for block in blocks}:
             raise ValueError("Sequences are kept only together with a block of their topic.")
-        values = [pack(block) for block in blocks]
+        values = [_packed(block) for block in blocks]
         extents: dict[int, Extent] = {}
         if not blocks:
             return extents
@@ -156,7 +179,11 @@ class Environment:
                         f"Message {block.first} of topic {topic} cannot be stored after {extent.last}."
                     )
                 key = block_key(topic, block.first)
-                info = block_info(block, value)
+                if isinstance(block, Fragmented):
+                    take_loose(transaction, block)
+                    info = info_of(block)
+                else:
+                    info = block_info(block, value)
                 at_end = key > highest
                 transaction.put(BLOCKS, key, value, at_end=at_end)
                 transaction.put(INDEX, key, pack_info(key, info), at_end=at_end)
@@ -166,7 +193,64 @@ class Environment:
                 _put_extent(transaction, topic, extent)
             for topic, last in sequences.items():
                 keep_sequences(transaction, topic, last)
+        for block in blocks:
+            if isinstance(block, Fragmented):
+                self.abandon(block.body)  # it is a message, and not written any more
         return extents
+
+    # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
+
+    def begin_body(self) -> int:
+        """Return the number for a body that is about to be written with ``put_fragments``.
+
+        ``append`` with a ``Fragmented`` makes it a message.  Call ``abandon`` if that does not happen.
+
+        Raises StoreFull in an old store whose disk had no room yet for the tables of fragments.
+        """
+        if not self.has_fragments():
+            path = self._database.path
+            raise StoreFull(Limit.DISK, f"There was no room for the tables of large messages in {path}.")
+        with self._bodies_lock:
+            if self._last_body is None:
+                with self._database.reading() as transaction:
+                    self._last_body = last_body(transaction)
+            self._last_body += 1
+            self._bodies.add(self._last_body)
+            return self._last_body
+
+    def has_fragments(self) -> bool:
+        """Return whether the tables for fragments exist: an old store on a full disk has none yet."""
+        with self._database.reading() as transaction:
+            return all(map(transaction.has, FRAGMENT_TABLES))
+
+    def put_fragments(self, parts: Sequence[Fragments]) -> None:
+        """Store parts of bodies in one transaction; invisible until ``append``.
+
+        Raises what ``append`` raises.
+        """
+        with self._writing() as transaction:
+            put_fragments(transaction, parts)
+
+    def abandon(self, body: int) -> None:
+        """Nobody writes this body any more.  If it is no message, ``sweep`` deletes it."""
+        with self._bodies_lock:
+            self._bodies.discard(body)
+
+    def sweep(self, topic: int | None = None) -> bool:
+        """Delete fragments that belong to no message (of this topic), except those of bodies that are being
+        written: up to 64 MiB in one transaction.  Return whether there may be more.
+        """
+        if not self.has_fragments():
+            return False
+        with self._database.reading() as transaction:
+            if not transaction.cursor(LOOSE).first():
+                return False
+        return self._with_room(lambda writing, divisor: self._sweep(writing, topic, divisor))
+
+    def _sweep(self, transaction: Writing, topic: int | None, divisor: int) -> bool:
+        with self._bodies_lock:
+            kept = frozenset(self._bodies)
+        return sweep(transaction, kept, topic, divisor)
 
     def sequences(self, topic: int, producers: Iterable[bytes]) -> dict[bytes, int]:
         """Return the last sequence number of each of these producers of a topic that has one.
@@ -209,7 +293,8 @@ class Environment:
     ) -> list[StoredBlock]:
         """Return the blocks that ``read`` returns, each with the stored value of which it is a view.
 
-        Raises lookup.LargeBlock when the first stored value has more than ``largest`` octets.
+        Raises lookup.LargeBlock when the first stored value has more than ``largest`` octets, or is a message
+        in fragments.
         """
         return read_stored(self._database.reading(), topic, first, max_bytes, max_blocks, largest)
 
@@ -287,7 +372,12 @@ class Environment:
         def forget(writing: Writing, divisor: int) -> bool:
             return forget_producers(writing, topic, _PRODUCERS_FORGOTTEN // divisor)
 
-        return self._with_room(forget) or self._freeing(topic, lambda _, __: False, forget=True)[1]
+        # A body that is still being written is abandoned by its writer soon, and then deleted.
+        return (
+            self._with_room(forget)
+            or self._freeing(topic, lambda _, __: False, forget=True)[1]
+            or self.sweep(topic)
+        )
 
     def merge_small(self, topic: int, start: int, span: int = SPAN_LIMIT) -> int | None:
         """Merge small consecutive blocks from message ``start`` on, in one bounded transaction.
@@ -447,6 +537,10 @@ class Environment:
             return result
 
 
+def _packed(block: Block | Fragmented) -> bytes:
+    return pack_fragmented(block) if isinstance(block, Fragmented) else pack(block)
+
+
 def _put_extent(transaction: Writing, topic: int, extent: Extent) -> None:
     key = topic_key(topic)
     transaction.put(EXTENTS, key, pack_extent(key, extent))
@@ -470,18 +564,20 @@ def _delete(
     is_at_limit = False
     for info in infos_from(transaction, topic, 0):
         is_full = len(deleted) == _BLOCKS_DELETED // divisor
-        is_full |= octets + info.bytes > _OCTETS_DELETED // divisor
+        is_full |= not info.body and octets + info.bytes > _OCTETS_DELETED // divisor
         is_at_limit = is_full and bool(deleted)
         if is_at_limit or kept(info, extent):
             following = info
             break
         deleted.append(info)
-        octets += info.bytes
+        octets += 0 if info.body else info.bytes
         extent = extent.without_oldest(info)
     for info in deleted:
         key = block_key(topic, info.first)
         transaction.delete(INDEX, key)
         transaction.delete(BLOCKS, key)
+        if info.body:
+            put_loose(transaction, topic, info.body)
     if following is not None:
         extent = replace(extent, first=following.first)
     elif deleted:

@@ -106,7 +106,7 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
         # skip ids, so treat it as one.
         form = Format(FORMAT if identities or catalogue.lineage else 1, State.BACKUP)
     lineage: Lineage | None = None
-    if form.number == FORMAT and form.state is not State.BEGUN:
+    if form.number > 1 and form.state is not State.BEGUN:
         lineage, objection = _expected_lineage(catalogue.lineage, identities)
         if objection is not None:
             damaged = damaged or [f"The file {path / CATALOGUE / DATA} is not the right one: {objection}."]

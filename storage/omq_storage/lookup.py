@@ -17,6 +17,7 @@ from typing import TypeVar
 from omq_storage.blocks import Block, Octets, unpack
 from omq_storage.database import Cursor, Reading, View
 from omq_storage.errors import DamagedBlock, DamagedRecord, NewerFormat
+from omq_storage.fragments import MAGIC, Fragmented, assembled, info_of, unpack_fragmented
 from omq_storage.records import (
     BLOCKS,
     EXTENTS,
@@ -47,10 +48,13 @@ class StoredBlock:
 class LargeBlock(Exception):
     """The stored value of the requested block is larger than the caller's limit; nothing was read."""
 
-    def __init__(self, octets: int) -> None:
-        """``octets``: size of the stored value."""
+    def __init__(self, octets: int, message: Fragmented | None = None) -> None:
+        """``octets``: size of the stored value.  ``message``: the message, if it is stored in fragments; it
+        can be read in pieces only.
+        """
         super().__init__(f"a block of {octets} octets")
         self.octets = octets
+        self.message = message
 
 
 def extent_of(transaction: Reading, topic: int) -> Extent:
@@ -91,18 +95,23 @@ def read_stored(
     """Return the blocks from message ``first`` on, as ``Environment.read`` describes.
 
     ``reading`` is used once and left as soon as the values are copied.  Raises LargeBlock when the first
-    stored value has more than ``largest`` octets, and DamagedBlock and NewerFormat for the first block.
+    stored value has more than ``largest`` octets or is a message in fragments, and DamagedBlock and
+    NewerFormat for the first block.
     """
     found: list[tuple[BlockInfo, bytes | None]] = []
     size = 0
     with reading as transaction:
         for info in infos_from(transaction, topic, first):
             size += info.bytes
+            if info.body:
+                if found:
+                    break
+                raise LargeBlock(size, described(topic, info, transaction.get(BLOCKS, _key(topic, info))))
             if largest is not None and not found and size > largest:
                 raise LargeBlock(size)
             if found and (size > max_bytes or len(found) >= max_blocks):
                 break
-            found.append((info, transaction.get(BLOCKS, block_key(topic, info.first))))
+            found.append((info, transaction.get(BLOCKS, _key(topic, info))))
     # Verification comes after the transaction: an open read transaction keeps LMDB from reusing pages, so it
     # should last no longer than the copying.
     blocks: list[StoredBlock] = []
@@ -129,7 +138,10 @@ def use_stored(
     The block is a view of the memory map, so the result must not refer to it.  Each call runs in a
     transaction of its own, which has ended when the result is yielded.
 
-    Raises DamagedBlock and NewerFormat for a block when its turn comes.
+    A message in fragments becomes a block in memory.
+
+    Raises DamagedBlock and NewerFormat for a block when its turn comes, and fragments.TooLargeToHold for a
+    message that is too large for a block.
     """
     position = messages.start
     failed: BlockInfo | None = None
@@ -146,7 +158,7 @@ def use_stored(
                 return
             try:
                 with viewing() as get:
-                    result = use(viewed(get, topic, info)[0], wanted)
+                    result = use(_whole(get, topic, info), wanted)
             except DamagedBlock:
                 # The block may be gone because it was merged into another since the listing. So list again;
                 # if the index still has the same record, the block is really damaged.
@@ -173,10 +185,34 @@ def viewed(get: View, topic: int, info: BlockInfo) -> tuple[Block, memoryview]:
 
     Raises what ``verified`` raises.
     """
-    value = get(BLOCKS, block_key(topic, info.first))
+    value = get(BLOCKS, _key(topic, info))
     if value is None:
         raise _missing(topic, info)
     return _verified(topic, info, value), value
+
+
+def described(topic: int, info: BlockInfo, value: Octets | None) -> Fragmented:
+    """Return the message in fragments that this stored value describes.  Raises DamagedBlock."""
+    if value is None:
+        raise _missing(topic, info)
+    message = unpack_fragmented(_key(topic, info), value)
+    if message.body != info.body:
+        raise DamagedBlock(topic, info.first, info.last, "its description is of another body")
+    return message
+
+
+def _whole(get: View, topic: int, info: BlockInfo) -> Block:
+    """Return a verified block, also of a message in fragments.
+
+    Raises what ``verified`` raises, and TooLargeToHold.
+    """
+    if info.body:
+        return assembled(get, described(topic, info, get(BLOCKS, _key(topic, info))))
+    return viewed(get, topic, info)[0]
+
+
+def _key(topic: int, info: BlockInfo) -> bytes:
+    return block_key(topic, info.first)
 
 
 def _missing(topic: int, info: BlockInfo) -> DamagedBlock:
@@ -227,6 +263,8 @@ def _info_at(transaction: Reading, key: bytes, stored: bytes) -> BlockInfo | Non
     value = transaction.get(BLOCKS, key)
     if value is not None:
         try:
+            if value.startswith(MAGIC):
+                return info_of(unpack_fragmented(key, value))
             return block_info(unpack(topic, first, value), value)
         except (DamagedBlock, NewerFormat):
             pass

@@ -45,7 +45,10 @@ def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
 
 
 def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
-    """Return the end index of the longest run from ``begin`` on that one block can hold."""
+    """Return the end index of the longest run from ``begin`` on that one block can hold.
+
+    A message in fragments is a run of its own.
+    """
     first = blocks[begin]
     latest = first.time + first.span
     size = _share(first) + BLOCK_HEADER
@@ -58,6 +61,8 @@ def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:
         heads |= block.heads
         if (
             block.first != blocks[end - 1].next
+            or first.body
+            or block.body
             or block.next - first.first > MERGED_MESSAGES
             or size + (_head_offsets(block.next - first.first) if heads else 0) > MERGED_BYTES
             or latest - first.time >= span

@@ -3,16 +3,20 @@
 ``open_message`` verifies the block of the message once, as a view of the memory map, and computes a checksum
 for each MiB of the message body.  ``read_piece`` verifies a later piece against these.  So reading a piece
 costs one MiB of checksum computation at most, and the piece is exactly what was verified.
+
+The fragments of a message that is stored in fragments have checksums of their own.
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from crc32c import crc32c
 
 from omq_storage.blocks import FRAME_HEADER
 from omq_storage.database import Database
 from omq_storage.errors import DamagedBlock
-from omq_storage.lookup import infos_from, viewed
+from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, pack_fragmented
+from omq_storage.lookup import described, infos_from, viewed
 from omq_storage.records import BLOCKS, BlockInfo, block_key
 
 CHECKED_OCTETS = 1 << 20
@@ -29,10 +33,16 @@ class LargeMessage:
     """Its head; empty if it has none."""
     size: int
     """Octets of its body."""
+    place: "InBlock | Fragmented"
+
+
+@dataclass(frozen=True, slots=True)
+class InBlock:
+    """Where the body is, in the stored value of a block."""
+
     checksums: tuple[int, ...]
-    """The CRC-32C of each part of CHECKED_OCTETS of its body.  The last part may be shorter; an empty body
-    has
-    one part."""
+    """The CRC-32C of each part of CHECKED_OCTETS of the body.  The last part may be shorter; an empty body
+    has one part."""
     block: int
     """First message id of its block."""
     at: int
@@ -63,6 +73,9 @@ def open_message(database: Database, topic: int, message: int) -> LargeMessage |
 def _open_in_block(database: Database, topic: int, message: int, info: BlockInfo) -> LargeMessage:
     """Verify a message of this block.  Raises DamagedBlock, also when the block is missing."""
     with database.viewing() as get:
+        if info.body:
+            found = described(topic, info, get(BLOCKS, block_key(topic, info.first)))
+            return LargeMessage(topic, message, found.head, found.size, found)
         block, value = viewed(get, topic, info)
         body = block.frame(message)[FRAME_HEADER:]
         parts = range(0, max(1, len(body)), CHECKED_OCTETS)
@@ -73,9 +86,7 @@ def _open_in_block(database: Database, topic: int, message: int, info: BlockInfo
             id=message,
             head=block.head(message),
             size=len(body),
-            checksums=tuple(checksums),
-            block=info.first,
-            at=len(value) - behind + FRAME_HEADER,
+            place=InBlock(tuple(checksums), info.first, len(value) - behind + FRAME_HEADER),
         )
 
 
@@ -83,16 +94,42 @@ def read_piece(database: Database, message: LargeMessage, begin: int, octets: in
     """Return a copy of at most ``octets`` octets of the body from index ``begin`` on.
 
     The piece ends at the latest where its checksummed part ends.  Return None when the block is gone or has
-    changed: the caller then opens the message again.
+    changed: the caller then opens the message again.  Raises DamagedBlock for a damaged fragment.
     """
+    match message.place:
+        case InBlock() as place:
+            return _piece_of_block(database, message, place, begin, octets)
+        case Fragmented() as place:
+            return _piece_of_fragments(database, place, begin, octets)
+        case _:
+            assert_never(message.place)
+
+
+def _piece_of_fragments(database: Database, message: Fragmented, begin: int, octets: int) -> bytes | None:
+    key = block_key(message.topic, message.first)
+    end = min(message.size, begin + min(octets, CHECKED_OCTETS))
+    first = begin // FRAGMENT_OCTETS
+    with database.viewing() as get:
+        value = get(BLOCKS, key)
+        if value is None or value != pack_fragmented(message):
+            return None
+        parts = [fragment(get, message, index) for index in range(first, -(-end // FRAGMENT_OCTETS))]
+        parts[-1] = parts[-1][: end - (first + len(parts) - 1) * FRAGMENT_OCTETS]
+        parts[0] = parts[0][begin - first * FRAGMENT_OCTETS :]
+        return b"".join(parts)
+
+
+def _piece_of_block(
+    database: Database, message: LargeMessage, place: InBlock, begin: int, octets: int
+) -> bytes | None:
     number = begin // CHECKED_OCTETS
     start = number * CHECKED_OCTETS
     end = min(start + CHECKED_OCTETS, message.size)
     with database.viewing() as get:
-        value = get(BLOCKS, block_key(message.topic, message.block))
+        value = get(BLOCKS, block_key(message.topic, place.block))
         if value is None:
             return None
-        part = value[message.at + start : message.at + end]
-        if len(part) != end - start or crc32c(part) != message.checksums[number]:
+        part = value[place.at + start : place.at + end]
+        if len(part) != end - start or crc32c(part) != place.checksums[number]:
             return None
         return bytes(part[begin - start : begin - start + octets])

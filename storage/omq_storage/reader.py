@@ -24,6 +24,7 @@ from omq_storage.catalogue import TOPICS, TopicRecord, topic_records
 from omq_storage.checkpoint import needs_recovery
 from omq_storage.database import Reading, View
 from omq_storage.errors import StoreError
+from omq_storage.fragments import FRAGMENTS
 from omq_storage.levels import Level
 from omq_storage.lookup import extent_of, infos_from, use_stored
 from omq_storage.records import BLOCKS, EXTENTS, INDEX, BlockInfo, Extent
@@ -57,7 +58,9 @@ class StoreReader:
                             f"The store {path} was not closed before the machine was started again; "
                             "start omq-server on it once, which puts it in order."
                         )
-                    self._levels[level] = _Environment(path / level.value, (BLOCKS, INDEX, EXTENTS))
+                    self._levels[level] = _Environment(
+                        path / level.value, (BLOCKS, INDEX, EXTENTS), added=(FRAGMENTS,)
+                    )
                     unused.callback(self._levels[level].close)
                 unused.pop_all()
         except FileNotFoundError as error:
@@ -93,11 +96,15 @@ class StoreReader:
 class _Environment:
     """One LMDB environment that is open for reading."""
 
-    def __init__(self, path: Path, tables: tuple[bytes, ...]) -> None:
-        """Open the environment.  Raises StoreError, and OSError when a file cannot be used."""
+    def __init__(self, path: Path, tables: tuple[bytes, ...], added: tuple[bytes, ...] = ()) -> None:
+        """Open the environment.  Raises StoreError, and OSError when a file cannot be used.
+
+        ``added``: tables that it may lack until a server of this version uses it.
+        """
         self._path = path
         self._names = tables
-        self._tables: dict[bytes, LmdbTable] | None = None
+        self._added = added
+        self._tables: dict[bytes, LmdbTable] = {}
         self._lock = Lock()
         for name, mode in (("data.mdb", os.O_RDONLY), ("lock.mdb", os.O_RDWR)):
             # The error of LMDB would not name the file.
@@ -144,8 +151,14 @@ class _Environment:
 
     def _open_tables(self) -> "dict[bytes, LmdbTable]":
         with self._lock:
-            if self._tables is None:
+            if not self._tables:
                 self._tables = {name: self._environment.open_db(name, create=False) for name in self._names}
+            for name in self._added:
+                if name not in self._tables:
+                    try:
+                        self._tables[name] = self._environment.open_db(name, create=False)
+                    except lmdb.NotFoundError:
+                        pass  # no message is in fragments yet
             return self._tables
 
 

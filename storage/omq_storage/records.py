@@ -21,6 +21,8 @@ _OF_RUNS = b"\x01"
 """Ends a position that is stored as runs.  One stored as ids has a multiple of 8 octets, so the lengths
 differ."""
 _INFO = Struct(">IQII?")
+_LARGE_INFO = Struct(">QQQ?")
+"""The record of a message in fragments.  The lengths differ."""
 _KEY = Struct(">IQ")
 _TOPIC = Struct(">I")
 
@@ -122,9 +124,11 @@ class BlockInfo:
     span: int
     """Microseconds from the first message to the last."""
     bytes: int
-    """Octets of the stored value."""
+    """Octets of the stored values."""
     heads: bool = False
     """Whether any of its messages has a head."""
+    body: int = 0
+    """For one message in fragments: the number of its body, see ``omq_storage.fragments``; otherwise 0."""
 
     @property
     def last(self) -> int:
@@ -191,6 +195,8 @@ def key_block(key: bytes) -> tuple[int, int]:
 
 def pack_info(key: bytes, info: BlockInfo) -> bytes:
     """Return the stored value of an index record.  The first message id is in the key only."""
+    if info.body:
+        return with_checksum(INDEX, key, _LARGE_INFO.pack(info.body, info.time, info.bytes, info.heads))
     return with_checksum(INDEX, key, _INFO.pack(info.count, info.time, info.span, info.bytes, info.heads))
 
 
@@ -198,6 +204,9 @@ def unpack_info(key: bytes, stored: bytes) -> BlockInfo:
     """Return an index record.  Raises DamagedRecord when it, or its key, is damaged."""
     topic, first = key_block(key)
     record = verify(INDEX, key, stored, f"the block from message {first} of topic {topic}")
+    if len(record) == _LARGE_INFO.size:
+        body, time, octets, heads = _LARGE_INFO.unpack(record)
+        return BlockInfo(first, 1, time, 0, octets, heads, body)
     return BlockInfo(first, *_INFO.unpack(record))
 
 

@@ -13,17 +13,21 @@ Three rules:
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+from omq_storage.blocks import Block
 from omq_storage.catalogue import MESSAGE_IDS_SKIPPED, TOPIC_IDS_SKIPPED, Catalogue, TopicRecord
 from omq_storage.environment import Environment
 from omq_storage.files import DIRECTORY_MODE, sync_directory
+from omq_storage.fragments import Fragmented, Fragments
 from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, quoted
 from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
 from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, State, write_format
 
 _GROUP = 8 << 20
+_GROUP_FRAGMENTS = 64
 _FRESH = ".new"
 
 
@@ -189,10 +193,27 @@ def _renew_level(
     return report
 
 
+def _copy_large(path: Path, level: LevelInspection, message: Fragmented, environment: Environment) -> None:
+    """Copy a message in fragments, which the inspection has found whole."""
+    body = environment.begin_body()
+    parts = level.found.body(path, message)
+    index = 0
+    while some := list(islice(parts, _GROUP_FRAGMENTS)):
+        environment.put_fragments([Fragments(message.topic, body, index, b"".join(some))])
+        index += len(some)
+    environment.append([replace(message, body=body)])
+
+
 def _copy(path: Path, level: LevelInspection, topic: int, environment: Environment) -> None:
-    group = []
+    group: list[Block] = []
     octets = 0
     for block in level.found.read(path, topic):
+        if isinstance(block, Fragmented):
+            environment.append(group)
+            group = []
+            octets = 0
+            _copy_large(path, level, block, environment)
+            continue
         group.append(block)
         octets += block.size
         if octets >= _GROUP:

@@ -6,6 +6,7 @@ branches that were lost.  Each entry that is found has a checksum over its table
 checksum proves what the entry is and where it belongs.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,17 @@ from pathlib import Path
 from omq_storage.blocks import MAGIC, Block, unpack
 from omq_storage.catalogue import NEXT, TopicRecord, decode_next_id, decode_topic
 from omq_storage.errors import DamagedBlock, DamagedRecord
+from omq_storage.fragments import (
+    FRAGMENT_OCTETS,
+    FRAGMENT_TABLES,
+    Fragmented,
+    fragment_count,
+    info_of,
+    unpack_fragment,
+    unpack_fragmented,
+    unpack_loose,
+)
+from omq_storage.fragments import MAGIC as LARGE_MAGIC
 from omq_storage.identity import IDENTITY, Identity, Lineage, unpack_identity, unpack_lineage
 from omq_storage.integrity import DATA, problems
 from omq_storage.pages import Entry, Pages
@@ -30,6 +42,8 @@ from omq_storage.records import (
     unpack_position,
 )
 
+_ADDED = {IDENTITY, *FRAGMENT_TABLES}
+
 
 @dataclass(slots=True)
 class Salvage:
@@ -43,6 +57,10 @@ class Salvage:
     """The index records, by first message id."""
     blocks: dict[int, dict[int, tuple[BlockInfo, int]]] = field(default_factory=dict)
     """The intact blocks by first message id, each with the leaf page of its entry."""
+    large: dict[int, dict[int, Fragmented]] = field(default_factory=dict)
+    """Those of ``blocks`` that are messages in fragments."""
+    fragments: dict[int, "Body"] = field(default_factory=dict)
+    """The fragments that were found of each body."""
     extents: dict[int, Extent] = field(default_factory=dict)
     positions: dict[int, Position] = field(default_factory=dict)
     sequences: dict[int, dict[bytes, tuple[int, int]]] = field(default_factory=dict)
@@ -61,16 +79,36 @@ class Salvage:
         """The ids of all topics with any record or block here."""
         return {*self.index, *self.blocks, *self.extents, *self.positions, *self.sequences}
 
-    def read(self, path: Path, topic: int) -> Iterator[Block]:
-        """Yield the intact blocks of a topic in order; no message comes twice."""
+    def read(self, path: Path, topic: int) -> Iterator[Block | Fragmented]:
+        """Yield the intact blocks of a topic in order; no message comes twice.
+
+        For the body of a message in fragments see ``body``.
+        """
         with Pages(path / DATA) as pages:
             for info, page in self.in_order(topic):
+                if info.body:
+                    yield self.large[topic][info.first]
+                    continue
                 key = block_key(topic, info.first)
                 for entry in pages.remains(page):
                     block = _block_of(entry, key, info)
                     if block is not None:
                         yield block
                         break
+
+    def body(self, path: Path, message: Fragmented) -> Iterator[bytes]:
+        """Yield the fragments of a message in order.  Raises DamagedRecord when one cannot be read again."""
+        with Pages(path / DATA) as pages:
+            for index in range(fragment_count(message.size)):
+                yield _fragment_of(pages, self.fragments[message.body].pages[index], message.body, index)
+
+    def _is_whole(self, info: BlockInfo, topic: int) -> bool:
+        """Return whether all fragments of a message were found; always for a block."""
+        if not info.body:
+            return True
+        message = self.large[topic][info.first]
+        body = self.fragments.get(message.body)
+        return body is not None and body.is_complete(message.size)
 
     def in_order(self, topic: int) -> list[tuple[BlockInfo, int]]:
         """Return index record and page of the intact blocks of a topic that do not overlap, by
@@ -84,6 +122,8 @@ class Salvage:
                 continue  # the block was deleted, and LMDB has not reused its page yet
             if chosen and info.first <= chosen[-1][0].last:
                 continue  # the block was merged into the previous one
+            if not self._is_whole(info, topic):
+                continue
             chosen.append((info, page))
         return chosen
 
@@ -106,6 +146,44 @@ class Salvage:
                 else:
                     lost.append((first, last))
         return lost
+
+
+@dataclass(slots=True)
+class Body:
+    """The fragments of one body."""
+
+    pages: "array[int]" = field(default_factory=lambda: array("Q"))
+    """The leaf page of the entry of each fragment, by its index; 0 where none was found."""
+    shorter: dict[int, int] = field(default_factory=dict)
+    """The octets of the fragments that have fewer than FRAGMENT_OCTETS."""
+
+    def take(self, index: int, page: int, octets: int) -> None:
+        """Add a fragment that was found, unless it is known."""
+        self.pages.extend([0] * (index + 1 - len(self.pages)))
+        if not self.pages[index]:
+            self.pages[index] = page
+            if octets < FRAGMENT_OCTETS:
+                self.shorter[index] = octets
+
+    def is_complete(self, size: int) -> bool:
+        """Return whether these are all fragments of a body of this size."""
+        count = fragment_count(size)
+        if len(self.pages) != count or not all(self.pages):
+            return False
+        rest = size - (count - 1) * FRAGMENT_OCTETS
+        return self.shorter == ({count - 1: rest} if rest < FRAGMENT_OCTETS else {})
+
+
+def _fragment_of(pages: Pages, page: int, body: int, index: int) -> bytes:
+    """Return the content of a fragment in this leaf page.  Raises DamagedRecord."""
+    for entry in pages.remains(page):
+        try:
+            found = unpack_fragment(entry.key, entry.value)
+        except DamagedRecord:
+            continue
+        if found[:2] == (body, index):
+            return bytes(found[2])
+    raise DamagedRecord(f"Fragment {index} of body {body} cannot be read again.")
 
 
 def _block_of(entry: Entry, key: bytes, info: BlockInfo) -> Block | None:
@@ -165,7 +243,7 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
             ]
             # Names and orders of the tables have no checksum, so compare them with what they should be. There
             # may be no table at all, after a first start that was interrupted.
-            names = {tree.key for tree in trees} | {IDENTITY} & {*tables}  # format 1 has no identity
+            names = {tree.key for tree in trees} | _ADDED & {*tables}  # an older format may lack these
             if not found.problems and trees and names != {*tables}:
                 found.problems = ["its tables do not have the names that they were given"]
             if not found.problems and any(tree.order for tree in trees):
@@ -213,6 +291,28 @@ def _take_block(found: Salvage, entry: Entry, page: int) -> bool:
     info = block_info(unpack(topic, first, entry.value), entry.value)
     found.blocks.setdefault(topic, {}).setdefault(first, (info, page))
     return True
+
+
+def _take_large(found: Salvage, entry: Entry, page: int) -> bool:
+    if not entry.value.startswith(LARGE_MAGIC):
+        return False
+    message = unpack_fragmented(entry.key, entry.value)
+    known = found.blocks.setdefault(message.topic, {})
+    if message.first not in known:
+        known[message.first] = (info_of(message), page)
+        found.large.setdefault(message.topic, {})[message.first] = message
+    return True
+
+
+def _take_fragment(found: Salvage, entry: Entry, page: int) -> bool:
+    number, index, content = unpack_fragment(entry.key, entry.value)
+    found.fragments.setdefault(number, Body()).take(index, page, len(content))
+    return True
+
+
+def _take_loose(found: Salvage, entry: Entry, page: int) -> bool:
+    unpack_loose(entry.key, entry.value)
+    return True  # not needed: a repair copies only the bodies of messages
 
 
 def _take_index(found: Salvage, entry: Entry, page: int) -> bool:
@@ -291,6 +391,8 @@ def _take_lineage(found: Salvage, entry: Entry, page: int) -> bool:
 
 _TAKERS = (
     _take_block,
+    _take_large,
+    _take_fragment,
     _take_index,
     _take_extent,
     _take_position,
@@ -300,4 +402,5 @@ _TAKERS = (
     _take_next_topic,
     _take_identity,
     _take_lineage,
+    _take_loose,
 )

@@ -2,13 +2,14 @@
 
 The directory::
 
-    format       {"format": 2}; a higher number is refused.  The file also has "begun": true until the store
+    format       {"format": 3}; a higher number is refused.  The file also has "begun": true until the store
                  is created completely, or "backup": true until a backup is opened for the first time
     lock         locked by the one process that has the store open
     spare        disk space that is reserved for deletions
     catalogue/   strong/   weak/   async/       LMDB environments
 
-Environments of format 1 have no identity, see ``omq_storage.identity``.  Opening such a store adds it.
+Environments of format 1 have no identity, see ``omq_storage.identity``; those of formats 1 and 2 have no
+tables for messages in fragments, see ``omq_storage.fragments``.  Opening such a store adds them.
 """
 
 import fcntl
@@ -36,7 +37,7 @@ from omq_storage.spare import SpareRoom
 CATALOGUE = "catalogue"
 FORMAT_FILE = "format"
 
-FORMAT = 2
+FORMAT = 3
 _OLDEST_FORMAT = 1
 _LOCK_FILE = "lock"
 CATALOGUE_MAP_SIZE = 1 << 34

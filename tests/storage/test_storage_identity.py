@@ -417,7 +417,7 @@ def of_format_1(tmp_path: Path) -> Path:
 
 def test_a_store_of_format_1_gets_an_identity(of_format_1: Path) -> None:
     before = contents_of_levels(of_format_1, "fixture")
-    assert json.loads((of_format_1 / "format").read_bytes()) == {"format": 2}
+    assert json.loads((of_format_1 / "format").read_bytes()) == {"format": store_module.FORMAT}
     assert contents_of_levels(of_format_1, "another") == before
     exchange(of_format_1 / "strong" / "data.mdb", of_format_1 / "weak" / "data.mdb")
     with pytest.raises(DamagedFile, match="it belongs to the level"):

@@ -11,7 +11,7 @@ from omq_storage.blocks import FRAME_HEADER, Block, encode
 from omq_storage.environment import Environment
 from omq_storage.errors import DamagedBlock
 from omq_storage.lookup import LargeBlock
-from omq_storage.pieces import CHECKED_OCTETS
+from omq_storage.pieces import CHECKED_OCTETS, InBlock
 from omq_storage.records import BLOCKS, block_key
 
 MIB = 1 << 20
@@ -121,12 +121,13 @@ def test_damage_is_detected_before_and_after_a_message_was_opened(
     environment.append([block])
     looked_at = environment.open_message(1, 5)
     assert looked_at is not None
+    assert isinstance(looked_at.place, InBlock)
     environment.close()
     with lmdb.open(str(tmp_path / "weak"), max_dbs=16, map_size=1 << 30) as raw:
         table = raw.open_db(BLOCKS)
         with raw.begin(write=True) as transaction:
             value = bytearray(transaction.get(block_key(1, 5), db=table))
-            value[looked_at.at + MIB + 5] ^= 1
+            value[looked_at.place.at + MIB + 5] ^= 1
             transaction.put(block_key(1, 5), bytes(value), db=table)
     environment = open_level(tmp_path / "weak")
     assert environment.read_piece(looked_at, 0, 100) is not None

@@ -204,7 +204,7 @@ def test_other_trouble_with_the_files_is_told(tmp_path: Path) -> None:
     (path / "weak" / "data.mdb").write_bytes(b"no environment" * 1000)
     with pytest.raises(StoreError, match=f"The environment {path / 'weak'} cannot be read"):
         opened(path)
-    (path / "format").write_text('{"format": 3}')
+    (path / "format").write_text('{"format": 4}')
     with pytest.raises(NewerFormat):
         opened(path)
 

@@ -2,8 +2,8 @@
 
     python tests/data/store/make_store.py store-1.tar.xz
 
-`tests/server/test_store_of_format_1.py` says what is in it. An archive that was made is never made again: it
-shows that a later version still reads what an earlier one wrote.
+`tests/server/test_stores_of_older_formats.py` says what is in it. An archive that was made is never made
+again: it shows that a later version still reads what an earlier one wrote.
 """
 
 import os
