@@ -54,3 +54,21 @@ def take_messages(
     found: list[Any],
     run: Callable[[int, list[int], list[bytes]], object],
 ) -> int: ...
+def take_publishes(
+    data: bytes, position: int, channel: int, max_body: int, max_frame: int, max_head: int, most: int
+) -> tuple[int, Spans, list[bytes], int, bytes, bytes, bool] | None: ...
+def take_acks(data: bytes, position: int, channel: int, most: int) -> tuple[list[tuple[int, int]], int]: ...
+def deliveries(
+    frames: Octets,
+    offsets: Octets,
+    head_offsets: Octets | None,
+    head_octets: Octets | None,
+    begin: int,
+    end: int,
+    step: int,
+    channel: int,
+    tag: int,
+    frame_max: int,
+    message: int,
+    template: Callable[[bytes], tuple[bytes, int, int, int]],
+) -> bytes | None: ...

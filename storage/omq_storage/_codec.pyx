@@ -1,6 +1,7 @@
 # cython: language_level=3, embedsignature=False, binding=False
 """The compiled work for single messages: the twin of the plain functions in `storage/omq_storage/plain.py`, of
-`omq/protocol/dmp/reader.py`, `dmp_writer.py`, `frames.py` and `lines.py`.
+`omq/protocol/dmp/reader.py` and `writer.py`, of `frames.py` and `lines.py` in `omq/protocol/omq`, and of `runs.py` and
+`delivery.py` in `omq/protocol/amqp_0_9`.
 
 It processes the common input and leaves everything else to the plain code: a function returns None, or a parser
 stops, where it finds anything else.  So the errors about invalid octets are in one place, the plain code, with
@@ -15,7 +16,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
 cdef extern from *:
@@ -86,3 +87,4 @@ include "native/messages.pxi"
 include "native/spans.pxi"
 include "native/lines.pxi"
 include "native/sexps.pxi"
+include "native/amqp.pxi"

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp_0_9 import runs
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     Called,
@@ -65,7 +66,10 @@ from omq.protocol.amqp_0_9.methods import (
     decode,
 )
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
+from omq.protocol.amqp_0_9.runs import Limits
 from omq.protocol.amqp_0_9.server import MOST_HELD, WHOLE_BODY, ServerConnection
+from omq_storage import codec
+from omq_storage.batches import Framed
 
 GET = BasicGet(b"q")
 BEGUN = call(1, BasicPublish(b"", b"q"))
@@ -628,3 +632,80 @@ def test_other_clients_send_times_of_eight_octets() -> None:
     assert not connection.is_openamq
     assert list(one(feed(connection, publish(1, b"q", b"x", properties=WIDE))).heads) == [b"\0\x01q" + WIDE]
     assert failure(feed(connection, publish(1, b"q", b"x", properties=TIMES)))[0] == 501
+
+
+# -- the twins ----------------------------------------------------------------------------------------------
+
+names = st.sampled_from([b"", b"q", b"e" * 255])
+properties = st.sampled_from(
+    [NO_PROPERTIES, PERSISTENT, b"\x80\0\x01t", WIDE, b"\x20\0\0\0\0\x03\x01a?", b"\0\x01"]
+)
+sent = st.one_of(
+    st.builds(
+        publish, st.integers(1, 2), names, st.binary(max_size=20), names, properties, mandatory=st.booleans()
+    ),
+    st.builds(lambda octets, count: octets * count, st.just(publish(1, b"q", b"abc")), st.integers(1, 5)),
+    st.builds(call, st.integers(1, 2), st.builds(BasicAck, st.integers(0, 4), st.booleans())),
+    st.sampled_from([
+        HEARTBEAT, call(1, GET), call(1, BasicPublish(b"", b"", True, True)), body(1, b"x"),
+        call(2, ChannelClose(0, b"", 0, 0)) + call(2, ChannelOpen()), header_frame(1, NO_PROPERTIES, 0),
+        publish(1, b"q", bytes(200)), publish(1, b"q", bytes(80), frame_max=50),
+    ]),
+)  # fmt: skip
+
+
+@given(st.lists(sent, max_size=12), st.lists(st.integers(0, 600), max_size=5), st.data())
+def test_both_codecs_read_the_same(frames: list[bytes], cuts: list[int], data: st.DataObject) -> None:
+    octets = b"".join(frames)
+    if octets and data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(octets) - 1))
+        octets = octets[:at] + data.draw(st.binary(max_size=2)) + octets[at + 1 :]
+    bounds = [0, *sorted(min(cut, len(octets)) for cut in cuts), len(octets)]
+    outcomes = []
+    for compiled in (codec.COMPILED, False):
+        connection = opened(1, 2, max_message=150)
+        found: list[Event] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(codec, "COMPILED", compiled)
+            for begin, end in pairwise(bounds):
+                found += feed(connection, octets[begin:end])
+        outcomes.append((flat(found), [event.properties for event in found if isinstance(event, PublishRun)]))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")
+def test_the_compiled_codec_takes_every_form_of_a_message() -> None:
+    """A message that it leaves to the plain code costs a hundred times as much."""
+    limits = Limits(1 << 16, 1 << 16)
+    for octets in (
+        publish(1, b"k", b"", b"e"), publish(1, b"", b"x"), publish(1, b"k", b"x", properties=WIDE),
+        publish(1, b"k" * 255, bytes(1 << 16), b"e" * 255, PERSISTENT, mandatory=True),
+    ):  # fmt: skip
+        run, end = runs.take_publishes(octets * 3, 0, 1, limits)
+        assert end == 3 * len(octets)
+        assert run is not None
+        plain, _ = runs.take_publishes_plain(octets * 3, 0, 1, limits)
+        assert run == plain
+        assert isinstance(run.batch, Framed)
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="no compiled codec here")
+def test_positions_outside_of_the_octets() -> None:
+    for position in (-1, 2):
+        with pytest.raises(ValueError, match="not within"):
+            codec.native.take_publishes(b"x", position, 1, 1, 1, 1, 1)
+        with pytest.raises(ValueError, match="not within"):
+            codec.native.take_acks(b"x", position, 1, 1)
+
+
+def test_runs_are_limited() -> None:
+    octets = publish(1, b"q", b"")
+    many = octets * (runs.COMPILED_MESSAGES_A_STEP + 1)
+    counts = [run.batch.count for run in feed(opened(1), many) if isinstance(run, PublishRun)]
+    assert sum(counts) == runs.COMPILED_MESSAGES_A_STEP + 1
+    assert max(counts) <= runs.COMPILED_MESSAGES_A_STEP
+    acks = call(1, BasicAck(7)) * (runs.ACKS_A_STEP + 1)
+    assert [len(run.ranges) for run in feed(opened(1), acks) if isinstance(run, AckRun)] == [
+        runs.ACKS_A_STEP,
+        1,
+    ]

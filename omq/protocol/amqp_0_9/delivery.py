@@ -13,16 +13,17 @@ from struct import Struct
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp_0_9 import openamq
 from omq.protocol.amqp_0_9.frames import (
-    BASIC,
     CONTENT,
-    END,
     FRAME,
     OVERHEAD,
     FrameType,
     body_frames,
     content,
+    frame,
+    header_frame,
 )
 from omq.protocol.amqp_0_9.methods import BasicGetOk, BasicReturn
+from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
 
 Octets = bytes | memoryview
@@ -36,7 +37,10 @@ _BEFORE_HEADERS = (0x8000, 0x4000)
 _FLAGS = Struct(">H")
 _LENGTH = Struct(">I")
 _ENTRY_VALUE = Struct(">cq")
-_TAG = Struct(">Q")
+_NUMBER = Struct(">Q")
+
+_LONGEST_CACHED = 512
+"""The longest head, in octets, for which the octets of a delivery are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,58 +80,84 @@ def with_number(octets: bytes, name: bytes, number: int) -> bytes:
     If there is one of this name already, as in a message that was published again, this one is the last.
     """
     entry = shortstr.write(name, "a header") + _ENTRY_VALUE.pack(b"l", number)
+    at, end = _headers(octets)
+    (flags,) = _FLAGS.unpack_from(octets)
+    table = octets[at + _LENGTH.size : end] + entry
+    return b"".join(
+        (
+            _FLAGS.pack(flags | _HEADERS),
+            octets[_FLAGS.size : at],
+            _LENGTH.pack(len(table)),
+            table,
+            octets[end:],
+        )
+    )
+
+
+def _headers(octets: bytes) -> tuple[int, int]:
+    """Where the headers table of these properties begins, or would begin, with its length; where it ends."""
     (flags,) = _FLAGS.unpack_from(octets)
     at = _FLAGS.size
     for flag in _BEFORE_HEADERS:
         if flags & flag:
             at += 1 + octets[at]
-    if not flags & _HEADERS:
-        table = _LENGTH.pack(len(entry)) + entry
-        return _FLAGS.pack(flags | _HEADERS) + octets[_FLAGS.size : at] + table + octets[at:]
-    (length,) = _LENGTH.unpack_from(octets, at)
-    end = at + _LENGTH.size + length
-    return b"".join(
-        (octets[:at], _LENGTH.pack(length + len(entry)), octets[at + _LENGTH.size : end], entry, octets[end:])
-    )
+    return at, at + _LENGTH.size + _LENGTH.unpack_from(octets, at)[0] if flags & _HEADERS else at
 
 
-@lru_cache(maxsize=256)
-def _around(
-    channel: int, consumer_tag: bytes, redelivered: bool, exchange_and_key: bytes, octets: bytes
-) -> tuple[bytes, bytes, bytes]:
-    """What stands before the delivery tag, between it and the size of the body, and after that."""
-    named = _DELIVER + shortstr.write(consumer_tag, "the consumer tag")
-    after = bytes((redelivered,)) + exchange_and_key
-    size = len(named) + _TAG.size + len(after)
-    return (
-        FRAME.pack(FrameType.METHOD, channel, size) + named,
-        b"".join(
-            (
-                after,
-                END,
-                FRAME.pack(FrameType.HEADER, channel, CONTENT.size + len(octets)),
-                CONTENT.pack(BASIC, 0, 0)[: -_TAG.size],
-            )
-        ),
-        octets + END,
-    )
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """Everything of a delivery that precedes its body frames, and where its numbers are."""
+
+    octets: bytes
+    tag_at: int
+    size_at: int
+    id_at: int
+    """Where the message id is; -1 if it is not there."""
+
+    def filled(self, delivery_tag: int, message: int, size: int) -> bytes:
+        """The octets with these numbers."""
+        octets = bytearray(self.octets)
+        _NUMBER.pack_into(octets, self.tag_at, delivery_tag)
+        _NUMBER.pack_into(octets, self.size_at, size)
+        if self.id_at >= 0:
+            _NUMBER.pack_into(octets, self.id_at, message)
+        return bytes(octets)
+
+
+def _template(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
+    # Long heads are rarely alike, and would fill the memory.
+    made = _cached if len(head) <= _LONGEST_CACHED else _made
+    return made(consumer, head, deliveries)
+
+
+def _made(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
+    head = head or consumer.default_head
+    at = names_end(head)
+    octets = head[at:]
+    if consumer.is_stream:
+        octets = with_number(octets, STREAM_OFFSET, 0)
+    elif deliveries:
+        octets = with_number(octets, DELIVERY_COUNT, deliveries)
+    if consumer.is_openamq:
+        octets = openamq.narrowed_properties(octets)
+    before = _DELIVER + shortstr.write(consumer.tag, "the consumer tag")
+    method = b"%b%b%b%b" % (before, bytes(_NUMBER.size), bytes((deliveries > 0,)), head[:at])
+    whole = frame(FrameType.METHOD, consumer.channel, method)
+    content_at = len(whole) + FRAME.size
+    # What the server adds is the last of the headers, and its number the last of it.
+    id_at = content_at + CONTENT.size + _headers(octets)[1] - _NUMBER.size if consumer.is_stream else -1
+    whole += header_frame(consumer.channel, octets, 0)
+    return _Template(whole, FRAME.size + len(before), content_at + CONTENT.size - _NUMBER.size, id_at)
+
+
+_cached = lru_cache(maxsize=1024)(_made)
 
 
 def opening(
     consumer: Consumer, delivery_tag: int, message: int, head: bytes, size: int, deliveries: int = 0
 ) -> bytes:
     """Everything of one delivery that precedes its body frames: the method and the content header."""
-    head = head or consumer.default_head
-    at = names_end(head)
-    octets = head[at:]
-    if consumer.is_stream:
-        octets = with_number(octets, STREAM_OFFSET, message)
-    elif deliveries:
-        octets = with_number(octets, DELIVERY_COUNT, deliveries)
-    if consumer.is_openamq:
-        octets = openamq.narrowed_properties(octets)
-    before, between, after = _around(consumer.channel, consumer.tag, deliveries > 0, head[:at], octets)
-    return b"".join((before, _TAG.pack(delivery_tag), between, _TAG.pack(size), after))
+    return _template(consumer, head, deliveries).filled(delivery_tag, message, size)
 
 
 def deliveries(
@@ -137,6 +167,22 @@ def deliveries(
 
     `deliveries` is how often each of them was delivered before.
     """
+    if codec.COMPILED:
+
+        def template(head: bytes) -> tuple[bytes, int, int, int]:
+            made = _template(consumer, head, deliveries)
+            return made.octets, made.tag_at, made.size_at, made.id_at
+
+        begin, end = block.indexes(messages)
+        heads = block.heads
+        written = codec.native.deliveries(
+            block.frames, block.offsets,
+            None if heads is None else heads.offsets, None if heads is None else heads.octets,
+            begin, end, messages.step,
+            consumer.channel, delivery_tag, consumer.frame_max, block.first + begin, template,
+        )  # fmt: skip
+        if written is not None:
+            return written
     return deliveries_plain(consumer, delivery_tag, block, messages, deliveries)
 
 
@@ -149,11 +195,14 @@ def deliveries_plain(
     frames = block.slices(block.first + begin)[: end - begin : step]
     heads = block.heads_from(block.first + begin)[: end - begin : step]
     parts: list[Octets] = []
-    for tag, message, head, frame in zip(
+    known: bytes | None = None
+    for tag, message, head, octets in zip(
         range(delivery_tag, delivery_tag + len(frames)), messages, heads, frames, strict=True
     ):
-        body = frame[FRAME_HEADER:]
-        parts.append(opening(consumer, tag, message, head, len(body), deliveries))
+        if head != known:
+            template, known = _template(consumer, head, deliveries), head
+        body = octets[FRAME_HEADER:]
+        parts.append(template.filled(tag, message, len(body)))
         parts += body_frames(consumer.channel, body, consumer.frame_max)
     return b"".join(parts)
 

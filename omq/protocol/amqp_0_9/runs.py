@@ -13,10 +13,14 @@ from omq.protocol.amqp.head import MAX_HEAD
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9.events import PublishRun
 from omq.protocol.amqp_0_9.frames import BASIC, CONTENT, FRAME, OVERHEAD, FrameType
-from omq_storage.batches import Bodies
+from omq_storage import codec
+from omq_storage.batches import Bodies, batch
 
 MESSAGES_A_STEP = 512
-"""The most messages that one call takes."""
+"""The most messages that one call takes in plain Python."""
+
+COMPILED_MESSAGES_A_STEP = 8 << 10
+"""The same with the compiled codec."""
 
 ACKS_A_STEP = 4096
 """The most acknowledgements that one call takes."""
@@ -52,6 +56,19 @@ def take_publishes(data: bytes, at: int, channel: int, limits: Limits) -> tuple[
 
     Returns them, or None if there is none in the common form, and the position after them.
     """
+    if not codec.COMPILED:
+        return take_publishes_plain(data, at, channel, limits)
+    taken = codec.native.take_publishes(
+        data, at, channel, limits.body, limits.frame, MAX_HEAD, COMPILED_MESSAGES_A_STEP
+    )
+    if taken is None:
+        return None, at
+    end, spans, heads, flags, exchange, routing_key, is_mandatory = taken
+    return PublishRun(channel, exchange, routing_key, is_mandatory, batch(spans), heads, flags), end
+
+
+def take_publishes_plain(data: bytes, at: int, channel: int, limits: Limits) -> tuple[PublishRun | None, int]:
+    """`take_publishes` in plain Python."""
     method_end = _publish_end(data, at, channel, limits)
     if not method_end:
         return None, at
@@ -166,6 +183,13 @@ def take_acks(data: bytes, at: int, channel: int) -> tuple[list[tuple[int, int]]
     """Take whole Basic.Ack of this channel from `at` on; return the ranges of an `AckRun`, which may be none,
     and the position after them.
     """
+    if codec.COMPILED:
+        return codec.native.take_acks(data, at, channel, ACKS_A_STEP)
+    return take_acks_plain(data, at, channel)
+
+
+def take_acks_plain(data: bytes, at: int, channel: int) -> tuple[list[tuple[int, int]], int]:
+    """`take_acks` in plain Python."""
     ranges: list[tuple[int, int]] = []
     beginning = FRAME.pack(FrameType.METHOD, channel, _ACK_FRAME.size - OVERHEAD)
     last_start = len(data) - _ACK_FRAME.size

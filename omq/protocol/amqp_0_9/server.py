@@ -142,6 +142,7 @@ class ServerConnection:
         self._is_openamq = False
         self.channel_max = CHANNEL_MAX
         self.frame_max = FRAME_MAX
+        self._limits = Limits(self._whole_body, FRAME_MAX - OVERHEAD)
 
     # -- sending -------------------------------------------------------------------------------------------
 
@@ -269,9 +270,8 @@ class ServerConnection:
 
     def _run(self, data: bytes, at: int, channel: int) -> tuple[tuple[Event, ...], int] | None:
         """Parse a run of publishes or of acknowledgements, if there is one."""
-        limits = Limits(self._whole_body, self.frame_max - OVERHEAD)
         if not self._is_openamq:  # whose headers must be translated one by one
-            run, end = take_publishes(data, at, channel, limits)
+            run, end = take_publishes(data, at, channel, self._limits)
             if run is not None:
                 return (run,), end
         ranges, end = take_acks(data, at, channel)
@@ -329,6 +329,7 @@ class ServerConnection:
         # With 0 the client leaves the limit to the server.
         self.frame_max = method.frame_max or frames
         self.channel_max = method.channel_max or channels
+        self._limits = Limits(self._whole_body, self.frame_max - OVERHEAD)
         self._phase = _Phase.TUNED
         return Tuned(self.channel_max, self.frame_max, method.heartbeat)
 

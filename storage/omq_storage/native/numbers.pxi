@@ -1,11 +1,20 @@
 # Big-endian and little-endian numbers in octets.
 
+cdef inline uint16_t get_u16(const uint8_t* at) noexcept nogil:
+    return <uint16_t>((<uint16_t>at[0] << 8) | at[1])
+
+
 cdef inline uint32_t get_u32(const uint8_t* at) noexcept nogil:
     return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
 
 
 cdef inline uint64_t get_u64(const uint8_t* at) noexcept nogil:
     return (<uint64_t>get_u32(at) << 32) | get_u32(at + 4)
+
+
+cdef inline void put_u16(uint8_t* at, uint16_t number) noexcept nogil:
+    at[0] = <uint8_t>(number >> 8)
+    at[1] = <uint8_t>number
 
 
 cdef inline void put_u32(uint8_t* at, uint32_t number) noexcept nogil:

@@ -322,11 +322,16 @@ cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int le
 
 cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
     """Return the end of a head; -1 if it is beyond `end`, or malformed."""
-    cdef uint32_t flags, flag
     at = after_name(octets, at, end)
     if at >= 0:
         at = after_name(octets, at, end)
-    if at < 0 or end - at < 2:
+    return -1 if at < 0 else after_properties(octets, at, end)
+
+
+cdef int64_t after_properties(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+    """Return the end of property flags and properties; -1 if it is beyond `end`, or malformed."""
+    cdef uint32_t flags, flag
+    if end - at < 2:
         return -1
     flags = (<uint32_t>octets[at] << 8) | octets[at + 1]
     at += 2
