@@ -12,6 +12,7 @@ import trio
 from omq.config import Config
 from omq.drivers.alarms import Alarms
 from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.dead_letters import Office
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Lifetime, Ownership, Private, check_user
 from omq.drivers.memory import Memory
@@ -76,6 +77,7 @@ class Catalogue:
         self._nursery = nursery
         self.ids = Reservations(self._reserve)
         self.writers = {level: Writer(store.level(level), memory.posted, self.ids) for level in Level}
+        self.dead_letters = Office(nursery.start_soon)
         self._resources = Resources(
             memory=memory,
             readers=trio.CapacityLimiter(READERS),
@@ -83,6 +85,7 @@ class Catalogue:
             ids=self.ids,
             alarms=Alarms(),
             unused=self._unused,
+            dead_letters=self.dead_letters,
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(self._resources.alarms.run)

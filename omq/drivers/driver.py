@@ -14,6 +14,7 @@ import trio
 from omq.drivers.ages import Ages
 from omq.drivers.alarms import Alarms
 from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.dead_letters import Office
 from omq.drivers.entrance import Answer, Entrance, Entrant
 from omq.drivers.lifetime import DURABLE, Lifetime
 from omq.drivers.memory import Memory
@@ -67,6 +68,7 @@ class Resources:
     alarms: Alarms
     unused: Callable[["Driver"], None]
     """Called when the last consumer of a topic has gone whose lifetime ends with it."""
+    dead_letters: Office
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,23 @@
 A topic that a Declare command makes has the default options; then nothing here does anything.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from omq.drivers.consumers import Consumers
+from omq.drivers.dead_letters import DeadLetters, Death
 from omq.drivers.driver import Opening
 from omq.drivers.pieces import Pieces
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import Channel, Subscriber
+from omq.drivers.seam import Channel, Gone, Subscriber
+from omq.drivers.unsettled import number_of, ranges
 from omq.model import Replay
+from omq_storage.blocks import Block
+from omq_storage.environment import Position
+from omq_storage.errors import DamagedBlock
 from omq_storage.runs import Run
 
 
@@ -20,8 +27,9 @@ class QueueDriver(RoundRobinDriver):
     """One queue."""
 
     def __init__(self, opening: Opening) -> None:
-        super().__init__(opening)
         self.options = opening.options
+        self._dead: DeadLetters | None = None
+        super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()
         self._consumers = Consumers(single_active=self.options.single_active)
 
@@ -80,6 +88,73 @@ class QueueDriver(RoundRobinDriver):
         self.tail.forget_below(cursor)
         if passed and not self.is_persistent:
             self.free(self._holdings.settled(passed))
+
+    # -- dead letters --------------------------------------------------------------------------------------
+
+    def rejected(self, messages: Sequence[Run]) -> None:
+        """See `RoundRobinDriver.rejected`. They become dead letters if there is an exchange for them."""
+        if self.options.dead_letter_exchange is None:
+            super().rejected(messages)
+            return
+        self.rejections += number_of(messages)
+        self._dispose(Death.REJECTED, messages)
+
+    def returned(self, messages: Iterable[Run]) -> None:
+        """See `RoundRobinDriver.returned`. Messages that were returned too often are dead letters."""
+        limit = self.options.delivery_limit
+        if limit is not None and not self.deleted:
+            runs = list(messages)
+            messages = [run for run in runs if run.deliveries <= limit]
+            if len(messages) < len(runs):
+                self._dispose(Death.DELIVERY_LIMIT, [run for run in runs if run.deliveries > limit])
+        super().returned(messages)
+
+    def _dispose(self, death: Death, messages: Sequence[Run]) -> None:
+        """These messages are done without having been accepted."""
+        if self.options.dead_letter_exchange is None:
+            self.settled(messages)
+            return
+        for ids in chain.from_iterable(map(ranges, messages)):
+            for channel in self._choosy:
+                channel.forget(ids)
+        if self._dead is None:
+            self._dead = DeadLetters(self, self.resources.dead_letters)
+        self._dead.add(death, messages)
+
+    async def block_of(self, message: int) -> Block | None:
+        """Return the block with a dead letter, or None if it is not kept any more. Raises StoreError."""
+        if not self.is_persistent:
+            return self._holdings.find(message)
+        if self.tail.covers(message):
+            return self.tail.from_position(message, 1)[0]
+        try:
+            stored = await self.read(message, 1)
+        except DamagedBlock as damaged:
+            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
+            return None
+        found = stored[0].block if stored else None
+        return found if found is not None and found.first <= message else None
+
+    def buried(self, messages: Sequence[Run]) -> None:
+        """These messages are in their new queues, and done."""
+        self.settled(messages)
+        self._note_move()
+
+    def position(self) -> Position:
+        """See `RoundRobinDriver.position`. Dead letters are not done until they are in their new queues."""
+        position = super().position()
+        if not self._dead:
+            return position
+        return replace(position, undone=tuple(sorted([*position.undone, *self._dead.runs()])))
+
+    def _unsettled(self) -> int:
+        return super()._unsettled() + (0 if self._dead is None else len(self._dead))
+
+    def end(self) -> None:
+        """See `Driver.end`."""
+        super().end()
+        if self._dead is not None:
+            self._dead.clear()
 
     # -- channels ------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import trio
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Inequivalent, Reason, Refused
+from omq.exchanges.dead_letters import DeadLetterExchange
 from omq.exchanges.matching import index_of
 from omq.exchanges.routes import Declared, Part, Route, Router, TopicIsReplaced, missing_exchange
 from omq.exchanges.types import (
@@ -43,6 +44,7 @@ class Exchanges:
         self._changing = trio.Lock()
         catalogue.deleted = self._topic_deleted
         catalogue.replaced = self._router.forget
+        catalogue.dead_letters.deliver = DeadLetterExchange(self).deliver
         for exchange in PREDECLARED:
             self._add(exchange)
 

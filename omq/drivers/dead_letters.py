@@ -1,0 +1,180 @@
+"""Dead letters: messages of a queue that are done without having been accepted.
+
+A queue with a dead-letter exchange sends them there. They are done in the queue when their new queues have
+stored them. So none is lost; after a kill between the two, one is sent again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import trio
+
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Failure
+from omq.drivers.unsettled import Deliveries, number_of
+from omq.logs import LogThrottle, quoted
+from omq.model import Topic
+from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.errors import StoreError
+from omq_storage.runs import Run
+
+MOST_LETTERS = 512
+"""The most dead letters that are sent together."""
+
+LETTERS_OCTETS = 256 << 10
+"""The octets of the dead letters that are sent together, but at least one."""
+
+RETRY_SECONDS = 1.0
+"""How long dead letters wait after a failure, until they are sent again."""
+
+log = logging.getLogger("omq.dead_letters")
+
+
+class Death(Enum):
+    """Why a message became a dead letter, in the words of RabbitMQ."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter: the message as it was in its queue."""
+
+    body: bytes
+    head: bytes
+
+
+Deliver = Callable[[bytes, QueueOptions, Death, Sequence[Letter]], Awaitable[Failure | None]]
+"""Sends letters of the queue with this name and these options to their new queues. It returns when they have
+the persistence of these queues, or why some of them have not.
+"""
+
+
+class Office:
+    """What the queues of a server need to send dead letters."""
+
+    def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """`start` starts a task."""
+        self.start = start
+        self.deliver: Deliver = _nowhere
+        """What routes the letters: the exchanges, once there are any."""
+
+
+async def _nowhere(queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]) -> None:
+    """Drop letters: there are no exchanges."""
+
+
+class Source(Protocol):
+    """A queue with dead letters."""
+
+    topic: Topic
+    options: QueueOptions
+    deleted: bool
+
+    async def block_of(self, message: int) -> Block | None:
+        """Return the block with this message, or None if it is not kept any more. Raises StoreError."""
+
+    def buried(self, messages: Sequence[Run]) -> None:
+        """These messages are done."""
+
+
+class DeadLetters:
+    """The dead letters of one queue that are not done yet. A task sends them as long as there are any."""
+
+    def __init__(self, source: Source, office: Office) -> None:
+        self._source = source
+        self._office = office
+        self._waiting: deque[tuple[Death, Run]] = deque()
+        self._sending = Deliveries()
+        self._is_running = False
+        self._problems = LogThrottle.of_problem(
+            log, f"{quoted(source.topic.topic)}: dead letters wait", topic=source.topic.topic
+        )
+
+    def __len__(self) -> int:
+        return number_of(self.runs())
+
+    def runs(self) -> Iterator[Run]:
+        """Yield all of them."""
+        yield from self._sending.runs()
+        for _, run in self._waiting:
+            yield run
+
+    def add(self, death: Death, messages: Iterable[Run]) -> None:
+        """Send these messages, after the earlier ones."""
+        self._waiting.extend((death, run) for run in messages)
+        if self._waiting and not self._is_running:
+            self._is_running = True
+            self._office.start(self._run)
+
+    def clear(self) -> None:
+        """The queue is deleted."""
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting and not self._source.deleted:
+                try:
+                    failure = await self._send_some()
+                except StoreError as problem:
+                    self._problems.add(problem)
+                    await trio.sleep(RETRY_SECONDS)
+                else:
+                    if failure is not None:
+                        self._problems.add(failure)
+                        await trio.sleep(RETRY_SECONDS)
+        finally:
+            self._is_running = False
+
+    async def _send_some(self) -> Failure | None:
+        """Send the first ones that died in the same way. Return why they could not be sent. Raises
+        StoreError.
+        """
+        death = self._waiting[0][0]
+        letters: list[Letter] = []
+        octets = 0
+        block: Block | None = None
+        try:
+            while self._waiting and self._waiting[0][0] is death:
+                if len(self._sending) >= MOST_LETTERS or octets >= LETTERS_OCTETS:
+                    break
+                run = self._waiting[0][1]
+                message = run.lowest
+                if block is None or not block.first <= message < block.next:
+                    block = await self._source.block_of(message)
+                    if self._source.deleted:
+                        return None
+                self._sending.add(range(message, message + 1), run.deliveries)
+                self._drop_first(run)
+                if block is not None:
+                    letters.append(Letter(bytes(block.frame(message)[FRAME_HEADER:]), block.head(message)))
+                    octets += len(letters[-1].body) + len(letters[-1].head)
+            failure = None
+            if letters:
+                source = self._source
+                failure = await self._office.deliver(source.topic.topic, source.options, death, letters)
+            if failure is not None:
+                return failure
+            done, self._sending = self._sending, Deliveries()
+            if done and not self._source.deleted:
+                self._source.buried(done.runs())
+            return None
+        finally:
+            # They were not sent, or it is not known whether they were.
+            self._waiting.extendleft((death, run) for run in reversed(self._sending.runs()))
+            self._sending.clear()
+
+    def _drop_first(self, run: Run) -> None:
+        """Remove the first message of the first run."""
+        bits = run.bits & (run.bits - 1)
+        if bits:
+            self._waiting[0] = self._waiting[0][0], run._replace(bits=bits)
+        else:
+            self._waiting.popleft()

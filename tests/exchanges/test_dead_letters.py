@@ -1,0 +1,293 @@
+"""Dead letters: where they go, what they say, and that none is lost on its way."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from served_drivers import Client, Drivers, opened, post, quiet
+
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Failure, Reason
+from omq.drivers.seam import REJECTED, Modified
+from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.types import Destination, Kind
+from omq.model import Sync
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.fields import Array, LongString, Number, Table, Value
+from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.properties import Properties
+
+FAILED = Modified(delivery_failed=True)
+EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
+
+
+@pytest.fixture
+async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
+    """Drivers with exchanges, whose topics are deleted at the end, so that they must hold nothing."""
+    Exchanges(shared_drivers.catalogue)
+    yield shared_drivers
+    for topic in list(shared_drivers.catalogue):
+        await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+async def queue_of(drivers: Drivers, name: bytes, *, durable: bool = False, **options: object) -> QueueDriver:
+    sync = Sync.WEAK if durable else None
+    return await drivers.catalogue.declare_queue(
+        name,
+        QueueOptions(durable=durable, sync=sync, **options),  # type: ignore[arg-type]
+    )
+
+
+def worker(queue: QueueDriver, window: int = 100) -> Client:
+    client = Client(queue)
+    client.request(window)
+    return client
+
+
+def shown(value: Value) -> object:
+    """A header's value as the probe of RabbitMQ prints it; the time as a T."""
+    match value:
+        case Table(entries):
+            return {name.decode(): shown(each) for name, each in entries}
+        case Array(values):
+            return [shown(each) for each in values]
+        case LongString(octets):
+            return f"S:{octets.decode()}"
+        case Number(kind, number):
+            return "T" if kind.value == "T" else f"{kind.value}:{number}"
+        case _:
+            raise AssertionError(value)
+
+
+def headers(head: bytes) -> object:
+    properties = heads.decode(head).properties
+    assert properties.headers is not None
+    assert properties.expiration is None
+    return shown(properties.headers)
+
+
+def published(exchange: bytes, key: bytes, **properties: object) -> bytes:
+    return heads.encode(Head(exchange, key, Properties(**properties)))  # type: ignore[arg-type]
+
+
+@EITHER
+async def test_a_rejected_message_goes_to_the_exchange(drivers: Drivers, durable: bool) -> None:
+    dead = await queue_of(drivers, b"dl", durable=durable)
+    source = await queue_of(drivers, b"dq", durable=durable, dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client, heir = worker(source), worker(dead)
+    head = published(b"", b"dq", expiration=b"60000", message_id=b"m")
+    await post(source, b"a", b"b", b"c", heads=[head, head, head])
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    client.settle(2)
+    client.settle(3, outcome=REJECTED)
+    await quiet()
+    await drivers.drain()
+    assert (await heir.read()).bodies == [b"a", b"c"]
+    assert headers(heir.got[0].head) == {
+        "x-first-death-reason": "S:rejected",
+        "x-first-death-queue": "S:dq",
+        "x-first-death-exchange": "S:",
+        "x-death": [
+            {
+                "count": "l:1",
+                "reason": "S:rejected",
+                "queue": "S:dq",
+                "time": "T",
+                "exchange": "S:",
+                "routing-keys": ["S:dq"],
+                "original-expiration": "S:60000",
+            }
+        ],
+    }
+    stored = heads.decode(heir.got[0].head)
+    assert (stored.exchange, stored.routing_key) == (b"", b"dl")
+    assert stored.properties.message_id == b"m"
+    await quiet()
+    assert (source.info().messages, source.rejections) == (0, 2)
+    client.close()
+    heir.close()
+
+
+async def test_a_letter_keeps_its_key_unless_the_queue_has_one(drivers: Drivers) -> None:
+    exchanges = Exchanges(drivers.catalogue)
+    await exchanges.declare(b"dlx", b"topic")
+    dead = await queue_of(drivers, b"dl")
+    await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), b"orders.*")
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
+    client, heir = worker(source), worker(dead)
+    await post(source, b"kept", heads=[published(b"shop", b"orders.new")])
+    await post(source, b"unroutable", heads=[published(b"shop", b"else")])
+    await post(source, b"omq's")  # published by its topic's name
+    await client.read()
+    for message in (1, 2, 3):
+        client.settle(message, outcome=REJECTED)
+    assert (await heir.read()).bodies == [b"kept"]
+    stored = heads.decode(heir.got[0].head)
+    assert (stored.exchange, stored.routing_key) == (b"dlx", b"orders.new")
+    await quiet()
+    assert source.info().messages == 0
+    client.close()
+    heir.close()
+
+
+async def test_without_the_exchange_they_are_dropped(drivers: Drivers) -> None:
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"none")
+    client = worker(source)
+    await post(source, b"a")
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    await quiet()
+    assert source.info().messages == 0
+    client.close()
+
+
+@EITHER
+async def test_a_message_is_delivered_again_up_to_the_limit(drivers: Drivers, durable: bool) -> None:
+    dead = await queue_of(drivers, b"dl", durable=durable)
+    source = await queue_of(
+        drivers,
+        b"q",
+        durable=durable,
+        delivery_limit=2,
+        dead_letter_exchange=b"",
+        dead_letter_key=b"dl",
+    )
+    client, heir = worker(source), worker(dead)
+    await post(source, b"poison", b"good")
+    for _ in range(3):
+        await client.read()
+        client.settle(1, outcome=FAILED)
+        await quiet()
+    assert [got.deliveries for got in (await client.read()).got if got.id == 1] == [0, 1, 2]
+    await drivers.drain()
+    assert (await heir.read()).bodies == [b"poison"]
+    assert "S:delivery_limit" in str(headers(heir.got[0].head))
+    # A consumer that goes away counts as a delivery, too; without an exchange it would just be gone.
+    client.close()
+    assert source.ready == 1
+    heir.close()
+
+
+async def test_without_an_exchange_the_limit_drops(drivers: Drivers) -> None:
+    source = await queue_of(drivers, b"q", delivery_limit=0)
+    client = worker(source)
+    await post(source, b"poison")
+    await client.read()
+    client.settle(1, outcome=FAILED)
+    await quiet()
+    assert (source.ready, source.info().messages) == (0, 0)
+    client.close()
+
+
+async def test_deaths_are_counted(drivers: Drivers) -> None:
+    """A message that is rejected again and again goes round, and its record counts."""
+    one = await queue_of(drivers, b"one", dead_letter_exchange=b"", dead_letter_key=b"two")
+    two = await queue_of(drivers, b"two", dead_letter_exchange=b"", dead_letter_key=b"one")
+    first, second = worker(one), worker(two)
+    await post(one, b"a")
+    for number in (1, 2):
+        await first.read()
+        first.settle(number, outcome=REJECTED)
+        await second.read()
+        second.settle(number, outcome=REJECTED)
+    await first.read()
+    assert shown(heads.decode(first.got[-1].head).properties.headers) == {  # type: ignore[arg-type]
+        "x-first-death-reason": "S:rejected",
+        "x-first-death-queue": "S:one",
+        "x-first-death-exchange": "S:",
+        "x-death": [
+            {
+                "count": "l:2",
+                "reason": "S:rejected",
+                "queue": f"S:{queue}",
+                "time": "T",
+                "exchange": "S:",
+                "routing-keys": [f"S:{queue}"],
+            }
+            for queue in ("two", "one")
+        ],
+    }
+    first.settle(3)
+    first.close()
+    second.close()
+
+
+async def test_a_cycle_without_a_consumer_ends(drivers: Drivers) -> None:
+    """What only the delivery limit sends round would never stop."""
+    source = await queue_of(drivers, b"q", delivery_limit=0, dead_letter_exchange=b"")
+    client = worker(source)
+    await post(source, b"a")
+    await client.read()
+    client.settle(1, outcome=FAILED)
+    await client.read()
+    assert client.bodies == [b"a"]
+    assert source.info().messages == 0
+    # A rejection is a consumer's decision: then it goes round.
+    await post(source, b"b")
+    await client.read()
+    client.settle(2, outcome=REJECTED)
+    assert (await client.read()).bodies == [b"a", b"b", b"b"]
+    client.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_dead_letter_is_done_only_when_it_is_stored_elsewhere(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, killed: bool
+) -> None:
+    async with opened(tmp_path / "store", killed=killed) as drivers:
+        Exchanges(drivers.catalogue)
+        dead = await queue_of(drivers, b"dl", durable=True)
+        source = await queue_of(drivers, b"q", durable=True, dead_letter_exchange=b"", dead_letter_key=b"dl")
+        client = worker(source)
+        await post(source, b"a", b"b", b"c")
+        await client.read()
+        assert dead.writer is not None
+        dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+        client.settle(1, outcome=REJECTED)
+        client.settle(2, outcome=REJECTED)
+        client.settle(3)
+        await quiet()
+        await drivers.drain()
+        await quiet()
+        assert (dead.ready, source.ready) == (0, 0)
+        assert source.info().messages == 2
+        await drivers.save_positions()
+        if not killed:
+            dead.writer.refusal = None
+            mock_clock.jump(1.5)
+            await quiet()
+            await drivers.drain()
+            await quiet()
+            assert dead.ready == 2
+            assert source.info().messages == 0
+        client.close()
+    async with opened(tmp_path / "store") as drivers:
+        stored = [drivers.catalogue.lookup(name) for name in (b"q", b"dl")]
+        # After a kill they are delivered once more, as messages that were delivered before.
+        assert [queue.ready for queue in stored if isinstance(queue, QueueDriver)] == [
+            2 * killed,
+            2 - 2 * killed,
+        ]
+
+
+@EITHER
+async def test_many_letters_are_sent_together(drivers: Drivers, durable: bool) -> None:
+    dead = await queue_of(drivers, b"dl", durable=True)
+    source = await queue_of(drivers, b"q", durable=durable, dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client = worker(source, 5000)
+    await post(source, *(b"%d" % number for number in range(3000)))
+    await client.read()
+    assert client.channel.settle(range(1, 3001), REJECTED) == 3000
+    await quiet()
+    await drivers.drain()
+    while source.info().messages:
+        await quiet()
+        await drivers.drain()
+    assert dead.ready == 3000
+    heir = worker(dead, 5000)
+    assert (await heir.read()).bodies == [b"%d" % number for number in range(3000)]
+    client.close()
+    heir.close()
