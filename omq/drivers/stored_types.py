@@ -31,6 +31,10 @@ class StoredTypes:
     def has_position(self, record: TopicRecord) -> bool:
         return Delivery(record.delivery) is Delivery.ROUND_ROBIN
 
+    def has_exchange(self, name: bytes) -> bool:
+        """Return whether the server has this exchange without a record: amq.direct and its like."""
+        return name.startswith(b"amq.")
+
     def unnamed(self, topic: int, level: Level, positioned: bool) -> TopicRecord:
         sync = next(sync for sync, known in LEVELS.items() if known is level)
         return TopicRecord(

@@ -1,10 +1,11 @@
-"""The catalogue: the records of all topics, in an LMDB environment of its own whose commits are synced.
+"""The catalogue: the records of all topics, exchanges, bindings and queues, in an LMDB environment of its own
+whose commits are synced.
 
 All records are held in memory, too.  A change is written and synced first, and enters the memory only then:
 so a reader never sees a topic that a power failure could take back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
@@ -17,10 +18,28 @@ from omq_storage.database import Database, Reading, Writing
 from omq_storage.errors import DamagedRecord, NameTaken, StoreError, UnknownTopic
 from omq_storage.identity import LINEAGE_KEY, Lineage, pack_lineage, unpack_lineage
 from omq_storage.records import key_topic, topic_key
+from omq_storage.topology import (
+    BINDINGS,
+    EXCHANGES,
+    LONGEST_NAME,
+    QUEUES,
+    TOPOLOGY_TABLES,
+    BindingRecord,
+    ExchangeRecord,
+    Topology,
+    binding_key,
+    decode_binding,
+    decode_exchange,
+    decode_queue,
+    pack_binding,
+    pack_exchange,
+    pack_queue,
+)
 
 TOPICS = b"topics"
 COUNTER = b"counter"
-TABLES = (TOPICS, COUNTER)
+TABLES_OF_FORMAT_2 = (TOPICS, COUNTER)
+TABLES = (*TABLES_OF_FORMAT_2, *TOPOLOGY_TABLES)
 NEXT = b"next"
 _NUMBER = Struct(">Q")
 TOPIC_IDS = 1 << 31
@@ -66,15 +85,19 @@ class Catalogue:
         Raises DamagedFile for a damaged record, and StoreError.
         """
         self._lock = Lock()
-        self._database = Database(path, TABLES, map_size=map_size, sync=True)
+        self._database = Database(
+            path, TABLES_OF_FORMAT_2, map_size=map_size, sync=True, added=TOPOLOGY_TABLES
+        )
         self._database.make_tables()
         with self._database.reading() as transaction:
             records = topic_records(transaction)
+            self._topology = _topology(transaction)
             next_id = _next_id(transaction)
             lineage = transaction.get(COUNTER, LINEAGE_KEY)
             self._lineage = None if lineage is None else unpack_lineage(LINEAGE_KEY, lineage)
             if any(record.id >= next_id for record in records):
                 raise DamagedRecord("The next topic id was used before.")
+            _check_ends(self._topology, {record.id for record in records})
         self._records = {record.id: record for record in records}
         self._ids = {record.name: record.id for record in records}
 
@@ -86,8 +109,9 @@ class Catalogue:
         lineage: Lineage | None,
         *,
         map_size: int,
+        topology: Topology | None = None,
     ) -> None:
-        """Create a catalogue with these topics in an existing, empty directory; durable on return.
+        """Create a catalogue with these records in an existing, empty directory; durable on return.
 
         ``next_id``: the id of the next new topic, above all ids that were ever used.  ``lineage``: None for a
         store of format 1.  Raises StoreFull and StoreError.
@@ -101,6 +125,8 @@ class Catalogue:
                     _put_lineage(transaction, lineage)
                 for record in records:
                     _put(transaction, record)
+                if topology is not None:
+                    _put_topology(transaction, topology)
         finally:
             database.close()
 
@@ -116,10 +142,10 @@ class Catalogue:
             # Every start comes through here, and reuses one free page. Free pages still have the names of
             # topics that were on them, from which a repair can restore lost names. So write one topic record
             # again, unchanged and another one each time: its old page becomes free, with a copy of those
-            # names.
+            # names. The same with an exchange and with the options of a queue.
             topics = sorted(self._records)
             again = [self._records[topics[lineage.generation % len(topics)]]] if topics else []
-            self._write(again, lineage)
+            self._write(again, lineage, self._topology.sample(lineage.generation))
 
     def topics(self) -> list[TopicRecord]:
         """Return the records of all topics, by ascending id."""
@@ -134,8 +160,9 @@ class Catalogue:
         declared: bool,
         *,
         reserved: int = 0,
+        queue: bytes | None = None,
     ) -> TopicRecord:
-        """Create a topic and return its record.
+        """Create a topic and return its record.  ``queue``: the options of a queue, in the same commit.
 
         Its id is the next one, from 0 to 2^31 - 1.  No id is used twice, not even after ``delete``.  Raises
         NameTaken, StoreFull, and StoreError when all ids were used.
@@ -143,7 +170,10 @@ class Catalogue:
         with self._lock:
             if name in self._ids:
                 raise NameTaken(f"There is a topic {name!r} already.")
-            self._reopen_after_panic()
+            if queue is None:
+                self._reopen_after_panic()
+            else:
+                self._prepare_topology()
             with self._database.writing() as transaction:
                 topic = _next_id(transaction)
                 if topic >= TOPIC_IDS:
@@ -158,7 +188,11 @@ class Catalogue:
                 )
                 _put_next_id(transaction, topic + 1)
                 _put(transaction, record)
+                if queue is not None:
+                    _put_queue(transaction, topic, queue)
             self._keep(record)
+            if queue is not None:
+                self._topology.queues[topic] = queue
             return record
 
     def reserve_topics(self, count: int) -> range:
@@ -267,14 +301,114 @@ class Catalogue:
             return _next_id(transaction)
 
     def delete(self, topic: int) -> None:
-        """Delete the record of a topic.  ``Environment.drop`` deletes its blocks.  Raises UnknownTopic."""
+        """Delete the record of a topic, with its bindings and its options as a queue.
+
+        ``Environment.drop`` deletes its blocks.  Raises UnknownTopic.
+        """
         with self._lock:
             known = self._known(topic)
             self._reopen_after_panic()
+            bound = self._topology.of(topic)
             with self._database.writing() as transaction:
                 transaction.delete(TOPICS, topic_key(topic))
+                if topic in self._topology.queues:
+                    transaction.delete(QUEUES, topic_key(topic))
+                _delete_bindings(transaction, bound)
             del self._records[topic]
             del self._ids[known.name]
+            self._topology.queues.pop(topic, None)
+            self._unbind(bound)
+
+    # -- exchanges, bindings and queues --------------------------------------------------------------------
+
+    def make_topology_tables(self) -> None:
+        """Create the tables that a store of format 2 lacks.  Raises StoreFull."""
+        with self._lock:
+            self._prepare_topology()
+
+    def exchanges(self) -> list[ExchangeRecord]:
+        """Return the records of all exchanges, by name."""
+        with self._lock:
+            return [record for _, record in sorted(self._topology.exchanges.items())]
+
+    def bindings(self) -> list[BindingRecord]:
+        """Return the records of all bindings in the order in which they were made."""
+        with self._lock:
+            return self._topology.bindings()
+
+    def queues(self) -> dict[int, bytes]:
+        """Return the options of all queues by topic id."""
+        with self._lock:
+            return dict(self._topology.queues)
+
+    def put_exchange(self, record: ExchangeRecord) -> None:
+        """Add an exchange.  Raises StoreFull, and ValueError for a name that is empty or too long."""
+        if not 1 <= len(record.name) <= LONGEST_NAME:
+            raise ValueError(f"The name of an exchange has 1 to {LONGEST_NAME} octets.")
+        with self._lock:
+            self._prepare_topology()
+            with self._database.writing() as transaction:
+                transaction.put(EXCHANGES, record.name, pack_exchange(record))
+            self._topology.exchanges[record.name] = record
+
+    def delete_exchange(self, name: bytes) -> None:
+        """Delete the record of an exchange, if there is one, and all bindings from it and to it.
+
+        Raises StoreFull.
+        """
+        with self._lock:
+            bound = self._topology.of(name)
+            if name not in self._topology.exchanges and not bound:
+                return
+            self._prepare_topology()
+            with self._database.writing() as transaction:
+                transaction.delete(EXCHANGES, name)
+                _delete_bindings(transaction, bound)
+            self._topology.exchanges.pop(name, None)
+            self._unbind(bound)
+
+    def bind(self, record: BindingRecord) -> None:
+        """Add a binding unless there is one with the same values.  Raises UnknownTopic and StoreFull."""
+        with self._lock:
+            if isinstance(record.destination, int):
+                self._known(record.destination)
+            if self._topology.number(record) is not None:
+                return
+            self._prepare_topology()
+            number = self._topology.next_number
+            with self._database.writing() as transaction:
+                transaction.put(BINDINGS, binding_key(number), pack_binding(number, record))
+            self._topology.add(number, record)
+
+    def unbind(self, record: BindingRecord) -> None:
+        """Delete a binding if there is one with these values.  Raises StoreFull."""
+        with self._lock:
+            number = self._topology.number(record)
+            if number is None:
+                return
+            self._reopen_after_panic()
+            with self._database.writing() as transaction:
+                transaction.delete(BINDINGS, binding_key(number))
+            self._topology.remove(record)
+
+    def set_queue(self, topic: int, options: bytes) -> None:
+        """Set the options of a queue.  Raises UnknownTopic and StoreFull."""
+        with self._lock:
+            self._known(topic)
+            self._prepare_topology()
+            with self._database.writing() as transaction:
+                _put_queue(transaction, topic, options)
+            self._topology.queues[topic] = options
+
+    def _prepare_topology(self) -> None:
+        self._reopen_after_panic()
+        self._database.make_tables(added=True)
+
+    def _unbind(self, bound: Mapping[int, BindingRecord]) -> None:
+        for record in bound.values():
+            self._topology.remove(record)
+
+    # -- all records ---------------------------------------------------------------------------------------
 
     def recycle_pages(self) -> None:
         """Commit twice without a change, so that the catalogue has free pages.  Raises StoreFull and
@@ -301,7 +435,9 @@ class Catalogue:
             raise UnknownTopic(f"There is no topic with id {topic}.")
         return record
 
-    def _write(self, records: list[TopicRecord], lineage: Lineage | None = None) -> None:
+    def _write(
+        self, records: list[TopicRecord], lineage: Lineage | None = None, again: Topology | None = None
+    ) -> None:
         if not records and lineage is None:
             return
         self._reopen_after_panic()
@@ -310,6 +446,8 @@ class Catalogue:
                 _put(transaction, record)
             if lineage is not None:
                 _put_lineage(transaction, lineage)
+            if again is not None:
+                _put_topology(transaction, again)
         self._lineage = lineage or self._lineage
         for record in records:
             self._keep(record)
@@ -330,6 +468,46 @@ class Catalogue:
 def topic_records(transaction: Reading) -> list[TopicRecord]:
     """Return the records of all topics, by ascending id.  Raises DamagedRecord."""
     return [decode_topic(key, stored) for key, stored in transaction.cursor(TOPICS)]
+
+
+def _topology(transaction: Reading) -> Topology:
+    """Return all exchanges, bindings and queues.  Raises DamagedRecord."""
+    exchanges, bindings, queues = (
+        list(transaction.cursor(table)) if transaction.has(table) else [] for table in TOPOLOGY_TABLES
+    )
+    return Topology(
+        {key: decode_exchange(key, stored) for key, stored in exchanges},
+        dict(decode_binding(key, stored) for key, stored in bindings),
+        dict(decode_queue(key, stored) for key, stored in queues),
+    )
+
+
+def _check_ends(topology: Topology, topics: Collection[int]) -> None:
+    """Raise DamagedRecord for options and bindings of topics that are not there."""
+    missing = topology.queues.keys() | {
+        record.destination for record in topology.bindings() if isinstance(record.destination, int)
+    }
+    for topic in missing.difference(topics):
+        raise DamagedRecord(f"Topic {topic} has a binding or options, but no record.")
+
+
+def _put_topology(transaction: Writing, topology: Topology) -> None:
+    for exchange in topology.exchanges.values():
+        transaction.put(EXCHANGES, exchange.name, pack_exchange(exchange))
+    for number, binding in enumerate(topology.bindings(), start=1):
+        transaction.put(BINDINGS, binding_key(number), pack_binding(number, binding))
+    for topic, options in topology.queues.items():
+        _put_queue(transaction, topic, options)
+
+
+def _put_queue(transaction: Writing, topic: int, options: bytes) -> None:
+    key = topic_key(topic)
+    transaction.put(QUEUES, key, pack_queue(key, options))
+
+
+def _delete_bindings(transaction: Writing, bound: Iterable[int]) -> None:
+    for number in bound:
+        transaction.delete(BINDINGS, binding_key(number))
 
 
 def _next_id(transaction: Reading) -> int:

@@ -36,6 +36,9 @@ class Words(Protocol):
     def has_position(self, record: TopicRecord) -> bool:
         """Return whether the topic has a position as soon as it has stored messages."""
 
+    def has_exchange(self, name: bytes) -> bool:
+        """Return whether there is an exchange with this name without a record."""
+
     def unnamed(self, topic: int, level: Level, positioned: bool) -> TopicRecord:
         """Return a record for a topic whose own record was lost."""
 
@@ -112,6 +115,8 @@ def inspect(path: Path, boot_id: str, progress: Callable[[str], None]) -> Inspec
             damaged = damaged or [f"The file {path / CATALOGUE / DATA} is not the right one: {objection}."]
             if catalogue.lineage is not None and catalogue.lineage.store != lineage.store:
                 catalogue = Salvage(problems=[objection])  # its names belong to other topics
+    if not damaged:
+        damaged = _strays(path / CATALOGUE / DATA, catalogue)
     levels = {}
     traces: set[int] = set()
     for level in Level:
@@ -187,6 +192,17 @@ def _inspect_level(
         if unlisted and not found.problems:
             damaged.append(f"{path.name}: {len(unlisted)} blocks of {called} are not in the index.")
     return LevelInspection(level, found, missing, rolled_back, foreign, damaged)
+
+
+def _strays(file: Path, catalogue: Salvage) -> list[str]:
+    """Return a sentence for bindings and options of topics that are not in the catalogue."""
+    bound = {record.destination for record in catalogue.bindings.values()}
+    strays = {topic for topic in bound | catalogue.queues.keys() if isinstance(topic, int)}
+    strays -= catalogue.topics.keys()
+    if not strays:
+        return []
+    numbers = ", ".join(map(str, sorted(strays)[:MAX_REPORTED]))
+    return [f"The file {file} has bindings or options of topics that it does not have: {numbers}."]
 
 
 def quoted(name: bytes) -> str:

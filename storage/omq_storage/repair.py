@@ -11,7 +11,7 @@ Three rules:
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,9 @@ from omq_storage.fragments import Fragmented, Fragments
 from omq_storage.inspection import Inspection, LevelInspection, Words, inspect, quoted
 from omq_storage.levels import Level
 from omq_storage.misplaced import finish_moves, move_misplaced
+from omq_storage.salvage import Salvage
 from omq_storage.store import CATALOGUE, CATALOGUE_MAP_SIZE, MAP_SIZE, State, write_format
+from omq_storage.topology import ExchangeRecord, Topology
 
 _GROUP = 8 << 20
 _GROUP_FRAGMENTS = 64
@@ -145,13 +147,45 @@ def _renew_catalogue(found: Inspection, words: Words) -> list[str]:
         bound = max(1, record.reserved, record.resume, *seen) + MESSAGE_IDS_SKIPPED
         records[topic] = replace(record, reserved=bound, resume=bound, lost_from=0)
     next_id = max(found.catalogue.next_topic or 0, *(topic + 1 for topic in records), 0) + TOPIC_IDS_SKIPPED
+    topology, lost = _topology(found.catalogue, words, records)
+    report += lost
     fresh = found.path / (CATALOGUE + _FRESH)
     fresh.mkdir(DIRECTORY_MODE)
     # No start needs to skip ids for levels that lost messages: every topic already continues far behind them.
     lineage = None if found.lineage is None else replace(found.lineage, lost=())
-    Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE)
+    Catalogue.make(fresh, records.values(), next_id, lineage, map_size=CATALOGUE_MAP_SIZE, topology=topology)
     report.append(_swap(found.path, CATALOGUE))
     return report
+
+
+def _topology(found: Salvage, words: Words, topics: Mapping[int, TopicRecord]) -> tuple[Topology, list[str]]:
+    """Return the exchanges, bindings and queues that can be saved, and sentences about the others."""
+    exchanges = dict(found.exchanges)
+    for binding in found.bindings.values():
+        for name in (binding.source, binding.destination):
+            # A deleted exchange has no bindings, so this one was not deleted.
+            if isinstance(name, bytes) and name not in exchanges and name in found.older_exchanges:
+                exchanges[name] = found.older_exchanges[name]
+    bindings = {}
+    report = []
+    for number, binding in sorted(found.bindings.items()):
+        ends = (binding.source, binding.destination)
+        missing = [end for end in ends if isinstance(end, bytes) and not _is_there(end, exchanges, words)]
+        if not missing and (isinstance(binding.destination, bytes) or binding.destination in topics):
+            bindings[number] = binding
+        else:
+            what = f"exchange {quoted(missing[0])}" if missing else f"topic {binding.destination!r}"
+            report.append(f"A binding of {quoted(binding.source)} is lost: {what} could not be saved.")
+    # A topic id is never used again, so older options of a topic are its own.
+    queues = {**found.older_queues, **found.queues}
+    kept = {topic: options for topic, options in queues.items() if topic in topics}
+    if found.damaged or found.problems:
+        report.append("Of exchanges, bindings and options of queues, what could be read is saved.")
+    return Topology(exchanges, bindings, kept), report
+
+
+def _is_there(exchange: bytes, exchanges: Mapping[bytes, ExchangeRecord], words: Words) -> bool:
+    return exchange in exchanges or words.has_exchange(exchange)
 
 
 def _is_incomplete(found: Inspection) -> bool:

@@ -41,8 +41,16 @@ from omq_storage.records import (
     unpack_info,
     unpack_position,
 )
+from omq_storage.topology import (
+    TOPOLOGY_TABLES,
+    BindingRecord,
+    ExchangeRecord,
+    decode_binding,
+    decode_exchange,
+    decode_queue,
+)
 
-_ADDED = {IDENTITY, *FRAGMENT_TABLES}
+_ADDED = {IDENTITY, *FRAGMENT_TABLES, *TOPOLOGY_TABLES}
 
 
 @dataclass(slots=True)
@@ -68,6 +76,14 @@ class Salvage:
     topics: dict[int, TopicRecord] = field(default_factory=dict)
     older_topics: dict[int, TopicRecord] = field(default_factory=dict)
     """Records of topics on free pages; some of these topics may have been deleted."""
+    exchanges: dict[bytes, ExchangeRecord] = field(default_factory=dict)
+    bindings: dict[int, BindingRecord] = field(default_factory=dict)
+    """The bindings, by number."""
+    queues: dict[int, bytes] = field(default_factory=dict)
+    """The options of queues, by topic id."""
+    older_exchanges: dict[bytes, ExchangeRecord] = field(default_factory=dict)
+    older_queues: dict[int, bytes] = field(default_factory=dict)
+    """Records on free pages, as ``older_topics``."""
     next_topic: int | None = None
     identity: Identity | None = None
     """The identity of a level."""
@@ -218,7 +234,8 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
     """Read what can be read of the environment in this directory.
 
     ``tables``: the tables that an intact one has.  ``older_topics``: also search free pages for records of
-    topics.  Raises NewerFormat for blocks of a later version, and OSError when a file cannot be read at all.
+    topics, exchanges and queues.  Raises NewerFormat for blocks of a later version, and OSError when a file
+    cannot be read at all.
     """
     found = Salvage()
     file = path / DATA
@@ -266,8 +283,10 @@ def salvage(path: Path, tables: Sequence[bytes], *, older_topics: bool = False) 
             older = Salvage()
             for number in free:
                 for entry in pages.remains(number):
-                    _take_older_topic(older, entry)
+                    _take_older(older, entry)
             found.older_topics = older.topics
+            found.older_exchanges = older.exchanges
+            found.older_queues = older.queues
     return found
 
 
@@ -360,11 +379,34 @@ def _take_topic(found: Salvage, entry: Entry, page: int) -> bool:
     return True
 
 
-def _take_older_topic(found: Salvage, entry: Entry) -> None:
-    try:
-        _take_topic(found, entry, 0)
-    except DamagedRecord:
-        pass
+def _take_older(found: Salvage, entry: Entry) -> None:
+    for take in (_take_topic, _take_exchange, _take_queue):
+        try:
+            if take(found, entry, 0):
+                return
+        except DamagedRecord:
+            pass
+
+
+# An exchange and a binding never change. Options of a queue may, and do not tell which are newer: so those in
+# the table count, which are read first.
+
+
+def _take_exchange(found: Salvage, entry: Entry, page: int) -> bool:
+    found.exchanges.setdefault(entry.key, decode_exchange(entry.key, entry.value))
+    return True
+
+
+def _take_binding(found: Salvage, entry: Entry, page: int) -> bool:
+    number, record = decode_binding(entry.key, entry.value)
+    found.bindings.setdefault(number, record)
+    return True
+
+
+def _take_queue(found: Salvage, entry: Entry, page: int) -> bool:
+    topic, options = decode_queue(entry.key, entry.value)
+    found.queues.setdefault(topic, options)
+    return True
 
 
 def _take_next_topic(found: Salvage, entry: Entry, page: int) -> bool:
@@ -399,6 +441,9 @@ _TAKERS = (
     _take_sequence,
     _take_use,
     _take_topic,
+    _take_exchange,
+    _take_binding,
+    _take_queue,
     _take_next_topic,
     _take_identity,
     _take_lineage,

@@ -9,7 +9,8 @@ The directory::
     catalogue/   strong/   weak/   async/       LMDB environments
 
 Environments of format 1 have no identity, see ``omq_storage.identity``; those of formats 1 and 2 have no
-tables for messages in fragments, see ``omq_storage.fragments``.  Opening such a store adds them.
+tables for messages in fragments, see ``omq_storage.fragments``, and their catalogue has none for exchanges,
+bindings and queues, see ``omq_storage.topology``.  Opening such a store adds them.
 """
 
 import fcntl
@@ -313,7 +314,7 @@ def _begin(path: Path) -> None:
 def lineage_of(catalogue: Catalogue, path: Path, form: Format) -> Lineage | None:
     """Return the lineage in the catalogue; None for format 1, which has none.
 
-    Raises DamagedFile when a catalogue of format 2 has none.
+    Raises DamagedFile when a catalogue of a later format has none.
     """
     if form.number == _OLDEST_FORMAT:
         return None
@@ -355,6 +356,7 @@ def _identify(catalogue: Catalogue, environments: dict[Level, Environment], open
     try:
         for level, environment in environments.items():
             environment.identify(opening.identity(level))
+        catalogue.make_topology_tables()
         catalogue.set_lineage(opening.opened)
     except StoreFull:
         return False

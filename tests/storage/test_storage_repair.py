@@ -42,6 +42,9 @@ class Words:
     def has_position(self, record: TopicRecord) -> bool:
         return record.delivery == "work"
 
+    def has_exchange(self, name: bytes) -> bool:
+        return name.startswith(b"amq.")
+
     def unnamed(self, topic: int, level: Level, positioned: bool) -> TopicRecord:
         delivery = "work" if positioned else "news"
         return TopicRecord(topic, b"unnamed-%d" % topic, delivery, level.value, declared=True)
