@@ -11,7 +11,7 @@ whether there is such a topic.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -56,6 +56,8 @@ class SessionContext:
     """The subscriptions, feeds and early credits of all clients."""
     max_message_bytes: int
     max_credit: int
+    pushes: Pushes = field(default_factory=Pushes)
+    """What is pushed by the session that is pushing now; empty between."""
 
 
 class TooLarge(Refused):
@@ -196,8 +198,10 @@ class Session:
         path never waits, and takes no coroutine.
         """
         self.check_offer(name, batch)
-        driver = self._catalogue.lookup(name)
-        return None if driver is None else driver.offer(batch, heads, origins)
+        driver = self._catalogue.by_name.get(name)
+        if driver is None or driver.is_replaced:
+            return None
+        return driver.offer(batch, heads, origins)
 
     def check_offer(self, name: bytes, batch: Batch) -> None:
         """Raises TooLarge and Refused as `offer` does, for messages that are to be offered later."""
@@ -212,14 +216,17 @@ class Session:
 
         Return False where this must go on after the other connections have had their turn.
         """
-        lookup, allowed, most = self._catalogue.lookup, self._client.rights.publish, self.max_message_bytes
-        pushes = Pushes()
+        drivers, allowed, most = self._catalogue.by_name, self._client.rights.publish, self.max_message_bytes
+        pushes = self._shared.pushes
+        pushes.work = 0
         try:
             for name, batches in runs:
                 pushes.work += 1
-                driver = lookup(name)
+                driver = drivers.get(name)
                 if (
                     driver is None
+                    or driver.writer is not None
+                    or driver.is_replaced
                     or name not in allowed
                     or (batch := batches[0] if len(batches) == 1 else joined(batches)).longest > most
                     or not driver.try_push(batch, pushes)
@@ -228,7 +235,8 @@ class Session:
                 if pushes.work >= MOST_WORK:
                     return False
         finally:
-            pushes.send()
+            if pushes.lines:
+                pushes.send()
         return True
 
     async def find_or_make(self, name: bytes) -> None:

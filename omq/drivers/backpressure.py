@@ -29,8 +29,9 @@ class Backpressure:
         """`channels` are the open channels of the topic."""
         self._driver = driver
         self._channels = channels
-        # While publishers wait: how far each channel was, and since when.
-        self._is_watched = False
+        self.is_watching = False
+        """Whether an alarm is set, because publishers wait, or did a moment ago."""
+        # While it is: how far each channel was, and since when.
         self._watched: dict[BroadcastChannel, tuple[int, float]] = {}
 
     def is_due(self) -> bool:
@@ -49,26 +50,26 @@ class Backpressure:
         return fastest is not None and driver.tail.octets_after(fastest, most + 1) > most
 
     def moved(self, channel: BroadcastChannel) -> None:
-        """A channel has moved while publishers wait."""
+        """A channel has moved."""
         self._watched[channel] = (channel.progress(), trio.current_time())
 
     def watch(self) -> None:
         """Watch who moves, from now on until no publisher waits any more."""
         now = trio.current_time()
         self._watched = {channel: (channel.progress(), now) for channel in self._channels}
-        if not self._is_watched:
+        if not self.is_watching:
             self._look_later(now)
 
     def _look_later(self, now: float) -> None:
         """See who moves, when the first subscriber must have moved."""
         since = [since for channel, (_, since) in self._watched.items() if not channel.stands_still()]
-        self._is_watched = True
+        self.is_watching = True
         self._driver.resources.alarms.at(min(since, default=now) + STALL_SECONDS, self._look_who_moves)
 
     def _look_who_moves(self) -> None:
         """Let publishers go on that wait for subscribers which stand still."""
         watched, self._watched = self._watched, {}
-        self._is_watched = False
+        self.is_watching = False
         entrance = self._driver.entrance
         if not entrance.is_wanted:
             return

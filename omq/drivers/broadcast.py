@@ -105,7 +105,7 @@ class BroadcastDriver(CursorDriver):
         self._left(channel)
 
     def moved(self, channel: BroadcastChannel | None = None) -> None:
-        if self.entrance.is_wanted:
+        if self._backpressure.is_watching:
             if channel is not None:
                 self._backpressure.moved(channel)
             self.entrance.look()

@@ -90,6 +90,10 @@ class Catalogue:
         nursery.start_soon(self.ids.run)
         nursery.start_soon(self._resources.alarms.run)
         self._drivers: dict[bytes, Driver] = {}
+        self.by_name: Mapping[bytes, Driver] = self._drivers
+        """For code that runs for each message: as `lookup`, but also those that are being replaced (see
+        `Driver.is_replaced`).
+        """
         self._records: dict[int, TopicRecord] = {}
         self._released: dict[int, Callable[[], None]] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
@@ -101,7 +105,6 @@ class Catalogue:
         """Topic ids that are reserved for such topics."""
         self._dealers: dict[Driver, trio.CancelScope] = {}
         self._changing = trio.Lock()
-        self._retyping: bytes | None = None
         self._problems = LogThrottle.of_problem(log, "the catalogue")
         self._is_cramped = False
         self._leftovers: set[tuple[Level, int]] = set()
@@ -116,17 +119,19 @@ class Catalogue:
 
     def lookup(self, name: bytes) -> Driver | None:
         """Return the driver behind a name; None if there is none, or while it is being replaced."""
-        return None if name == self._retyping else self._drivers.get(name)
+        driver = self._drivers.get(name)
+        return None if driver is None or driver.is_replaced else driver
 
     async def find(self, name: bytes) -> Driver | None:
         """Return the driver behind a name, or None. Wait while it is being replaced."""
-        if name == self._retyping:
+        if self.is_replacing(name):
             await self.settled()
         return self._drivers.get(name)
 
     def is_replacing(self, name: bytes) -> bool:
         """Whether the topic with this name is being given other types: await `settled`."""
-        return name == self._retyping
+        driver = self._drivers.get(name)
+        return driver is not None and driver.is_replaced
 
     async def settled(self) -> None:
         """Wait until no topic is being changed."""
@@ -481,7 +486,7 @@ class Catalogue:
     ) -> Driver:
         """Give an empty topic its declared types, and its subscribers channels on the new driver."""
         # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one.
-        self._retyping = record.name
+        old.is_replaced = True
         try:
             with trio.CancelScope(shield=True):
                 async with self.ids.held_back():
@@ -495,7 +500,7 @@ class Catalogue:
                     await self._in_store(partial(self._store.catalogue.update, record))
                     self._records[record.id] = record
         finally:
-            self._retyping = None
+            old.is_replaced = False
         if old.delivery is delivery and old.persistence == persistence:
             return old
         assert isinstance(old.lifetime, Durable), "the topic has a record"

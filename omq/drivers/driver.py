@@ -117,6 +117,8 @@ class Driver(ABC):
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
+        self.is_replaced = False
+        """Whether the topic is being given other types: nothing may be posted or opened here."""
         self.lifetime = opening.lifetime
         self._exclusive: Channel | None = None
         self.failures = 0
@@ -171,7 +173,7 @@ class Driver(ABC):
             if extras and len(extras) != batch.count:
                 raise ValueError(f"there are {len(extras)} {what} for {batch.count} messages")
         self._used = True
-        if not heads and not origins:
+        if self.writer is None and not heads and not origins:
             pushes = Pushes()
             if self.try_push(batch, pushes):
                 pushes.send()

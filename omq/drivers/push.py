@@ -114,26 +114,27 @@ class Line:
 
 
 class Pushes:
-    """What one read pushes. Call `send` before anything else can happen."""
+    """What one read pushes. Call `send` before anything else can happen: then it is empty again."""
 
-    __slots__ = ("_lines", "work")
+    __slots__ = ("lines", "work")
 
     def __init__(self) -> None:
         self.work = 0
         """How much was collected, to be compared with MOST_WORK."""
-        self._lines: dict[Outlet, Line | None] = {}
+        self.lines: dict[Outlet, Line | None] = {}
 
     def line(self, outlet: Outlet) -> Line | None:
         """What goes to this connection; None when nothing may be pushed to it now."""
         try:
-            return self._lines[outlet]
+            return self.lines[outlet]
         except KeyError:
             line = Line(outlet) if outlet.is_clear() else None
-            self._lines[outlet] = line
+            self.lines[outlet] = line
             return line
 
     def send(self) -> None:
         """Send what was collected, without waiting."""
-        for line in self._lines.values():
+        lines, self.lines = self.lines, {}
+        for line in lines.values():
             if line is not None:
                 line.send()

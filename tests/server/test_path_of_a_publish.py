@@ -18,7 +18,7 @@ from .conversation import InProcess, publish, serving
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 MOST_FILES = 20
-"""How many files a message of a transient topic passes at the most."""
+"""How many files a message passes at the most."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,19 +74,18 @@ def listed(heading: str) -> set[str]:
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="what measures coverage traces, too")
-async def test_a_transient_message_passes_the_files_that_are_listed(store: Path) -> None:
+@pytest.mark.parametrize(
+    ("types", "heading"),
+    [
+        (b"Broadcast Transient", "A message of a transient topic passes these files"),
+        (
+            b"Broadcast (Persistent Weak)",
+            "A message of a persistent topic passes these files in the Trio thread",
+        ),
+    ],
+)
+async def test_a_message_passes_the_files_that_are_listed(store: Path, types: bytes, heading: str) -> None:
     async with serving(store) as host:
-        files = await files_of(host, b"Broadcast Transient")
-    assert files == listed("A message of a transient topic passes these files")
+        files = await files_of(host, types)
+    assert files == listed(heading)
     assert len(files) <= MOST_FILES
-
-
-@pytest.mark.skipif(sys.gettrace() is not None, reason="what measures coverage traces, too")
-async def test_a_stored_message_passes_some_more(store: Path, tmp_path: Path) -> None:
-    async with serving(tmp_path / "other") as host:
-        transient = await files_of(host, b"Broadcast Transient")
-    async with serving(store) as host:
-        files = await files_of(host, b"Broadcast (Persistent Weak)")
-    assert files - transient == listed(
-        "A message of a persistent topic also passes these, in the Trio thread"
-    )

@@ -43,6 +43,8 @@ async def connected() -> AsyncIterator[tuple[Transport, trio.SocketStream]]:
 class Words:
     """A source that has a number of words to say, one in each turn."""
 
+    flow = None
+
     def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
         self._sender = sender
         self._words = list(words)

@@ -3,10 +3,17 @@
 What must go at once, such as answers and pings, goes first. Otherwise the sources of messages have one turn
 each, in the order in which they became ready. A rate limit holds both back until it is open again. A task
 runs the sender, and everything that is ready sets its signal.
+
+Where a connection is subscribed to many topics, each of them often has a few messages only. One by one they
+would take a system call and a turn each. So a source shares its turn with those that are next. What they
+send together is in memory and can be given again: what the socket does not take now is as if it had never
+been tried, except for the rest of the message that is begun. So nothing waits there, and nothing is held.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Protocol
 
 import trio
@@ -17,6 +24,13 @@ from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.transport import MOST_PARTS, Transport
+from omq_storage.blocks import Block
+
+MOST_SHARED_OCTETS = 256 << 10
+LEAST_SHARED_OCTETS = 16 << 10
+"""How much the sources of a turn send together: more than the socket took the last time, since the rest is
+gathered again.
+"""
 
 
 class Source(Protocol):
@@ -32,6 +46,17 @@ class Source(Protocol):
 
     async def take_turn(self) -> bool:
         """Send what there is at once, and return whether there is more. Raises trio.BrokenResourceError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one source has of one block, in a turn that several sources share."""
+
+    source: Source
+    flow: Flow
+    block: Block
+    position: int
+    frames: Octets
 
 
 class Side(Protocol):
@@ -75,6 +100,7 @@ class Sender:
         self._is_busy = False  # in the middle of a turn
         self.still_at: int | None = None
         self._rest = b""  # of a message that another task, or a turn, has begun to send
+        self._shared_octets = MOST_SHARED_OCTETS
 
     @property
     def is_idle(self) -> bool:
@@ -99,14 +125,6 @@ class Sender:
         if source.is_exempt:
             self._exempt[source] = None
         self.signal.set()
-
-    def waiting(self) -> Iterable[Source]:
-        """The sources that are ready, in the order of their turns."""
-        return self._ready
-
-    def served(self, source: Source) -> None:
-        """A source that was ready has nothing to send any more."""
-        del self._ready[source]
 
     # -- at once, in any task: see omq.drivers.seam.Outlet -------------------------------------------------
 
@@ -190,11 +208,74 @@ class Sender:
             del self._exempt[source]
         before = self._transport.sent
         try:
-            if await source.take_turn():
+            if self._share_turn(source):
+                if source.flow is not None and source.flow.ready():
+                    self.ready(source)
+            elif await source.take_turn():
                 self.ready(source)
         finally:
             if self._messages is not None:
                 self._messages.spend(self._transport.sent - before)
+
+    def _share_turn(self, first: Source) -> bool:
+        """Send what this source has, and those whose turns follow, as far as the socket takes it now.
+        Return whether anything was sent: if not, the source must have its turn alone.
+        """
+        if first.flow is None:
+            return False
+        shares = list(self._gather(first))
+        if not shares:
+            return False
+        taken = self.try_send([share.frames for share in shares])
+        self._shared_octets = min(MOST_SHARED_OCTETS, max(LEAST_SHARED_OCTETS, 2 * taken))
+        left = taken
+        whole = 0  # octets of the shares of one flow that are sent, and that it is not told of yet
+        for share, following in zip_longest(shares, shares[1:]):
+            octets = len(share.frames)
+            if left < octets:
+                self._send_part(share, left)
+                break
+            left -= octets
+            whole += octets
+            if following is not None and following.flow is share.flow and left >= len(following.frames):
+                continue  # a flow is told once: it looks at all subscribers of its topic then
+            share.flow.passed(share.block.next, whole)
+            whole = 0
+            if share.source is not first and not share.flow.ready():
+                del self._ready[share.source]
+        return taken > 0
+
+    def _gather(self, first: Source) -> Iterator[Share]:
+        room = self._shared_octets
+        parts = MOST_PARTS
+        for source in chain((first,), self._ready):
+            flow = source.flow
+            if flow is None:
+                return
+            blocks = flow.at_hand(room)
+            if not blocks and (flow.ready() or source is first):
+                return  # it needs a turn of its own
+            for block in blocks:
+                position = max(block.first, flow.position)
+                frames = block.frames if position == block.first else block.after(position)
+                yield Share(source, flow, block, position, frames)
+                room -= len(frames)
+                parts -= 1
+                if room <= 0 or not parts:
+                    return
+
+    def _send_part(self, share: Share, octets: int) -> None:
+        """So many octets of a share were sent: the rest of the message that they end in must follow."""
+        if not octets:
+            return
+        position = share.position + share.block.messages_within(share.position, octets)
+        begun = octets - (len(share.frames) - len(share.block.after(position)))
+        if begun:
+            rest = bytes(share.block.frame(position)[begun:])
+            self.complete(rest)
+            octets += len(rest)
+            position += 1
+        share.flow.passed(position, octets)
 
     async def _complete(self) -> None:
         rest, self._rest = self._rest, b""

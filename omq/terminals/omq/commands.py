@@ -60,7 +60,7 @@ class Commands:
     async def publish_all(self, runs: dict[bytes, list[Batch]]) -> None:
         """Publish the messages of one read, grouped by topic; empty `runs`."""
         # What is held came before, perhaps for the same topics.
-        rest = runs if self._held else await self._push(runs)
+        rest = runs if self._held.lines else await self._push(runs)
         if len(rest) > 1:
             with self._excused:
                 await self._session.reserve_ids(rest)
@@ -96,7 +96,7 @@ class Commands:
     async def _post(self, topic: bytes, batch: Batch) -> Confirmation:
         """Post messages to a topic, or hold them until it has room. Raises Refused."""
         session, held = self._session, self._held
-        if held.holds(topic):
+        if topic in held.lines:
             session.check_offer(topic, batch)
             return held.hold(topic, batch)
         while (offered := session.offer(topic, batch)) is None:

@@ -42,7 +42,7 @@ CIRCULAR = Failure(Reason.TOPIC_FULL, "the topic is full, and its workers wait f
 ENDING = Failure(Reason.TOPIC_FULL, "the topic is full, and the connection ends")
 
 
-class _Held:
+class Held:
     """Messages of one topic from one read."""
 
     __slots__ = ("batch", "confirmation")
@@ -52,14 +52,14 @@ class _Held:
         self.confirmation = Confirmation()
 
 
-class _Line:
+class Line:
     """The held posts of one topic. The first one has a place in the queue of the topic."""
 
     __slots__ = ("place", "posts")
 
     def __init__(self, place: NoRoom) -> None:
         self.place = place
-        self.posts: deque[_Held] = deque()
+        self.posts: deque[Held] = deque()
 
 
 class HeldPublishes:
@@ -81,20 +81,19 @@ class HeldPublishes:
         self._subscriptions = subscriptions
         self._nursery = nursery
         self._excused = excused
-        self._lines: dict[bytes, _Line] = {}
+        self.lines: dict[bytes, Line] = {}
+        """The topics with held messages: later messages must not overtake them."""
         self._free: list[tuple[bytes, NoRoom]] = []
         self._signal = Signal()
         self._is_running = False
         self._moved = Signal()
         self._counted = 0  # octets of the share
         self.octets = 0
+        self.is_too_much = False
+        """Whether the server must stop reading the connection."""
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
-
-    def holds(self, topic: bytes) -> bool:
-        """Whether messages of this topic are held: later ones must not overtake them."""
-        return topic in self._lines
+        return bool(self.lines)
 
     def may_hold(self, place: NoRoom) -> bool:
         """Whether to hold the messages with this queue place, and not to wait for it."""
@@ -102,17 +101,18 @@ class HeldPublishes:
 
     def hold(self, topic: bytes, batch: Batch, place: NoRoom | None = None) -> Confirmation:
         """Hold messages. They have this place in the queue of their topic, or follow held ones."""
-        line = self._lines.get(topic)
+        line = self.lines.get(topic)
         if line is None:
             assert place is not None, "the first messages that are held have a place"
-            line = self._lines[topic] = _Line(place)
+            line = self.lines[topic] = Line(place)
             self._wait_at(topic, place)
-        held = _Held(batch)
+        held = Held(batch)
         line.posts.append(held)
         self.octets += batch.octets
         lacking = self.octets - FREE_OCTETS - self._counted
         if lacking > 0 and self.octets <= self._most and self._share.try_take(lacking):
             self._counted += lacking
+        self._look_how_much()
         if not self._is_running:
             self._is_running = True
             self._nursery.start_soon(self.run)
@@ -129,17 +129,17 @@ class HeldPublishes:
 
     async def run(self) -> None:
         """Offer messages again when there may be room, until none are held."""
-        while self._lines:
+        while self.lines:
             await self._signal.wait()
             free, self._free = self._free, []
             for topic, place in free:
-                line = self._lines.get(topic)
+                line = self.lines.get(topic)
                 if line is not None and line.place is place:
                     self._go_on(topic, line)
                     await trio.lowlevel.checkpoint()
         self._is_running = False
 
-    def _go_on(self, topic: bytes, line: _Line) -> None:
+    def _go_on(self, topic: bytes, line: Line) -> None:
         """Offer the first messages of this topic again, and those after them while there is room."""
         offer: Callable[[], Offered | None] = line.place.again
         while line.posts:
@@ -162,7 +162,7 @@ class HeldPublishes:
             if line.posts:
                 offer = partial(self._session.offer, topic, line.posts[0].batch)
         else:
-            del self._lines[topic]
+            del self.lines[topic]
         self._moved.set()
 
     def _count_out(self, octets: int) -> None:
@@ -171,13 +171,12 @@ class HeldPublishes:
         if over > 0:
             self._counted -= over
             self._share.give(over)
+        self._look_how_much()
+
+    def _look_how_much(self) -> None:
+        self.is_too_much = self.octets > FREE_OCTETS + self._counted
 
     # -- the reader ----------------------------------------------------------------------------------------
-
-    @property
-    def is_too_much(self) -> bool:
-        """Whether the server must stop reading the connection."""
-        return self.octets > FREE_OCTETS + self._counted
 
     async def wait_for_room(self) -> None:
         """Wait until the held messages are within the bound."""
@@ -186,7 +185,7 @@ class HeldPublishes:
 
     async def wait_for_all(self) -> None:
         """Wait until no messages are held."""
-        while self._lines:
+        while self.lines:
             await self._wait()
 
     async def _wait(self) -> None:
@@ -200,14 +199,14 @@ class HeldPublishes:
                 await self._moved.wait()
 
     def _rooms(self) -> list[Room]:
-        return [line.place.room for line in self._lines.values() if line.place.room is not None]
+        return [line.place.room for line in self.lines.values() if line.place.room is not None]
 
     def look(self) -> None:
         """Check again whether the wait can end: other workers may have left or wait too by now, or a new
         subscription may wait for its answer behind held messages. Called about every second, and after each
         Subscribe.
         """
-        if self._lines and self._waits.are_circular(self._rooms(), (), self._subscriptions.unstarted()):
+        if self.lines and self._waits.are_circular(self._rooms(), (), self._subscriptions.unstarted()):
             self.refuse(CIRCULAR)
         self._moved.set()
 
@@ -215,7 +214,7 @@ class HeldPublishes:
 
     def refuse(self, failure: Failure) -> None:
         """Refuse all held messages."""
-        lines, self._lines = self._lines, {}
+        lines, self.lines = self.lines, {}
         for line in lines.values():
             line.place.leave()
         for line in lines.values():

@@ -14,7 +14,6 @@ from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
 from omq.terminals.omq.forms import Frames
-from omq.terminals.omq.gathering import Gathering
 from omq.terminals.omq.replies import Replies
 from omq_storage.errors import StoreError
 
@@ -108,7 +107,6 @@ class Subscriptions:
         self.sender = sender
         self._replies = replies
         self._form = Frames()
-        self._gathering = Gathering(sender)
         self._by_name: dict[bytes, Subscription] = {}
         self._sending: Subscription | None = None
         self._credits: dict[bytes, _Credit] = {}  # by the names of topics that are not subscribed yet
@@ -188,8 +186,6 @@ class Subscriptions:
         channel = subscription.channel
         if subscription.is_closed() or channel is None or not channel.ready():
             return False
-        if self._gathering.send(subscription):
-            return channel.ready()
         self._sending = subscription
         topic = subscription.topic.topic
         try:
