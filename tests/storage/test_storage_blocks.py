@@ -66,6 +66,14 @@ def test_a_block_with_heads_octet_for_octet() -> None:
     assert later.heads_from(41) == [b"", b"head", b""]
 
 
+@pytest.mark.parametrize("heads", [[b"head"] * 3, [b"", b"", b"x"], [b"x", b"", b""], [b"a", b"b", b"a"]])
+def test_equal_heads_are_stored_as_others_are(heads: list[bytes]) -> None:
+    block = encode(7, 41, [b"a", b"b", b"c"], NOON, heads)
+    assert block.heads_from(41) == heads
+    assert block.heads is not None
+    assert bytes(block.heads.octets) == b"".join(heads)
+
+
 def test_a_block_without_heads_stores_no_array_for_them() -> None:
     plain = encode(7, 41, [b"a", b"bc"], NOON)
     assert encode(7, 41, [b"a", b"bc"], NOON, [b"", b""]) == plain

@@ -16,6 +16,10 @@ from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp_0_9 import delivery, runs
+from omq.protocol.amqp_0_9 import frames as amqp_frames
+from omq.protocol.amqp_0_9.methods import BasicAck, BasicPublish
+from omq.protocol.amqp_0_9.runs import Limits
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.omq import frames, lines, sexp
@@ -406,6 +410,68 @@ def batches(random: Random, native: Any) -> None:
     assert again == bodies
 
 
+def wire_of_amqp(random: Random) -> bytes:
+    """Contents and acknowledgements of AMQP 0-9-1 on channels 1 and 2, with sizes that may lie."""
+    parts = []
+    for _ in range(random.randint(0, 8)):
+        channel = random.choice((1, 1, 1, 2))
+        if random.random() < 0.3:
+            ack = BasicAck(random.randint(0, 4), random.random() < 0.3)
+            parts.append(amqp_frames.method_frame(channel, ack))
+            continue
+        head, body = random.choice(HEADS), octets(random)
+        size = len(body) if random.random() < 0.9 else random.choice(NUMBERS) & 0xFFFFFFFFFFFFFFFF
+        names = delivery.names(head)
+        parts += (
+            amqp_frames.method_frame(channel, BasicPublish(*names, random.random() < 0.2)),
+            amqp_frames.header_frame(channel, delivery.properties(head), size),
+            *map(bytes, amqp_frames.body_frames(channel, body, random.choice((20, 4096, 4096)))),
+        )
+    return b"".join(parts) * random.choice((1, 1, 3))
+
+
+def read_amqp(random: Random, native: Any) -> None:
+    """Contents and acknowledgements from any position, with any limits, held against the plain twins."""
+    data = mutated(random, wire_of_amqp(random))
+    position, channel, most = number(random, len(data)), number(random, 3), number(random, 9)
+    native.take_acks(data, position, channel, most)
+    arguments = (number(random, 99), number(random, 99), number(random, 99), most)
+    taken = native.take_publishes(data, position, channel, *arguments)
+    if taken is not None:
+        end, spans, heads, *_ = taken
+        assert position < end <= len(data)
+        assert len(heads) == spans.count
+        assert all(body in data for body in spans.bodies())
+    limits = Limits(random.choice((5, 100)), random.choice((30, 300)))
+    found = runs.take_publishes(data, 0, 1, limits)
+    assert found == runs.take_publishes_plain(data, 0, 1, limits), found
+    assert runs.take_acks(data, 0, 1) == runs.take_acks_plain(data, 0, 1)
+
+
+def write_deliveries(random: Random, native: Any) -> None:
+    """Blocks whose offsets lead anywhere as deliveries, and templates that are none."""
+    made, offsets = block(random)
+    heads, head_offsets = block(random)
+    opening = octets(random)
+
+    def template(head: bytes) -> Any:
+        if random.random() < 0.02:
+            return random.choice(STRANGERS)()
+        return (opening if random.random() < 0.95 else random.choice(STRANGERS)()), *(
+            number(random, len(opening)) for _ in range(3)
+        )
+
+    has_heads = random.random() < 0.5
+    written = native.deliveries(
+        held(random, made), held(random, offsets),
+        held(random, head_offsets) if has_heads else None, held(random, heads) if has_heads else None,
+        number(random), number(random), number(random, 3), number(random), number(random),
+        random.choice((9, 12, 4096, number(random))), number(random),
+        template if random.random() < 0.98 else random.choice(STRANGERS)(),
+    )  # fmt: skip
+    assert written is None or type(written) is bytes
+
+
 KINDS = (
     frames_made,
     cut_blocks,
@@ -416,4 +482,6 @@ KINDS = (
     read_sexps,
     read_messages,
     batches,
+    read_amqp,
+    write_deliveries,
 )

@@ -18,7 +18,12 @@ from pathlib import Path
 
 from fuzz_corpus import ROOT
 
-TESTS = ("tests/storage/test_codec_twins.py", "tests/protocol/test_protocol_twins.py")
+TESTS = (
+    "tests/storage/test_codec_twins.py",
+    "tests/protocol/test_protocol_twins.py",
+    "tests/protocol/test_amqp_0_9_delivery.py",
+    "tests/protocol/test_amqp_0_9_server.py",
+)
 
 CASES_FOR_AN_EXAMPLE = 100
 """Each hypothesis test of the twins gets one in this number of the inputs, because these tests are slow."""

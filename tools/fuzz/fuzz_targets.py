@@ -1,5 +1,6 @@
 """All targets by their names."""
 
+import fuzz_amqp
 import fuzz_blocks
 import fuzz_config
 import fuzz_dmp
@@ -7,6 +8,6 @@ import fuzz_lines
 
 TARGETS = {
     target.name: target
-    for group in (fuzz_lines, fuzz_dmp, fuzz_blocks, fuzz_config)
+    for group in (fuzz_lines, fuzz_dmp, fuzz_amqp, fuzz_blocks, fuzz_config)
     for target in group.TARGETS
 }

@@ -216,6 +216,8 @@ def deliveries(
                 opening, tag_at, size_at, id_at = template(
                     PyBytes_FromStringAndSize(<const char*>known, known_length)
                 )
+            if opening is None:
+                raise TypeError("None is no template.")
             opening_size = PyBytes_GET_SIZE(opening)
             if not (0 <= tag_at <= opening_size - 8 and 0 <= size_at <= opening_size - 8 and id_at <= opening_size - 8):
                 raise ValueError("This template has no room for its numbers.")
