@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from omq.access.clients import Client
 from omq.access.leases import LeasedSink, Leases, Principal
@@ -25,14 +25,18 @@ from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, Private, check_user
 from omq.drivers.offer import Offered
-from omq.drivers.push import MOST_WORK, Pushes
+from omq.drivers.push import MOST_WORK, Pushes, send_passed
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
 from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq_storage import codec
 from omq_storage.batches import Batch, joined
 from omq_storage.environment import BlockInfo
 from omq_storage.lookup import StoredBlock
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Pass, Spans
 
 MOST_REMEMBERED = 1024
 """For how many topics a session remembers that its client may publish to them."""
@@ -238,6 +242,22 @@ class Session:
             if pushes.lines:
                 pushes.send()
         return True
+
+    def route(
+        self, lines: bytes, position: int, most: int
+    ) -> tuple[list[tuple[bytes, "Spans"]], int, "Pass"]:
+        """Send the messages of the Publish lines from `position` on to the subscribers of their topics, as
+        far as all of these have kept up. Return the other messages by their topics, where this stopped, and
+        what was sent.
+
+        Only the compiled codec can do this: it looks the topics up, and gives the messages their ids.
+        """
+        allowed = None if b"" in self.rights.publish.beginnings else self._may_publish
+        passed = codec.native.Pass(self._catalogue.routes, allowed, self.max_message_bytes)
+        dealt, position = codec.native.deal_lines(lines, position, most, passed)
+        if passed.lanes:
+            send_passed(passed)
+        return dealt, position, passed
 
     async def find_or_make(self, name: bytes) -> None:
         """Make the topic of this name unless there is one, or wait while it is given other types.

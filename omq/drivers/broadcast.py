@@ -12,7 +12,7 @@ from omq.drivers.driver import Opening
 from omq.drivers.entrance import Answer, Entrant
 from omq.drivers.push import MOST_FOLLOWERS, Pushes, Run
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import LITTLE_OCTETS, End, Subscriber
+from omq.drivers.seam import LITTLE_OCTETS, End, Outlet, Subscriber
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
@@ -28,14 +28,16 @@ class BroadcastDriver(CursorDriver):
         super().__init__(opening)
         self._channels: dict[BroadcastChannel, None] = {}
         self._cancelled: set[BroadcastChannel] = set()
-        self.behind = 0
+        self._behind = 0
+        """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
         self._backpressure = Backpressure(self, self._channels)
+        self._aim()
 
     def _open(self, subscriber: Subscriber, replay: Replay) -> BroadcastChannel:
         """Raises Refused when the topic cannot be replayed from there."""
         channel = BroadcastChannel(self, subscriber, self._start(replay))
         self._channels[channel] = None
-        self.behind += 1
+        self.fell_behind()
         return channel
 
     def _start(self, replay: Replay) -> int:
@@ -95,9 +97,11 @@ class BroadcastDriver(CursorDriver):
     def _leave(self, channel: BroadcastChannel) -> None:
         if channel in self._channels:
             del self._channels[channel]
-            if not channel.follows:
-                self.behind -= 1
-            channel.follows = False
+            if channel.follows:
+                channel.stop_following(self.next_id)
+            else:
+                self._behind -= 1
+            self._aim()
         if not self._channels:
             self.tail.clear()  # as in `_keep`: no subscriber will need it from memory
             self._channels.clear()  # an empty dict keeps its table, as large as it ever was
@@ -117,9 +121,11 @@ class BroadcastDriver(CursorDriver):
             return
         self.remember(block)
         for channel in self._channels:
-            channel.follows = False
+            if channel.follows:
+                channel.stop_following(block.first)
             channel.subscriber.wake()
-        self.behind = len(self._channels)
+        self._behind = len(self._channels)
+        self.route.close()
 
     def remember(self, block: Block) -> None:
         """Take the newest block into the tail."""
@@ -133,7 +139,7 @@ class BroadcastDriver(CursorDriver):
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
         first = self.next_id
         following = first + batch.count
-        if self.behind or following > self.reserved or self.writer is not None or self.deleted:
+        if self._behind or following > self.reserved or self.writer is not None or self.deleted:
             return False
         if batch.octets > LITTLE_OCTETS or not batch.count:
             return False
@@ -153,15 +159,40 @@ class BroadcastDriver(CursorDriver):
             run = Run(self, first, batch.count, frames, offsets)
             for channel, line in zip(channels, lines, strict=True):
                 line.add(run, channel)
-                channel.position = channel.unwritten = following
             self.traffic.messages_out += len(lines) * batch.count
             self.traffic.octets_out += len(lines) * batch.octets
-        if self.tail.octets:
-            self.tail.clear()  # from before its subscribers had everything: nobody reads it again
         self.next_id = following
         self.traffic.messages_in += batch.count
         self.traffic.octets_in += batch.octets
         return True
+
+    def caught_up(self) -> None:
+        self._behind -= 1
+        self._aim()
+
+    def fell_behind(self) -> None:
+        self._behind += 1
+        self.route.close()
+
+    def _aim(self) -> None:
+        """Open the route when all subscribers have everything, for the compiled codec and for `try_push`."""
+        channels = self._channels
+        if self._behind or self.writer is not None or self.deleted or len(channels) > MOST_FOLLOWERS:
+            self.route.close()
+            return
+        if self.tail.octets:
+            self.tail.clear()  # nobody reads it again
+        outlets = {channel.outlet for channel in channels if channel.outlet is not None}
+        if len(outlets) < len(channels):  # a connection has two channels: `try_push` knows how often to send
+            self.route.close()
+            return
+        self.route.open(self.resources.lanes.to(outlets) if outlets else None, self)
+
+    def fall_behind(self, outlet: Outlet, position: int) -> None:
+        for channel in self._channels:
+            if channel.outlet is outlet:
+                channel.fall_behind(position)
+                return
 
     def unsent(self, octets: int) -> None:
         self.traffic.octets_out -= octets

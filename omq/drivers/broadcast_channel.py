@@ -38,8 +38,13 @@ TAKE_OCTETS = 256 << 10
 class CursorDriver(Driver):
     """A driver as its cursors see it."""
 
-    behind: int
-    """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
+    @abstractmethod
+    def caught_up(self) -> None:
+        """A channel follows now."""
+
+    @abstractmethod
+    def fell_behind(self) -> None:
+        """A channel does not follow any more."""
 
     @abstractmethod
     def moved(self, channel: "BroadcastChannel | None" = None) -> None:
@@ -69,32 +74,33 @@ class BroadcastChannel:
     __slots__ = (
         "_begun",
         "_limit",
+        "_position",
         "_replaying",
         "_slow",
         "_still_at",
         "_taken_at",
+        "_unwritten",
         "driver",
         "follows",
         "is_held",
         "outlet",
-        "position",
         "rest",
         "settles",
         "subscriber",
         "traffic",
-        "unwritten",
     )
 
     def __init__(self, driver: CursorDriver, subscriber: Subscriber, position: int) -> None:
         self.driver = driver
         self.subscriber = subscriber
-        self.position = position
-        self.unwritten = position
-        """As `position`, but before the messages that were taken and may be taken again."""
+        self._position = position
+        self._unwritten = position
         self.is_held = False
         self.outlet: Outlet | None = None
         self.follows = False
-        """Whether its subscriber has everything, and what comes next may be pushed to its outlet."""
+        """Whether its subscriber has everything, and what comes next may be pushed to its outlet. Then its
+        position is that of the topic, and nothing of it changes when messages are pushed.
+        """
         self.traffic = driver.traffic
         self.rest = Rest.GIVEN_AGAIN if driver.is_persistent else Rest.HELD
         self._begun: Pieces | None = None
@@ -106,6 +112,15 @@ class BroadcastChannel:
         self._slow = False
         self._still_at: int | None = None
         self._taken_at = 0.0
+
+    @property
+    def position(self) -> int:
+        return self.driver.next_id if self.follows else self._position
+
+    @property
+    def unwritten(self) -> int:
+        """As `position`, but before the messages that were taken and may be taken again."""
+        return self.driver.next_id if self.follows else self._unwritten
 
     def ready(self) -> bool:
         end = self.driver.next_id
@@ -188,7 +203,7 @@ class BroadcastChannel:
         cuts = tuple(Cut(block, ids) for block, ids in zip(blocks, shares, strict=True) if ids)
         if self._limit is not None:
             self._limit.give(range(self.position, cuts[-1].ids.stop))
-        self.position = cuts[-1].ids.stop
+        self._position = cuts[-1].ids.stop
         self._taken_at = trio.current_time()
         self.driver.moved(self)
         return Messages(cuts)
@@ -203,7 +218,7 @@ class BroadcastChannel:
 
     def _skip(self, position: int, reason: str) -> Gone:
         gone = Gone(self.position, position - 1, reason)
-        self.position = self.unwritten = position
+        self._position = self._unwritten = position
         if self._limit is not None:
             self._bind(self._limit)
         self.driver.moved(self)
@@ -216,10 +231,10 @@ class BroadcastChannel:
         memory. A slow subscriber gets little at a time until it takes that in time.
         """
         given = self._given()
-        self.unwritten += count
+        self._unwritten += count
         self.traffic.messages_out += count
         self._slow = trio.current_time() - self._taken_at >= SLOW_SECONDS
-        self.position = self.unwritten
+        self._position = self._unwritten
         self._give_back()
         if begun is not None:
             self._begun = self._begun or Pieces(self.driver, self.position)
@@ -268,7 +283,7 @@ class BroadcastChannel:
         if limit is not None:  # it was set while they were on their way
             limit.credit.use(position - self.unwritten)
             limit.give(range(self.unwritten, position))
-        self.position = self.unwritten = position
+        self._position = self._unwritten = position
         if limit is not None:
             self._bind(limit)
             self._look_drained(limit)
@@ -278,25 +293,32 @@ class BroadcastChannel:
 
     def _follow(self) -> None:
         """See whether its subscriber has everything now."""
-        if not self.follows and self.unwritten == self.position == self.driver.next_id and self._may_follow():
+        if (
+            not self.follows
+            and self._unwritten == self._position == self.driver.next_id
+            and self._may_follow()
+        ):
             self.follows = True
-            self.driver.behind -= 1
+            self.driver.caught_up()
 
     def _may_follow(self) -> bool:
         return not (self.outlet is None or self.is_held or self._begun is not None or self._limit is not None)
 
-    def _stop_following(self) -> None:
+    def stop_following(self, position: int) -> None:
+        """Keep its own position from now on, which is this one."""
+        self.follows = False
+        self._position = self._unwritten = position
+
+    def _fall_behind(self, position: int) -> None:
         if self.follows:
-            self.follows = False
-            self.driver.behind += 1
+            self.stop_following(position)
+            self.driver.fell_behind()
 
     def fall_behind(self, position: int) -> None:
-        self.traffic.messages_out -= self.unwritten - position
-        self.position = self.unwritten = position
-        if self._limit is not None:
-            self._bind(self._limit)
-        if position < self.driver.next_id:
-            self._stop_following()
+        end = self.driver.next_id
+        self.traffic.messages_out -= end - position
+        if position < end:
+            self._fall_behind(position)
             self.subscriber.wake()
 
     # -- whether it sets the pace of publishers ------------------------------------------------------------
@@ -321,7 +343,7 @@ class BroadcastChannel:
 
     def hold(self) -> None:
         self.is_held = True
-        self._stop_following()
+        self._fall_behind(self.driver.next_id)
 
     def release(self) -> None:
         self.is_held = False
@@ -387,7 +409,7 @@ class BroadcastChannel:
 
     def _bind(self, limit: CursorLimit) -> None:
         limit.bind(self.unwritten, self._given())
-        self._stop_following()
+        self._fall_behind(self.driver.next_id)
 
     def _given(self) -> int:
         """Return the id after the last message that its subscriber has, or has a part of."""

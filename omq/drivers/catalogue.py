@@ -17,6 +17,7 @@ from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Lifetime, Ownership, Private, check_user
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
+from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
@@ -44,6 +45,7 @@ from omq_storage.environment import Extent, Position
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.integrity import ADVICE
 from omq_storage.levels import Level
+from omq_storage.routes import Route
 from omq_storage.store import Store
 
 log = logging.getLogger("omq.catalogue")
@@ -84,6 +86,7 @@ class Catalogue:
             listers=trio.CapacityLimiter(1),
             ids=self.ids,
             alarms=Alarms(),
+            lanes=Lanes(),
             unused=self._unused,
             dead_letters=self.dead_letters,
         )
@@ -94,6 +97,8 @@ class Catalogue:
         """For code that runs for each message: as `lookup`, but also those that are being replaced (see
         `Driver.is_replaced`).
         """
+        self.routes: dict[bytes, Route] = {}
+        """The routes of the topics that may be found by their names now."""
         self._records: dict[int, TopicRecord] = {}
         self._released: dict[int, Callable[[], None]] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
@@ -292,6 +297,7 @@ class Catalogue:
         )
         driver = self._start(opening, Delivery(record.delivery))
         self._drivers[record.name] = driver
+        self.routes[record.name] = driver.route
         self._records[record.id] = record
         return driver
 
@@ -487,6 +493,7 @@ class Catalogue:
         """Give an empty topic its declared types, and its subscribers channels on the new driver."""
         # Other tasks that look the topic up wait for its new driver, so nothing can be posted to the old one.
         old.is_replaced = True
+        del self.routes[record.name]
         try:
             with trio.CancelScope(shield=True):
                 async with self.ids.held_back():
@@ -501,6 +508,7 @@ class Catalogue:
                     self._records[record.id] = record
         finally:
             old.is_replaced = False
+            self.routes[record.name] = old.route
         if old.delivery is delivery and old.persistence == persistence:
             return old
         assert isinstance(old.lifetime, Durable), "the topic has a record"
@@ -530,6 +538,7 @@ class Catalogue:
             async with self.ids.held_back():
                 await self._in_store(partial(self._store.catalogue.delete, driver.topic.id))
                 driver.deleted = True
+                del self.routes[driver.topic.topic]
             del self._drivers[driver.topic.topic]
             del self._records[driver.topic.id]
             released = self._released.pop(driver.topic.id, None)

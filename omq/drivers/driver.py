@@ -22,7 +22,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.places import StorePlace, TopicPlace
 from omq.drivers.posts import Post
 from omq.drivers.problems import DEFECT, for_clients
-from omq.drivers.push import Pushes
+from omq.drivers.push import Lanes, Pushes
 from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
@@ -42,6 +42,7 @@ from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.lookup import StoredBlock
 from omq_storage.pieces import LargeMessage
 from omq_storage.records import missing_ids
+from omq_storage.routes import Route
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class Resources:
     """For lists of stored blocks: work in Python, which slows down all other threads."""
     ids: Reservations
     alarms: Alarms
+    lanes: Lanes
     unused: Callable[["Driver"], None]
     """Called when the last consumer of a topic has gone whose lifetime ends with it."""
     dead_letters: Office
@@ -107,8 +109,8 @@ class Driver(ABC):
         self.persistence = opening.persistence
         self.writer = opening.writer
         self.resources = opening.resources
-        self.next_id = opening.next_id
-        self.reserved = opening.reserved
+        self.route = Route(opening.topic.id, opening.next_id, opening.reserved)
+        """Its numbers. Only a topic whose messages can be routed opens it."""
         self.extent = opening.extent
         self.lost = opening.lost
         self.retention = opening.retention
@@ -122,7 +124,7 @@ class Driver(ABC):
         self.lifetime = opening.lifetime
         self._exclusive: Channel | None = None
         self.failures = 0
-        self.traffic = Traffic()
+        self.traffic: Traffic = self.route
         # The progress of housekeeping: the id up to which it has looked, and the id at which merging
         # continues.
         self.tidied = self.next_id
@@ -135,6 +137,24 @@ class Driver(ABC):
         self._defects = problem(f"{name}: a post failed by a defect of the server")
         self._unreadable = problem(f"{name} cannot be read")
         self._time = opening.time
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next message."""
+        return self.route.next_id
+
+    @next_id.setter
+    def next_id(self, id: int) -> None:
+        self.route.next_id = id
+
+    @property
+    def reserved(self) -> int:
+        """The bound of the ids that may be assigned."""
+        return self.route.reserved
+
+    @reserved.setter
+    def reserved(self, bound: int) -> None:
+        self.route.reserved = bound
 
     @property
     def is_persistent(self) -> bool:
@@ -478,6 +498,7 @@ class Driver(ABC):
     def end(self) -> None:
         """The topic is deleted: end its channels."""
         self.deleted = True
+        self.route.close()
         for channel, subscriber in list(self.subscribers()):
             channel.close()
             subscriber.ended(End.DELETED)

@@ -10,11 +10,17 @@ way, and the subscriber pulls it from there when its connection has its turn. Fr
 behind, and its topic is not pushed until all its subscribers have caught up.
 """
 
-from typing import Protocol
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
 
 from omq.drivers.seam import Octets, Outlet
 from omq.model import Topic
+from omq_storage import codec
 from omq_storage.blocks import Block
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Lane, Pass
 
 MOST_FOLLOWERS = 64
 """The most subscribers that a topic is pushed to: each may cost a system call, and all of them are one step.
@@ -39,6 +45,9 @@ class Pusher(Protocol):
 
     def now(self) -> int:
         """Microseconds since the epoch."""
+
+    def fall_behind(self, outlet: Outlet, position: int) -> None:
+        """The subscriber on this connection has the messages below `position` only."""
 
     def remember(self, block: Block) -> None:
         """Keep messages in the tail, because a subscriber has not got all of them."""
@@ -138,3 +147,57 @@ class Pushes:
         for line in lines.values():
             if line is not None:
                 line.send()
+
+
+# -- what the compiled codec pushes -------------------------------------------------------------------------
+
+
+class Lanes:
+    """The lanes of the compiled codec: one for each set of connections to which topics are pushed."""
+
+    def __init__(self) -> None:
+        self._lanes: WeakValueDictionary[tuple[int, ...], Lane] = WeakValueDictionary()
+
+    def to(self, outlets: AbstractSet[Outlet]) -> "Lane | None":
+        """Return the lane to these connections; None where the plain codec is in use."""
+        if not codec.COMPILED:
+            return None
+        # A lane refers to its connections, so no other ones get these numbers while it exists.
+        key = tuple(sorted(map(id, outlets)))
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = codec.native.Lane(tuple(outlets))
+        return lane
+
+
+def send_passed(passed: "Pass") -> None:
+    """Send what one pass over received lines has for each connection, without waiting, and let the
+    subscribers of the rest fall behind.
+    """
+    places: dict[Outlet, list[int]] = {}
+    for place, lane in enumerate(passed.lanes):
+        for outlet in lane.outlets:
+            places.setdefault(outlet, []).append(place)
+    remembered: dict[int, Pusher] = {}
+    for outlet, own in places.items():
+        taken = outlet.try_send([passed.frames[place] for place in own])
+        for place in own:
+            octets = len(passed.frames[place])
+            if taken < octets:
+                _fall_back(passed, place, outlet, taken, remembered)
+            taken = max(0, taken - octets)
+
+
+def _fall_back(passed: "Pass", lane: int, outlet: Outlet, sent: int, remembered: dict[int, Pusher]) -> None:
+    """Let the subscribers on a connection pull what is behind the first `sent` octets of a lane."""
+    rest, behind = passed.unsent(lane, sent)
+    if rest:
+        outlet.complete(rest)
+    for topic, position, octets in behind:
+        driver = remembered.get(topic)
+        if driver is None:
+            driver = remembered[topic] = passed.route(topic).owner
+            first, count, frames, offsets = passed.run(topic)
+            driver.remember(Block(driver.topic.id, first, count, driver.now(), frames, offsets))
+        driver.unsent(octets)
+        driver.fall_behind(outlet, position)

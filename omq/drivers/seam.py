@@ -207,8 +207,9 @@ class Flow(Protocol):
     While credit limits the channel, `at_hand` gives nothing; `passed` counts credit granted meanwhile.
     """
 
-    position: int
-    """The id of the next message to send."""
+    @property
+    def position(self) -> int:
+        """The id of the next message to send."""
 
     def attach(self, outlet: Outlet) -> None:
         """The subscriber takes messages from now on: what comes next may be pushed to it."""

@@ -6,22 +6,20 @@ server starts, and only grows, so the difference of two snapshots is a rate.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from omq.drivers.reasons import Failure
 from omq.model import Delivery, Persistence, Topic
 from omq_storage.levels import Level
 
 
-class Traffic:
+class Traffic(Protocol):
     """The counters of one topic. Drivers, channels and connections add to them once per block or per send."""
 
-    __slots__ = ("messages_in", "messages_out", "octets_in", "octets_out")
-
-    def __init__(self) -> None:
-        self.messages_in = 0
-        self.octets_in = 0
-        self.messages_out = 0
-        self.octets_out = 0
+    messages_in: int
+    octets_in: int
+    messages_out: int
+    octets_out: int
 
 
 @dataclass(frozen=True, slots=True)

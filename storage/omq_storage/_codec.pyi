@@ -1,6 +1,6 @@
 """The types of the compiled codec; what the functions do stands in _codec.pyx."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, final
 
 from omq_storage.numbers import Octets
@@ -28,6 +28,39 @@ class Spans:
     def options(self) -> list[int]: ...
 
 @final
+class Lane:
+    outlets: tuple[Any, ...]
+    def __init__(self, outlets: tuple[Any, ...]) -> None: ...
+
+@final
+class Route:
+    topic: int
+    next_id: int
+    reserved: int
+    messages_in: int
+    octets_in: int
+    messages_out: int
+    octets_out: int
+    is_open: bool
+    owner: Any
+    def __init__(self, topic: int, next_id: int, reserved: int) -> None: ...
+    def open(self, lane: Lane | None, owner: object) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class Pass:
+    lanes: list[Lane]
+    frames: list[bytes]
+    messages: int
+    is_full: bool
+    def __init__(
+        self, routes: dict[bytes, Route], allowed: Container[bytes] | None, largest: int
+    ) -> None: ...
+    def unsent(self, lane: int, sent: int) -> tuple[bytes, list[tuple[int, int, int]]]: ...
+    def route(self, place: int) -> Route: ...
+    def run(self, place: int) -> tuple[int, int, bytes, bytes]: ...
+
+@final
 class SexpScan:
     marks: list[int]
     fault: int
@@ -36,7 +69,9 @@ class SexpScan:
     def step(self, octets: int) -> bool: ...
 
 def unescaped(text: bytes, begin: int, stop: int, end: int) -> tuple[bytes, int]: ...
-def deal_lines(data: bytes, position: int, most: int) -> tuple[list[tuple[bytes, Spans]], int]: ...
+def deal_lines(
+    data: bytes, position: int, most: int, routed: Pass | None = None
+) -> tuple[list[tuple[bytes, Spans]], int]: ...
 def joined(parts: list[Frames]) -> Frames | None: ...
 def prepare(bodies: Sequence[bytes]) -> Frames | None: ...
 def frames_of(topic: int, first: int, bodies: Sequence[bytes]) -> tuple[bytes, bytes] | None: ...

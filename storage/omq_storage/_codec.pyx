@@ -15,7 +15,10 @@ is read from octets is compared, in 64 bits, with the number of remaining octets
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.dict cimport PyDict_GetItem
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -84,6 +87,7 @@ include "native/frames.pxi"
 include "native/blocks.pxi"
 include "native/envelopes.pxi"
 include "native/messages.pxi"
+include "native/routes.pxi"
 include "native/spans.pxi"
 include "native/lines.pxi"
 include "native/sexps.pxi"

@@ -82,3 +82,27 @@ async def test_a_connection_that_breaks_is_no_trouble_for_who_publishes(tmp_path
             frame = await other.frame()
             assert isinstance(frame, Message)
             assert frame.body == body(numbers[frame.topic], 0)
+
+
+async def test_lines_of_one_read_take_effect_in_their_order(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store", ping_seconds=1000) as host:
+        client, other = await host.connect(), await host.connect()
+        for topic in (b"a", b"b"):
+            await client.ask(b"(Declare %s Broadcast Transient)" % topic)
+        await other.ask(b"(Subscribe b From_current)")
+        await client.send(publish(b"a", [b"ids are reserved"]) + publish(b"b", [b"here, too"]))
+        assert await client.ask(b"(Confirm 1)") == Confirmed(1)
+        await client.send(
+            publish(b"a", [b"before"])
+            + publish(b"b", [b"first"])
+            + b"(Subscribe a From_current)\n"
+            + publish(b"a", [b"after"])
+            + b"(Delete b)\n"
+            + publish(b"b", [b"to another topic"])
+            + b"(Confirm 2)\n"
+        )
+        answers = [await client.frame() for _ in range(4)]
+        assert [answer.body for answer in answers if isinstance(answer, Message)] == [b"after"]
+        assert Confirmed(2) in answers
+        bodies = [await other.frame() for _ in range(3)]
+        assert [each.body for each in bodies if isinstance(each, Message)] == [b"here, too", b"first"]

@@ -13,6 +13,8 @@ from types import FrameType
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from omq_storage import codec
+
 from .conversation import InProcess, publish, serving
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,6 +76,7 @@ def listed(heading: str) -> set[str]:
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="what measures coverage traces, too")
+@pytest.mark.skipif(not codec.COMPILED, reason="the plain codec has a longer path")
 @pytest.mark.parametrize(
     ("types", "heading"),
     [

@@ -9,8 +9,9 @@ meaning.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from omq.protocol.omq.commands import CommandError, parsing
 from omq.protocol.omq.sentences import sentence
@@ -19,6 +20,9 @@ from omq.protocol.omq.types import Command, Publish, Received
 from omq.protocol.steps import Steps, finished
 from omq_storage import codec
 from omq_storage.batches import Batch, Bodies, batch, joined
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +113,14 @@ class LineReader:
         """
         return [event for events in self.reads(data) for event in events]
 
-    def reads(self, data: bytes) -> Iterator[list[Event]]:
+    def reads(self, data: bytes, deal: "Deal | None" = None) -> Iterator[list[Event]]:
         """The same in steps of less than a millisecond, so that other connections can have their turn: one
         read may contain very many lines, and a line may be long.
 
         Some of the lists may be empty. Do not feed the reader before the iterator is exhausted.
+
+        With the compiled codec, `deal` is called at the beginning of each step, when the events of all lines
+        before it were yielded.
         """
         if self._closed:
             return
@@ -130,7 +137,7 @@ class LineReader:
                 lines = lines[:start]
             position = 0
             while position < len(lines):
-                events, position = yield from _pausing(_events(lines, position))
+                events, position = yield from _pausing(_events(lines, position, deal))
                 yield events
         if len(self._held) > self._max_line:
             yield self._refuse_held()
@@ -186,12 +193,18 @@ BLANK_OCTETS = 16 << 10
 DEALT_OCTETS = 512 << 10
 """How many octets of lines in the quick forms the compiled codec reads in one step: as a read has at most."""
 
+Deal = Callable[[bytes, int, int], "tuple[list[tuple[bytes, Spans]], int, bool] | None"]
+"""Takes the Publish lines from a position on, at most about so many octets. Returns the messages that it
+leaves to the reader, by the topics as they are written, where it stopped, and whether the step should end
+there; or None, when the reader must parse all lines.
+"""
+
 Turn = Steps[tuple[list[Event], int]]
 """Returns the events of some complete lines from a position on, and the position of the next line."""
 
 
-def _events(lines: bytes, position: int) -> Turn:
-    return reading_compiled(lines, position) if codec.COMPILED else reading_plain(lines, position)
+def _events(lines: bytes, position: int, deal: Deal | None) -> Turn:
+    return reading_compiled(lines, position, deal) if codec.COMPILED else reading_plain(lines, position)
 
 
 def _pausing(turn: Turn) -> Generator[list[Event], None, tuple[list[Event], int]]:
@@ -255,11 +268,17 @@ def events_plain(lines: bytes, position: int = 0) -> tuple[list[Event], int]:
     return finished(reading_plain(lines, position))
 
 
-def reading_compiled(lines: bytes, position: int) -> Turn:
+def reading_compiled(lines: bytes, position: int, deal: Deal | None = None) -> Turn:
     """Let the compiled codec parse lines in the quick forms, and parse each other line here."""
     events = _Events()
     slow = 0
     first = position
+    if deal is not None and (left := deal(lines, position, DEALT_OCTETS)) is not None:
+        dealt, position, is_over = left
+        for topic, spans in dealt:
+            events.publish(_atom(topic), batch(spans))
+        if is_over:
+            return events.all(), position
     while position < len(lines) and slow < SLOW_LINES and position - first < DEALT_OCTETS:
         dealt, position = codec.native.deal_lines(lines, position, DEALT_OCTETS)
         for topic, spans in dealt:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import trio
 
@@ -40,6 +40,9 @@ from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
 from omq_storage.batches import Batch
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Spans
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
@@ -132,6 +135,8 @@ class OmqTerminal:
         self._session: Session | None = None  # from Connect on
         self._principal: Principal | None = None
         self._held: HeldPublishes | None = None
+        self._has_routed = False
+        """Whether messages of the current read were sent at once."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -354,15 +359,15 @@ class OmqTerminal:
     async def _feed(self) -> bool:
         """Execute the commands that were received. Return False if the connection must end."""
         received, self._received = self._received, b""
-        alive = False
-        for number, events in enumerate(self._lines.reads(received)):
+        alive = self._has_routed = False
+        for number, events in enumerate(self._lines.reads(received, self._deal)):
             if number:
                 # Many slow lines of one connection must not delay the others.
                 await trio.lowlevel.checkpoint()
             if not await self._act_on(events):
                 return False
             alive = alive or bool(events)
-        if alive:
+        if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
         self._admission.done()
@@ -375,6 +380,22 @@ class OmqTerminal:
             with self._liveness.excused:
                 await self._admission.hold(unfinished)
         return True
+
+    def _deal(
+        self, lines: bytes, position: int, most: int
+    ) -> tuple[list[tuple[bytes, "Spans"]], int, bool] | None:
+        """Let the session send messages at once: see `omq.protocol.omq.lines.Deal`."""
+        state = self._state
+        if not isinstance(state, Serving):
+            return None
+        assert self._session is not None
+        assert self._held is not None
+        if self._held.lines:  # they came before, perhaps for the same topics
+            return None
+        dealt, position, passed = self._session.route(lines, position, most)
+        if passed.messages:
+            self._has_routed = True
+        return dealt, position, passed.is_full
 
     async def _act_on(self, events: Sequence[Event]) -> bool:
         """Return False if the connection must end."""

@@ -171,7 +171,7 @@ cdef class Spans:
         return [self._spans[i].options for i in range(self.count)]
 
 
-def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
+def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass routed = None):
     """Add the bodies of the Publish lines from `position` on, as long as they have a quick form, to a `Spans`
     for each topic.
 
@@ -179,10 +179,13 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
     stopped: at the end, at another line, or when it has read `most` octets.  It processes a long line only if its body
     is copied unchanged: one with escapes is parsed in steps.  The topics of two pairs always differ, however they are
     written: a topic with escapes has a pair of its own.
+
+    With `routed`, the messages that can be routed go there instead, and it also stops when that is full.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
     cdef int64_t at = position
+    cdef int64_t place = -1  # of the last line's topic in `routed`
     cdef int64_t line_end, body, body_end, length
     cdef int64_t topic = 0, topic_end = 0, name, name_end
     cdef int64_t last = 0, last_length = -1  # the last line's topic
@@ -192,7 +195,7 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
     cdef list dealt = []
     cdef dict by_name = {}
     cdef Spans spans = None
-    cdef bytes key
+    cdef bytes key = None
     if not 0 <= at <= size:
         raise ValueError(f"{position} is not within 0 to {size}.")
     while at < size and at - position < most:
@@ -231,21 +234,35 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most):
                 name += 1
                 name_end -= 1
                 if memchr(octets + name, c'\\', name_end - name) != NULL:
-                    if spans is not None:
+                    if at > position:
                         break
                     alone = True
             key = PyBytes_FromStringAndSize(<const char*>octets + name, name_end - name)
-            spans = by_name.get(key)
-            if spans is None:
-                spans = Spans(data)
-                by_name[key] = spans
-                dealt.append((PyBytes_FromStringAndSize(<const char*>octets + topic, topic_end - topic), spans))
+            place = -1 if routed is None or alone else routed.topic(key)
+            spans = None
             last = topic
             last_length = topic_end - topic
-        spans.add(octets + body, <uint32_t>length, <uint32_t>(body_end - body), 0, 0)
+        if place >= 0 and not routed.add(
+            place, octets + body, <uint32_t>length, <uint32_t>(body_end - body)
+        ):
+            place = -1
+        if place >= 0:
+            if routed.is_full:
+                at = line_end + 1
+                break
+        else:
+            if spans is None:
+                spans = by_name.get(key)
+                if spans is None:
+                    spans = Spans(data)
+                    by_name[key] = spans
+                    dealt.append((PyBytes_FromStringAndSize(<const char*>octets + last, last_length), spans))
+            spans.add(octets + body, <uint32_t>length, <uint32_t>(body_end - body), 0, 0)
         head = at
         head_length = body - at
         at = line_end + 1
+    if routed is not None:
+        routed.write()
     return dealt, at
 
 

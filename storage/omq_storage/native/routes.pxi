@@ -1,0 +1,348 @@
+# Messages straight from lines to the connections of their subscribers.
+
+@cython.final
+cdef class Lane:
+    """The connections to which the messages of some topics go."""
+
+    cdef readonly tuple outlets
+    cdef object __weakref__
+    cdef uint64_t _pass  # the last pass that has used it, and its place there
+    cdef uint32_t _place
+
+    def __cinit__(self, tuple outlets not None):
+        self.outlets = outlets
+        self._pass = 0
+        self._place = 0
+
+
+@cython.final
+cdef class Route:
+    """The twin of `omq_storage.routes.Route`."""
+
+    cdef readonly uint32_t topic
+    cdef public uint64_t next_id
+    cdef public uint64_t reserved
+    cdef public int64_t messages_in
+    cdef public int64_t octets_in
+    cdef public int64_t messages_out
+    cdef public int64_t octets_out
+    cdef readonly bint is_open
+    cdef readonly object owner
+    cdef Lane _lane
+    cdef uint64_t _pass  # the last pass that has used it, and its place there
+    cdef uint32_t _place
+
+    def __cinit__(self, uint32_t topic, uint64_t next_id, uint64_t reserved):
+        self.topic = topic
+        self.next_id = next_id
+        self.reserved = reserved
+        self.messages_in = self.octets_in = self.messages_out = self.octets_out = 0
+        self.is_open = False
+        self.owner = None
+        self._lane = None
+        self._pass = 0
+        self._place = 0
+
+    def open(self, Lane lane, owner):
+        self._lane = lane
+        self.owner = owner
+        self.is_open = True
+
+    def close(self):
+        self._lane = None
+        self.owner = None
+        self.is_open = False
+
+
+cdef struct Passing:  # one topic in a pass
+    PyObject* route
+    uint64_t first
+    int64_t count
+    int64_t octets
+    int64_t newest  # the place of its last message
+    uint32_t lane
+    bint closed
+
+
+cdef struct Passed:  # one message in a pass
+    const uint8_t* at
+    uint32_t length  # of the body
+    uint32_t written  # its octets in the input
+    uint32_t topic  # the place of its topic
+    int64_t begin  # where its frame begins among the octets for its lane
+    int64_t before  # the place of the topic's message before it; -1 for the first one
+
+
+cdef enum:
+    NO_LANE = 0xFFFFFFFF  # a topic without subscribers
+
+cdef int64_t LITTLE = 1 << 16  # the largest message that is routed
+cdef int64_t MOST_PASSED = 4096  # messages of one pass: less than a millisecond of work
+cdef int64_t MOST_OUTLETS = 128  # of one pass: each costs a system call
+
+cdef uint64_t _passes = 0
+
+
+@cython.final
+cdef class Pass:
+    """What one pass over lines sends to connections.  Use it before anything else can happen to its topics.
+
+    `routes`: the routes of topics by their names.  `allowed`: the topics to which these lines may publish, None for
+    all.  A message with more than `largest` octets is not routed.
+    """
+
+    cdef readonly list lanes
+    cdef readonly list frames  # the octets for each lane
+    cdef readonly int64_t messages
+    cdef readonly bint is_full
+    cdef dict _routes
+    cdef object _allowed
+    cdef int64_t _largest
+    cdef uint64_t _number
+    cdef int64_t _outlets
+    cdef Passing* _topics
+    cdef int64_t _topic_count
+    cdef int64_t _topic_capacity
+    cdef Passed* _passed
+    cdef int64_t _count
+    cdef int64_t _capacity
+
+    def __cinit__(self, dict routes not None, allowed, largest):
+        global _passes
+        _passes += 1
+        self._number = _passes
+        self.lanes = []
+        self.frames = []
+        self.messages = 0
+        self.is_full = False
+        self._routes = routes
+        self._allowed = allowed
+        self._largest = min(max(largest, 0), LITTLE - HEADER)
+        self._outlets = 0
+        self._topics = NULL
+        self._topic_count = self._topic_capacity = 0
+        self._passed = NULL
+        self._count = self._capacity = 0
+
+    def __dealloc__(self):
+        cdef int64_t i
+        for i in range(self._topic_count):
+            Py_DECREF(<object>self._topics[i].route)
+        PyMem_RawFree(self._topics)
+        PyMem_RawFree(self._passed)
+
+    cdef int64_t topic(self, bytes name) except -2:
+        """Return the place of a topic in this pass; -1 if its messages are not routed."""
+        cdef PyObject* found = PyDict_GetItem(self._routes, name)
+        cdef Route route
+        cdef uint32_t lane
+        if found == NULL:
+            return -1
+        route = <Route>found
+        if route._pass == self._number:
+            return -1 if self._topics[route._place].closed else <int64_t>route._place
+        if not route.is_open or (self._allowed is not None and name not in self._allowed):
+            return -1
+        lane = NO_LANE if route._lane is None else self.lane(route._lane)
+        if lane == NO_LANE and route._lane is not None:
+            return -1
+        if self._topic_count == self._topic_capacity:
+            self.make_room_for_topics()
+        cdef Passing* passing = &self._topics[self._topic_count]
+        passing.route = found
+        passing.first = route.next_id
+        passing.count = 0
+        passing.octets = 0
+        passing.newest = -1
+        passing.lane = lane
+        passing.closed = False
+        Py_INCREF(route)
+        route._pass = self._number
+        route._place = <uint32_t>self._topic_count
+        self._topic_count += 1
+        return self._topic_count - 1
+
+    cdef uint32_t lane(self, Lane lane) except? 0xFFFFFFFE:
+        """Return the place of a lane in this pass; NO_LANE if its connections take nothing at once now."""
+        if lane._pass == self._number:
+            return lane._place
+        lane._pass = self._number
+        lane._place = NO_LANE
+        if self._outlets + len(lane.outlets) > MOST_OUTLETS and self.lanes:
+            return NO_LANE
+        for outlet in lane.outlets:
+            if not outlet.is_clear():
+                return NO_LANE
+        self._outlets += len(lane.outlets)
+        lane._place = <uint32_t>len(self.lanes)
+        self.lanes.append(lane)
+        return lane._place
+
+    cdef int make_room_for_topics(self) except -1:
+        cdef int64_t capacity = max(64, 2 * self._topic_capacity)
+        cdef Passing* topics = <Passing*>PyMem_RawRealloc(self._topics, capacity * sizeof(Passing))
+        if topics == NULL:
+            raise MemoryError
+        self._topics = topics
+        self._topic_capacity = capacity
+        return 0
+
+    cdef bint add(self, int64_t place, const uint8_t* at, uint32_t length, uint32_t written) except -1:
+        """Take a message of a topic in this pass; return False if it is not routed, nor are later ones of the topic."""
+        cdef Passing* passing = &self._topics[place]
+        cdef Route route
+        cdef int64_t capacity
+        cdef Passed* grown
+        cdef Passed* passed
+        if passing.closed:
+            return False
+        route = <Route>passing.route
+        if length > self._largest or passing.first + <uint64_t>passing.count >= route.reserved:
+            passing.closed = True
+            return False
+        if passing.lane != NO_LANE:
+            if self._count == self._capacity:
+                capacity = max(64, 2 * self._capacity)
+                grown = <Passed*>PyMem_RawRealloc(self._passed, capacity * sizeof(Passed))
+                if grown == NULL:
+                    raise MemoryError
+                self._passed = grown
+                self._capacity = capacity
+            passed = &self._passed[self._count]
+            passed.at = at
+            passed.length = length
+            passed.written = written
+            passed.topic = <uint32_t>place
+            passed.begin = 0
+            passed.before = passing.newest
+            passing.newest = self._count
+            self._count += 1
+        passing.count += 1
+        passing.octets += HEADER + <int64_t>length
+        self.messages += 1
+        self.is_full = self.messages >= MOST_PASSED
+        return True
+
+    cdef int write(self) except -1:
+        """Give the messages their ids, and write their frames."""
+        cdef int64_t lane_count = len(self.lanes)
+        cdef int64_t i
+        cdef int64_t* ends
+        cdef uint8_t** outs
+        cdef uint8_t* out
+        cdef Passing* passing
+        cdef Passed* passed
+        cdef Route route
+        cdef Lane lane
+        ends = <int64_t*>PyMem_RawCalloc(lane_count + 1, sizeof(int64_t))
+        outs = <uint8_t**>PyMem_RawCalloc(lane_count + 1, sizeof(uint8_t*))
+        try:
+            if ends == NULL or outs == NULL:
+                raise MemoryError
+            for i in range(self._topic_count):
+                if self._topics[i].lane != NO_LANE:
+                    ends[self._topics[i].lane] += self._topics[i].octets
+            for i in range(lane_count):
+                self.frames.append(PyBytes_FromStringAndSize(NULL, ends[i]))
+                outs[i] = octets_of(self.frames[i])
+                ends[i] = 0
+            # From here on nothing fails.
+            for i in range(self._topic_count):
+                passing = &self._topics[i]
+                route = <Route>passing.route
+                route.next_id += <uint64_t>passing.count
+                route.messages_in += passing.count
+                route.octets_in += passing.octets
+                if passing.lane != NO_LANE:
+                    lane = route._lane
+                    route.messages_out += passing.count * len(lane.outlets)
+                    route.octets_out += passing.octets * len(lane.outlets)
+                    passing.count = 0
+            for i in range(self._count):
+                passed = &self._passed[i]
+                passing = &self._topics[passed.topic]
+                passed.begin = ends[passing.lane]
+                out = outs[passing.lane] + passed.begin
+                put_u32(out, COUNTED + passed.length)
+                out[4] = MESSAGE
+                put_u64(out + 5, passing.first + <uint64_t>passing.count)
+                put_u32(out + 13, (<Route>passing.route).topic)
+                if passed.written == passed.length:
+                    memcpy(out + HEADER, passed.at, passed.length)
+                else:
+                    unescape(out + HEADER, passed.length, passed.at, passed.written)
+                passing.count += 1
+                ends[passing.lane] = passed.begin + HEADER + passed.length
+        finally:
+            PyMem_RawFree(ends)
+            PyMem_RawFree(outs)
+        return 0
+
+    def unsent(self, Py_ssize_t lane, Py_ssize_t sent):
+        """Return the rest of the message that the first `sent` octets for a lane end in, and for each topic with
+        messages behind it: its place, the first of these messages, and the octets of them all.
+        """
+        cdef bytes frames = self.frames[lane]
+        cdef bytes rest = b""
+        cdef list found = []
+        cdef Passing* passing
+        cdef Passed* passed
+        cdef int64_t i, end, next
+        cdef dict behind = {}
+        if not 0 <= sent <= PyBytes_GET_SIZE(frames):
+            raise ValueError(f"{sent} is not within 0 to {PyBytes_GET_SIZE(frames)}.")
+        cdef int64_t* places = <int64_t*>PyMem_RawCalloc(self._topic_count + 1, 2 * sizeof(int64_t))
+        if places == NULL:
+            raise MemoryError
+        try:
+            for i in range(self._count):
+                passed = &self._passed[i]
+                passing = &self._topics[passed.topic]
+                if passing.lane != lane:
+                    continue
+                end = passed.begin + HEADER + <int64_t>passed.length
+                if passed.begin < sent:
+                    if end > sent:
+                        rest = frames[sent:end]
+                    continue
+                places[2 * passed.topic] += 1
+                places[2 * passed.topic + 1] += HEADER + <int64_t>passed.length
+            for i in range(self._topic_count):
+                passing = &self._topics[i]
+                if places[2 * i]:
+                    next = passing.count - places[2 * i]
+                    found.append((i, passing.first + <uint64_t>next, places[2 * i + 1]))
+        finally:
+            PyMem_RawFree(places)
+        return rest, found
+
+    def route(self, Py_ssize_t place):
+        """Return the route of the topic at a place."""
+        if not 0 <= place < self._topic_count:
+            raise IndexError(place)
+        return <Route>self._topics[place].route
+
+    def run(self, Py_ssize_t place):
+        """Return the first id, the number, the frames and the offsets of the messages of the topic at a place."""
+        if not 0 <= place < self._topic_count:
+            raise IndexError(place)
+        cdef Passing* passing = &self._topics[place]
+        if passing.lane == NO_LANE:
+            raise ValueError("The messages of a topic without subscribers are not kept.")
+        cdef bytes whole = self.frames[passing.lane]
+        cdef bytes frames = PyBytes_FromStringAndSize(NULL, passing.octets)
+        cdef bytes offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (passing.count + 1))
+        cdef uint8_t* out = octets_of(frames)
+        cdef int64_t end = passing.octets
+        cdef int64_t index = passing.count
+        cdef int64_t i = passing.newest
+        cdef int64_t length
+        put_little(octets_of(offsets) + NUMBER * index, <uint32_t>end)
+        while i >= 0:
+            length = HEADER + <int64_t>self._passed[i].length
+            end -= length
+            index -= 1
+            memcpy(out + end, octets_of(whole) + self._passed[i].begin, length)
+            put_little(octets_of(offsets) + NUMBER * index, <uint32_t>end)
+            i = self._passed[i].before
+        return passing.first, passing.count, frames, offsets

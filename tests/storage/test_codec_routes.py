@@ -1,0 +1,198 @@
+"""What the compiled codec takes from Publish lines straight to the connections of subscribers."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq_storage import codec, plain
+from omq_storage.routes import PlainRoute
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Lane, Pass, Route
+
+pytestmark = pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+
+MOST = 1 << 20
+OWNER = object()
+
+
+@dataclass
+class Outlet:
+    """A connection that can take messages at once, or cannot."""
+
+    clear: bool = True
+
+    def is_clear(self) -> bool:
+        return self.clear
+
+
+def lane(*outlets: Outlet) -> "Lane":
+    return codec.native.Lane(outlets)
+
+
+def route(topic: int, to: "Lane | None" = None, first: int = 1, reserved: int = 1000) -> "Route":
+    made = codec.native.Route(topic, first, reserved)
+    made.open(to, OWNER)
+    return made
+
+
+def lines(*messages: tuple[bytes, bytes]) -> bytes:
+    return b"".join(b"(Publish %s %s)\n" % message for message in messages)
+
+
+def deal(
+    routes: "dict[bytes, Route]", data: bytes, allowed: set[bytes] | None = None, largest: int = MOST
+) -> "tuple[Pass, dict[bytes, list[bytes]], int]":
+    """Route lines; return what was routed, the bodies of the rest by their topics, and where it stopped."""
+    passed = codec.native.Pass(routes, allowed, largest)
+    dealt, position = codec.native.deal_lines(data, 0, MOST, passed)
+    return passed, {topic: spans.bodies() for topic, spans in dealt}, position
+
+
+def test_messages_get_ids_in_their_topics_and_lie_in_the_order_of_their_lines() -> None:
+    both = lane(Outlet(), Outlet())
+    routes = {b"a": route(7, both, first=3), b"b": route(8, both), b"c": route(9, lane(Outlet()))}
+    data = lines((b"a", b"1"), (b"b", b"22"), (b"a", b"333"), (b"c", b"4"), (b"b", b'"\\065\\n"'))
+    passed, rest, position = deal(routes, data)
+    assert (rest, position, passed.messages, passed.is_full) == ({}, len(data), 5, False)
+    assert passed.lanes[0] is both
+    frames = [plain.frames_of(*each)[0] for each in ((7, 3, [b"1"]), (8, 1, [b"22"]), (7, 4, [b"333"]))]
+    assert passed.frames == [
+        b"".join(frames) + plain.frames_of(8, 2, [b"A\n"])[0],
+        plain.frames_of(9, 1, [b"4"])[0],
+    ]
+    a = routes[b"a"]
+    assert (a.next_id, a.messages_in, a.octets_in, a.messages_out, a.octets_out) == (5, 2, 38, 4, 76)
+
+
+def test_topics_without_subscribers_only_count() -> None:
+    routes = {b"a": route(1)}
+    passed, rest, _ = deal(routes, lines((b"a", b"x"), (b"a", b"yy")))
+    assert (passed.lanes, passed.frames, passed.messages, rest) == ([], [], 2, {})
+    a = routes[b"a"]
+    assert (a.next_id, a.messages_in, a.octets_in, a.messages_out, a.octets_out) == (3, 2, 37, 0, 0)
+    with pytest.raises(ValueError, match="not kept"):
+        passed.run(0)
+
+
+def test_what_cannot_be_routed_is_left_with_all_that_follows_in_its_topic() -> None:
+    here = lane(Outlet())
+    shut = route(4, here)
+    shut.close()
+    routes = {
+        b"full": route(1, here, first=10, reserved=11),
+        b"large": route(2, here),
+        b"busy": route(3, lane(Outlet(), Outlet(clear=False))),
+        b"shut": shut,
+        b"barred": route(5, here),
+    }
+    names = (b"full", b"large", b"busy", b"shut", b"barred", b"unknown")
+    data = lines(*((name, body) for body in (b"1", b"2" * 70_000, b"3") for name in names))
+    passed, rest, position = deal(routes, data, allowed=set(names) - {b"barred"})
+    assert position == len(data)
+    assert passed.messages == 2
+    large = b"2" * 70_000
+    assert rest == {
+        b"full": [large, b"3"],
+        b"large": [large, b"3"],
+        **{name: [b"1", large, b"3"] for name in (b"busy", b"shut", b"barred", b"unknown")},
+    }
+    assert [routes[name].next_id for name in (b"full", b"large", b"busy", b"shut", b"barred")] == [
+        11,
+        2,
+        1,
+        1,
+        1,
+    ]
+    passed, rest, _ = deal({b"a": route(1, here)}, lines((b"a", b"123"), (b"a", b"1234")), largest=3)
+    assert (passed.messages, rest) == (1, {b"a": [b"1234"]})
+
+
+def test_a_topic_is_the_same_however_it_is_written() -> None:
+    here = lane(Outlet())
+    routes = {b"a": route(1, here)}
+    passed, rest, position = deal(routes, b'(Publish a 1)\n(publish"a"2)\n(Publish "\\097" 3)\n')
+    assert (passed.messages, rest) == (2, {})
+    assert position == 28
+    assert passed.frames == [plain.frames_of(1, 1, [b"1", b"2"])[0]]
+    # Written with an escape, it stands alone.
+    passed, rest, position = deal(routes, b'(Publish "\\097" 3)\n(Publish a 4)\n')
+    assert (passed.messages, rest, position) == (0, {b'"\\097"': [b"3"]}, 19)
+
+
+def test_one_pass_is_bounded() -> None:
+    data = lines(*[(b"a", b"x")] * 5000)
+    passed, rest, position = deal({b"a": route(1, lane(Outlet()), reserved=10_000)}, data)
+    assert (passed.is_full, passed.messages, rest) == (True, 4096, {})
+    assert position == 4096 * 14
+    names = [b"t%03d" % number for number in range(200)]
+    routes = {name: route(number, lane(Outlet())) for number, name in enumerate(names)}
+    passed, rest, position = deal(routes, lines(*((name, b"x") for name in names)))
+    assert passed.messages == len(passed.lanes) == 128  # each connection costs a system call
+    assert list(rest) == names[128:]
+    crowd = lane(*(Outlet() for _ in range(300)))
+    assert deal({b"a": route(1, crowd)}, lines((b"a", b"x")))[0].messages == 1
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from((b"a", b"b", b"c")), st.binary(max_size=9).map(bytes.hex)), min_size=1
+    ),
+    st.integers(0, 1 << 12),
+)
+def test_what_was_not_sent_is_told_by_topic(messages: list[tuple[bytes, str]], cut: int) -> None:
+    here = lane(Outlet())
+    routes = {name: route(number, here, first=5) for number, name in enumerate((b"a", b"b", b"c"))}
+    data = lines(*((name, b'"%s"' % body.encode()) for name, body in messages))
+    passed, _, _ = deal(routes, data)
+    (frames,) = passed.frames
+    sent = cut % (len(frames) + 1)
+    rest, behind = passed.unsent(0, sent)
+    # Sent, frame by frame, with what was sent of the last one.
+    at, ids = 0, dict.fromkeys(routes, 5)
+    expected: dict[bytes, tuple[int, int]] = {}
+    begun = b""
+    for name, body in messages:
+        size = 17 + len(body)
+        if at >= sent:
+            first, octets = expected.get(name, (ids[name], 0))
+            expected[name] = (first, octets + size)
+        elif at + size > sent:
+            begun = frames[sent : at + size]
+        ids[name] += 1
+        at += size
+    assert rest == begun
+    names = {each.topic: name for name, each in routes.items()}
+    assert {names[passed.route(place).topic]: (first, octets) for place, first, octets in behind} == expected
+    for place in range(len({name for name, _ in messages})):
+        own = passed.route(place)
+        bodies = [body.encode() for name, body in messages if name == names[own.topic]]
+        made = plain.frames_of(own.topic, 5, bodies)
+        assert passed.run(place) == (5, len(bodies), *made)
+
+
+def test_places_outside_are_refused() -> None:
+    passed, _, _ = deal({b"a": route(1, lane(Outlet()))}, lines((b"a", b"x")))
+    for place in (-1, 1):
+        with pytest.raises(IndexError):
+            passed.route(place)
+        with pytest.raises(IndexError):
+            passed.run(place)
+    with pytest.raises(ValueError, match="not within"):
+        passed.unsent(0, 19)
+
+
+def test_the_plain_route_has_the_same_numbers() -> None:
+    for made in (codec.native.Route(4, 5, 6), PlainRoute(4, 5, 6)):
+        assert (made.topic, made.next_id, made.reserved, made.is_open) == (4, 5, 6, False)
+        made.open(None, OWNER)
+        assert (made.is_open, made.owner) == (True, OWNER)
+        made.close()
+        assert (made.is_open, made.owner) == (False, None)
+        made.messages_in += 1
+        made.octets_out -= 1
+        counted = (made.messages_in, made.octets_in, made.messages_out, made.octets_out)
+        assert counted == (1, 0, 0, -1)
