@@ -90,6 +90,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     default_persistence: PersistenceName = "weak"
     topics: list[TopicConfig] = []
     max_topics: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 20_000
+    max_exchanges: Count = 10_000
+    max_bindings: Count = 100_000
 
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar, assert_never
@@ -40,6 +40,7 @@ from omq.model import (
     stored_persistence,
 )
 from omq.threads import in_thread
+from omq_storage.catalogue import Catalogue as StoreCatalogue
 from omq_storage.catalogue import TopicRecord
 from omq_storage.environment import Extent, Position
 from omq_storage.errors import Limit, StoreError, StoreFull
@@ -47,6 +48,7 @@ from omq_storage.integrity import ADVICE
 from omq_storage.levels import Level
 from omq_storage.routes import Route
 from omq_storage.store import Store
+from omq_storage.topology import BindingRecord, ExchangeRecord
 
 log = logging.getLogger("omq.catalogue")
 
@@ -92,6 +94,9 @@ class Catalogue:
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(self._resources.alarms.run)
+        self.start: Callable[[Callable[[], Awaitable[None]]], None] = nursery.start_soon
+        """Starts a task of what is above the drivers. It ends with the server."""
+        self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         self._drivers: dict[bytes, Driver] = {}
         self.by_name: Mapping[bytes, Driver] = self._drivers
         """For code that runs for each message: as `lookup`, but also those that are being replaced (see
@@ -112,6 +117,8 @@ class Catalogue:
         self._changing = trio.Lock()
         self._problems = LogThrottle.of_problem(log, "the catalogue")
         self._is_cramped = False
+        self._is_open = False
+        self._when_open: list[Callable[[], None]] = []
         self._leftovers: set[tuple[Level, int]] = set()
         self.replaced: Callable[[], None] = _nothing
         """Called when a topic gets another driver."""
@@ -236,6 +243,17 @@ class Catalogue:
                 raise Refused(
                     refused.reason, f"{topic.name!r}, configured as {types}: {refused}"
                 ) from refused
+
+        self._is_open = True
+        for action in self._when_open:
+            action()
+
+    def when_open(self, action: Callable[[], None]) -> None:
+        """Call `action` as soon as the topics of the store are open."""
+        if self._is_open:
+            action()
+        else:
+            self._when_open.append(action)
 
     def _newest_time(self, level: Level, topic: int, extent: Extent) -> int:
         """Return the time of the last stored message, so that times never decrease if the clock was
@@ -653,6 +671,18 @@ class Catalogue:
             raise
         for topic in bounds.keys() & self._records.keys():  # the other topics were deleted meanwhile
             self._records[topic] = dataclasses.replace(self._records[topic], reserved=bounds[topic])
+
+    def stored_exchanges(self) -> list[ExchangeRecord]:
+        """Return the exchanges that the store has."""
+        return self._store.catalogue.exchanges()
+
+    def stored_bindings(self) -> list[BindingRecord]:
+        """Return the bindings that the store has."""
+        return self._store.catalogue.bindings()
+
+    async def change_store(self, change: Callable[[StoreCatalogue], None]) -> None:
+        """Change the exchanges or bindings that the store has. Raises Refused."""
+        await self._in_store(partial(change, self._store.catalogue))
 
     async def _in_store(self, function: Callable[[], T]) -> T:
         """Run a call of the store's catalogue in a thread. Raises Refused for its errors."""

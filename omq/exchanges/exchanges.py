@@ -1,9 +1,14 @@
 """All exchanges and bindings of a server: declares, deletes and binds them, and routes messages.
 
-The queue of a binding may be any topic. A binding ends with its source, or with its destination.
+The queue of a binding may be any topic. A binding ends with its source, or with its destination. The store
+keeps durable exchanges, and bindings whose two ends it keeps. Every change is stored before it has an effect,
+except where the end of a topic ends an exchange (see `_remove`).
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import assert_never
 
 import trio
 
@@ -12,6 +17,13 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.exchanges.dead_letters import DeadLetterExchange
 from omq.exchanges.matching import index_of
+from omq.exchanges.records import (
+    binding_record,
+    exchange_record,
+    is_recorded,
+    stored_bindings,
+    stored_exchanges,
+)
 from omq.exchanges.routes import Declared, Part, Route, Router, TopicIsReplaced, missing_exchange
 from omq.exchanges.types import (
     DEFAULT,
@@ -26,9 +38,16 @@ from omq.exchanges.types import (
     exchange_type,
 )
 from omq.logs import quoted
-from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.fields import Table, table_octets
+from omq_storage.catalogue import Catalogue as StoreCatalogue
+from omq_storage.topology import BindingRecord
 
 NO_ARGUMENTS = Table()
+
+MOST_ARGUMENTS = 4096
+"""The longest arguments of a binding, in octets."""
+
+log = logging.getLogger("omq.exchanges")
 
 
 class Exchanges:
@@ -41,12 +60,17 @@ class Exchanges:
         """The bindings of each exchange that is their source."""
         self._to: dict[Destination, dict[Binding, None]] = {}
         self._router = Router(self._declared, self._topic)
+        self._count = 0
+        """The number of bindings."""
         self._changing = trio.Lock()
+        self._erasing: set[bytes] = set()
+        """Exchanges that are deleted, but not yet in the store."""
         catalogue.deleted = self._topic_deleted
         catalogue.replaced = self._router.forget
         catalogue.dead_letters.deliver = DeadLetterExchange(self).deliver
         for exchange in PREDECLARED:
             self._add(exchange)
+        catalogue.when_open(self._restore_all)
 
     # -- routing -------------------------------------------------------------------------------------------
 
@@ -126,7 +150,14 @@ class Exchanges:
                 raise Refused(
                     Reason.FORBIDDEN, f"exchange name {quoted(name)} contains reserved prefix 'amq.*'"
                 )
-            self._add(wanted)
+            if len(self._declared.exchanges) - len(PREDECLARED) >= self._catalogue.most_exchanges:
+                most = self._catalogue.most_exchanges
+                raise Refused(Reason.QUOTA, f"the server has its {most} exchanges, the most it may have")
+            with trio.CancelScope(shield=True):  # so that the store and the memory stay the same
+                await self._erase(name)
+                if durable:
+                    await self._change_store(partial(_put, wanted))
+                self._add(wanted)
             return wanted
 
     async def delete(self, name: bytes, *, if_unused: bool = False) -> bool:
@@ -140,7 +171,11 @@ class Exchanges:
                 return False
             if if_unused and self._from[name]:
                 raise Refused(Reason.INVALID, f"exchange {quoted(name)} in use")
-            self._remove(exchange)
+            with trio.CancelScope(shield=True):
+                if exchange.durable:
+                    await self._change_store(partial(_delete, name))
+                if name in self._declared.exchanges:  # it may have ended meanwhile, with its last binding
+                    self._remove(exchange, is_stored=False)
             return True
 
     async def bind(
@@ -149,7 +184,20 @@ class Exchanges:
         """Bind a queue or an exchange to an exchange, unless it is bound so already. Raises Refused."""
         async with self._changing:
             wanted = self._checked(source, destination, key, arguments)
-            if wanted not in self._from[source]:
+            if wanted in self._from[source]:
+                return
+            if len(table_octets(wanted.arguments)) > MOST_ARGUMENTS:
+                raise Refused(
+                    Reason.INVALID, f"the arguments of a binding have at most {MOST_ARGUMENTS} octets"
+                )
+            if self._count >= self._catalogue.most_bindings:
+                most = self._catalogue.most_bindings
+                raise Refused(Reason.QUOTA, f"the server has its {most} bindings, the most it may have")
+            index_of(self._declared.exchanges[source].type).add(wanted)  # raises Refused for a bad one
+            with trio.CancelScope(shield=True):
+                record = self._record(wanted)
+                if record is not None:
+                    await self._store_binding(wanted, record)
                 self._bind(wanted)
 
     async def unbind(
@@ -159,22 +207,79 @@ class Exchanges:
         async with self._changing:
             unwanted = self._checked(source, destination, key, arguments)
             if unwanted in self._from[source]:
-                self._unbind(unwanted)
+                with trio.CancelScope(shield=True):
+                    record = self._record(unwanted)
+                    if record is not None:
+                        await self._change_store(partial(_unbind, record))
+                    if unwanted in self._from.get(source, ()):
+                        self._unbind(unwanted)
 
     def _checked(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> Binding:
         """Return the binding if both its ends exist. Raises Refused."""
+        self._check_ends(source, destination)
+        return binding(source, destination, key, arguments)
+
+    def _check_ends(self, source: bytes, destination: Destination) -> None:
         self.find(source)
         match destination.kind:
             case Kind.EXCHANGE:
                 self.find(destination.name)
             case Kind.QUEUE:
                 if self._catalogue.lookup(destination.name) is None:
-                    raise Refused(Reason.NOT_FOUND, f"no queue {quoted(destination.name)}")
-        return binding(source, destination, key, arguments)
+                    raise _missing_queue(destination.name)
+            case other:
+                assert_never(other)
 
     def _topic_deleted(self, driver: Driver) -> None:
         for each in list(self._to.get(Destination(Kind.QUEUE, driver.topic.topic), ())):
             self._unbind(each)
+
+    # -- the store -----------------------------------------------------------------------------------------
+
+    def _record(self, binding: Binding) -> BindingRecord | None:
+        """Return the record of a binding; None if the store does not keep it."""
+        if not self._declared.exchanges[binding.source].durable:
+            return None
+        name = binding.destination.name
+        match binding.destination.kind:
+            case Kind.EXCHANGE:
+                return binding_record(binding, None) if self._declared.exchanges[name].durable else None
+            case Kind.QUEUE:
+                driver = self._catalogue.lookup(name)
+                if driver is None or not is_recorded(driver):
+                    return None
+                return binding_record(binding, driver.topic.id)
+            case other:
+                assert_never(other)
+
+    async def _change_store(self, change: Callable[[StoreCatalogue], None]) -> None:
+        await self._catalogue.change_store(change)
+
+    async def _store_binding(self, wanted: Binding, record: BindingRecord) -> None:
+        """Store a binding. Raises Refused, also if one of its ends was deleted meanwhile: then the store
+        deletes the binding with it.
+        """
+        topic = self._catalogue.lookup(wanted.destination.name)
+        try:
+            await self._change_store(partial(_bind, record))
+        finally:
+            self._check_ends(wanted.source, wanted.destination)
+            found = self._catalogue.lookup(wanted.destination.name)
+            if wanted.destination.kind is Kind.QUEUE and found is not topic:
+                raise _missing_queue(wanted.destination.name)
+
+    async def _erase(self, name: bytes) -> None:
+        """Delete an exchange in the store that ended with its last binding. Raises Refused."""
+        if name in self._erasing:
+            await self._change_store(partial(_delete, name))
+            self._erasing.discard(name)
+
+    async def _erase_later(self, name: bytes) -> None:
+        async with self._changing:
+            try:
+                pass
+            except Refused as refused:
+                log.error("exchange %s, which has ended, stays in the store: %s", quoted(name), refused)
 
     # -- the values in memory ------------------------------------------------------------------------------
 
@@ -184,8 +289,30 @@ class Exchanges:
         self._from[exchange.name] = {}
         self._router.forget()  # it may be the alternate exchange of another one
 
-    def _remove(self, exchange: Exchange) -> None:
-        """Remove an exchange and its bindings, and the auto-delete exchanges that lose their last one so."""
+    def _restore_all(self) -> None:
+        """Add what the store has."""
+        for exchange in stored_exchanges(self._catalogue):
+            self._add(exchange)
+        for each in stored_bindings(self._catalogue):
+            self._restore(each)
+
+    def _restore(self, stored: Binding) -> None:
+        """Add a binding that the store has."""
+        try:
+            self._check_ends(stored.source, stored.destination)
+            self._bind(stored)
+        except Refused as refused:
+            log.error("a binding of exchange %s has no effect: %s", quoted(stored.source), refused)
+
+    def _remove(self, exchange: Exchange, *, is_stored: bool = True) -> None:
+        """Remove an exchange and its bindings, and the auto-delete exchanges that lose their last one so.
+
+        The deletion of a topic cannot wait here for the store. So a task deletes the exchange there later; if
+        the server is killed before, the exchange exists again, without a binding.
+        """
+        if exchange.durable and is_stored:
+            self._erasing.add(exchange.name)
+            self._catalogue.start(partial(self._erase_later, exchange.name))
         del self._declared.exchanges[exchange.name]
         for each in list(self._from.pop(exchange.name)):
             self._leave(each)
@@ -198,6 +325,7 @@ class Exchanges:
         self._declared.indexes[wanted.source].add(wanted)
         self._from[wanted.source][wanted] = None
         self._to.setdefault(wanted.destination, {})[wanted] = None
+        self._count += 1
         self._router.forget()
 
     def _unbind(self, unwanted: Binding) -> None:
@@ -212,10 +340,31 @@ class Exchanges:
 
     def _leave(self, unwanted: Binding) -> None:
         """Take a binding away from its destination."""
+        self._count -= 1
         bound = self._to[unwanted.destination]
         del bound[unwanted]
         if not bound:
             del self._to[unwanted.destination]
+
+
+def _put(exchange: Exchange, store: StoreCatalogue) -> None:
+    store.put_exchange(exchange_record(exchange))
+
+
+def _delete(name: bytes, store: StoreCatalogue) -> None:
+    store.delete_exchange(name)
+
+
+def _bind(record: BindingRecord, store: StoreCatalogue) -> None:
+    store.bind(record)
+
+
+def _unbind(record: BindingRecord, store: StoreCatalogue) -> None:
+    store.unbind(record)
+
+
+def _missing_queue(name: bytes) -> Refused:
+    return Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
 
 
 def _check_is_not_default(name: bytes) -> None:

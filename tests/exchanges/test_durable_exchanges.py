@@ -1,0 +1,246 @@
+"""Exchanges and bindings across restarts of the server, also after a kill."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from quietness import quiet
+from served_drivers import Drivers, opened, serving
+
+from omq.drivers.lifetime import Ownership
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Reason, Refused
+from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.types import Binding, Destination, Exchange, ExchangeType, Kind
+from omq.model import Delivery, Transient
+from omq.protocol.amqp.fields import LongString, Table, Void
+from omq_storage.store import Store
+from omq_storage.topology import BindingRecord, ExchangeRecord
+
+ARGUMENTS = Table(((b"a", LongString(b"1")), (b"b", Void())))
+
+
+@asynccontextmanager
+async def server(path: Path, **config: object) -> AsyncIterator[tuple[Drivers, Exchanges]]:
+    """Exchanges over the drivers of a store, which ends as if killed."""
+    async with opened(path / "store", killed=True, **config) as drivers:  # type: ignore[arg-type]
+        yield drivers, Exchanges(drivers.catalogue)
+
+
+def queue(name: bytes) -> Destination:
+    return Destination(Kind.QUEUE, name)
+
+
+def exchange(name: bytes) -> Destination:
+    return Destination(Kind.EXCHANGE, name)
+
+
+async def make(drivers: Drivers, *names: bytes) -> None:
+    """Declare durable queues."""
+    for name in names:
+        await drivers.catalogue.declare(name, Delivery.ROUND_ROBIN, Transient())
+
+
+def routed(exchanges: Exchanges, exchange: bytes, key: bytes) -> list[bytes]:
+    return [driver.topic.topic for driver in exchanges.route(exchange, key)]
+
+
+def own(exchanges: Exchanges) -> set[bytes]:
+    return {each.name for each in exchanges.declared() if not each.name.startswith(b"amq.")}
+
+
+async def test_durable_exchanges_and_bindings_survive_a_kill(tmp_path: Path) -> None:
+    made = {}
+    async with server(tmp_path) as (drivers, exchanges):
+        await make(drivers, b"q")
+        alternate = Table(((b"alternate-exchange", LongString(b"back")),))
+        for name, flags in (
+            (b"front", {"durable": True, "auto_delete": True}),
+            (b"back", {"durable": True, "internal": True}),
+            (b"passing", {}),
+        ):
+            made[name] = await exchanges.declare(name, b"topic", alternate, **flags)
+        await exchanges.bind(b"front", exchange(b"back"), b"a.*", ARGUMENTS)
+        await exchanges.bind(b"back", queue(b"q"), b"#")
+        await exchanges.bind(b"amq.direct", queue(b"q"), b"k")
+        await exchanges.bind(b"passing", queue(b"q"), b"#")
+        await exchanges.bind(b"amq.direct", exchange(b"passing"), b"p")
+        assert routed(exchanges, b"front", b"a.b") == [b"q"]
+    async with server(tmp_path) as (_, exchanges):
+        assert own(exchanges) == {b"front", b"back"}
+        assert [exchanges.find(name) for name in (b"front", b"back")] == [made[b"front"], made[b"back"]]
+        assert exchanges.bindings() == [
+            Binding(b"amq.direct", queue(b"q"), b"k", Table()),
+            Binding(b"back", queue(b"q"), b"#", Table()),
+            Binding(b"front", exchange(b"back"), b"a.*", ARGUMENTS),
+        ]
+        assert routed(exchanges, b"front", b"a.b") == [b"q"]
+        assert routed(exchanges, b"amq.direct", b"k") == [b"q"]
+        await exchanges.unbind(b"amq.direct", queue(b"q"), b"k")
+        await exchanges.delete(b"back")
+    async with server(tmp_path) as (_, exchanges):
+        # `front` has lost its last binding, so it has ended, too.
+        assert own(exchanges) == set()
+        assert exchanges.bindings() == []
+
+
+async def test_bindings_of_a_deleted_queue_do_not_become_those_of_its_successor(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        await make(drivers, b"q")
+        await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
+        await drivers.catalogue.delete(b"q")
+        await make(drivers, b"q")
+        assert exchanges.bindings() == []
+    async with server(tmp_path) as (_, exchanges):
+        assert exchanges.bindings() == []
+
+
+async def test_an_ephemeral_queue_writes_nothing(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        await drivers.catalogue.declare_queue(b"first", QueueOptions(), None)  # reserves topic ids
+        before = (
+            drivers.store.catalogue.bindings(),
+            (tmp_path / "store" / "catalogue" / "data.mdb").read_bytes(),
+        )
+        owner = Ownership()
+        await drivers.catalogue.declare_queue(b"q", QueueOptions(exclusive=True), owner)
+        await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
+        assert routed(exchanges, b"amq.fanout", b"") == [b"q"]
+        owner.end()
+        assert routed(exchanges, b"amq.fanout", b"") == []
+        assert before == (
+            drivers.store.catalogue.bindings(),
+            (tmp_path / "store" / "catalogue" / "data.mdb").read_bytes(),
+        )
+
+
+async def test_a_durable_auto_delete_exchange_ends_with_an_ephemeral_queue(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        owner = Ownership()
+        await drivers.catalogue.declare_queue(b"q", QueueOptions(exclusive=True), owner)
+        await exchanges.declare(b"e", b"fanout", durable=True, auto_delete=True)
+        await exchanges.declare(b"source", b"fanout", durable=True)
+        await exchanges.bind(b"source", exchange(b"e"), b"")
+        await exchanges.bind(b"e", queue(b"q"), b"")
+        owner.end()
+        assert own(exchanges) == {b"source"}
+        # Declared again before the store has deleted it: the new one has none of the old bindings.
+        await exchanges.declare(b"e", b"topic", durable=True)
+        await quiet()
+    async with server(tmp_path) as (_, exchanges):
+        assert exchanges.find(b"e") == Exchange(b"e", ExchangeType.TOPIC, durable=True)
+        assert exchanges.bindings() == []
+
+
+async def test_an_exchange_that_ended_is_deleted_in_the_store(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        owner = Ownership()
+        await drivers.catalogue.declare_queue(b"q", QueueOptions(exclusive=True), owner)
+        await exchanges.declare(b"e", b"fanout", durable=True, auto_delete=True)
+        await exchanges.bind(b"e", queue(b"q"), b"")
+        owner.end()
+        with trio.fail_after(20):
+            while drivers.store.catalogue.exchanges():
+                await quiet()
+
+
+Meanwhile = Callable[[Drivers, Exchanges], None]
+
+
+async def test_a_queue_that_is_deleted_while_it_is_bound_gets_no_binding(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        await make(drivers, b"q")
+        results: list[str] = []
+
+        async def bind() -> None:
+            try:
+                await exchanges.bind(b"amq.fanout", queue(b"q"), b"")
+                results.append("bound")
+            except Refused as refused:
+                results.append(str(refused))
+
+        async with drivers.catalogue.ids.held_back(), trio.open_nursery() as nursery:
+            nursery.start_soon(bind)
+            await quiet()
+        await drivers.catalogue.delete(b"q")
+        assert results == ["bound"]
+        assert (exchanges.bindings(), drivers.store.catalogue.bindings()) == ([], [])
+
+        await make(drivers, b"q")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bind)
+            nursery.start_soon(drivers.catalogue.delete, b"q")
+        assert results[1:] in (["bound"], ["no queue 'q'"])
+        assert (exchanges.bindings(), drivers.store.catalogue.bindings()) == ([], [])
+
+
+async def test_a_cancelled_declaration_is_whole_or_nothing(tmp_path: Path) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        with trio.move_on_after(0) as limit:
+            await exchanges.declare(b"e", b"fanout", durable=True)
+        assert not limit.cancelled_caught or own(exchanges) == set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: exchanges.declare(b"f", b"fanout", durable=True))
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        stored = {record.name for record in drivers.store.catalogue.exchanges()}
+        assert own(exchanges) == stored
+
+
+async def test_a_full_store_refuses_a_durable_exchange_and_keeps_what_is_there(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store", map_size=1 << 18, boot_id="first")
+    async with serving(store) as drivers:
+        exchanges = Exchanges(drivers.catalogue)
+        number = 0
+        refused: Refused | None = None
+        while refused is None:
+            try:
+                await exchanges.declare(b"%0200d" % number, b"fanout", durable=True)
+                number += 1
+            except Refused as problem:
+                refused = problem
+        assert refused.reason is Reason.NO_ROOM
+        assert len(own(exchanges)) == len(drivers.store.catalogue.exchanges()) == number
+        await exchanges.declare(b"passing", b"fanout")
+    store.close()
+
+
+async def test_quotas_of_exchanges_and_bindings(tmp_path: Path) -> None:
+    async with server(tmp_path, max_exchanges=1, max_bindings=2) as (drivers, exchanges):
+        await make(drivers, b"q")
+        await exchanges.declare(b"e", b"fanout")
+        with pytest.raises(Refused, match="has its 1 exchanges") as caught:
+            await exchanges.declare(b"f", b"fanout")
+        assert caught.value.reason is Reason.QUOTA
+        for key in (b"1", b"2", b"2"):
+            await exchanges.bind(b"e", queue(b"q"), key)
+        with pytest.raises(Refused, match="has its 2 bindings") as caught:
+            await exchanges.bind(b"e", queue(b"q"), b"3")
+        assert caught.value.reason is Reason.QUOTA
+        await exchanges.delete(b"e")
+        await exchanges.declare(b"f", b"fanout")
+        await exchanges.bind(b"f", queue(b"q"), b"1")
+        long = Table(((b"a", LongString(b"x" * 5000)),))
+        with pytest.raises(Refused, match="at most 4096 octets"):
+            await exchanges.bind(b"f", queue(b"q"), b"2", long)
+
+
+async def test_records_that_this_version_cannot_use_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store.open(tmp_path / "store", map_size=1 << 28, boot_id="first") as store:
+        store.catalogue.put_exchange(ExchangeRecord(b"later", "x-delayed-message"))
+        store.catalogue.put_exchange(ExchangeRecord(b"e", "headers"))
+        store.catalogue.bind(BindingRecord(b"later", b"e", b"", b""))
+        store.catalogue.bind(BindingRecord(b"e", b"e", b"", b"\0\0\0\7malformed"))
+    with caplog.at_level(logging.ERROR, "omq.exchanges"):
+        async with server(tmp_path) as (_, exchanges):
+            assert own(exchanges) == {b"e"}
+            assert exchanges.bindings() == []
+    text = caplog.text
+    assert "exchange 'later' has the unknown type 'x-delayed-message'" in text
+    assert "a binding of exchange 'later' has no effect: no exchange 'later'" in text
+    assert "a binding of 'e' cannot be read" in text
