@@ -277,7 +277,7 @@ class Exchanges:
     async def _erase_later(self, name: bytes) -> None:
         async with self._changing:
             try:
-                pass
+                await self._erase(name)
             except Refused as refused:
                 log.error("exchange %s, which has ended, stays in the store: %s", quoted(name), refused)
 
