@@ -86,7 +86,14 @@ FLOORS = {
         "omq_storage",
     },
     "omq.exchanges": {"omq.drivers", "omq.logs", "omq.protocol.amqp", "omq_storage"},
-    "omq.drivers": {"omq.config", "omq.logs", "omq.threads", "omq.model", "omq_storage"},
+    "omq.drivers": {
+        "omq.config",
+        "omq.logs",
+        "omq.threads",
+        "omq.model",
+        "omq.protocol.amqp",  # the stored head: priority and expiration
+        "omq_storage",
+    },
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
     "omq.config": {"omq.model"},

@@ -3,24 +3,42 @@
 A topic that a Declare command makes has the default options; then nothing here does anything.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+import trio
+
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.consumers import Consumers
 from omq.drivers.dead_letters import DeadLetters, Death
 from omq.drivers.driver import Opening
+from omq.drivers.offer import Offered
+from omq.drivers.overflow import followed_by
+from omq.drivers.perishing import EXPIRATION, expiry, flags, now
 from omq.drivers.pieces import Pieces
-from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.queue_options import Overflow
+from omq.drivers.reasons import Failure, Reason, Refused
+from omq.drivers.round_robin import RETRY_SECONDS, RoundRobinDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Gone, Subscriber
+from omq.drivers.sequences import Origins
+from omq.drivers.sizes import Sizes, body_octets
 from omq.drivers.unsettled import number_of, ranges
 from omq.model import Replay
-from omq_storage.blocks import Block
+from omq_storage.batches import Batch
+from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.environment import Position
-from omq_storage.errors import DamagedBlock
-from omq_storage.runs import Run
+from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.runs import Ids, Run
+
+_LOOKED_AHEAD = 64
+"""How many messages with an expiration of their own are looked at before the first of them is dealt."""
+
+_STORED_BESIDE = FRAME_HEADER + 4
+"""The octets that the store keeps beside the body of a message without a head: its frame and its offset."""
 
 
 class QueueDriver(RoundRobinDriver):
@@ -29,9 +47,24 @@ class QueueDriver(RoundRobinDriver):
     def __init__(self, opening: Opening) -> None:
         self.options = opening.options
         self._dead: DeadLetters | None = None
+        self._sizes: Sizes | None = None
         super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()
         self._consumers = Consumers(single_active=self.options.single_active)
+        self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
+        self._scanned: tuple[Block, int] | None = None
+        self._alarm: float | None = None
+        self._used_at = trio.current_time()
+        self._is_timed = False
+        ttl = self.options.ttl_ms
+        self._ttl = None if ttl is None else ttl * 1000
+        # Whether stored messages have an expiration is known only when they are read.
+        self.is_perishable = ttl is not None or self.extent.messages > 0
+        if self.options.max_octets is not None:
+            self._sizes = self._stored_sizes()
+        if ttl is not None or self._is_too_long():
+            self._signal.set()
+        self._time_out()
 
     @property
     def ready(self) -> int:
@@ -40,6 +73,230 @@ class QueueDriver(RoundRobinDriver):
 
     def used(self) -> None:
         """A client declared the queue, or asked it for a message."""
+        self._used_at = trio.current_time()
+
+    def _time_out(self) -> None:
+        """Delete the queue when it has not been used for a while, if it is to be."""
+        self._is_timed = False
+        expires = self.options.expires_ms
+        if expires is None or self.deleted or self.has_consumers():
+            return
+        due = self._used_at + expires / 1000
+        if due <= trio.current_time():
+            self.resources.unused(self)
+        else:
+            self._is_timed = True
+            self.resources.alarms.at(due, self._time_out)
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
+        """See `Driver.offer`. A queue may refuse the messages that exceed its length."""
+        if self.options.overflow is not Overflow.REJECT_PUBLISH or not self._has_limits():
+            return super().offer(batch, heads, origins)
+        room = self._room_for(batch)
+        if room >= batch.count:
+            return self._counting(super().offer(batch, heads, origins), batch.count)
+        full = Failure(Reason.NO_ROOM, "the queue has the length that it may have")
+        if not room:
+            raise Refused.of(full)
+        part = super().offer(batch.part(0, room), heads[:room], origins[:room])
+        return followed_by(self._counting(part, room), room, batch.count - room, full)
+
+    def _counting(self, offered: Offered, count: int) -> Offered:
+        """Count messages on their way into the queue, until they are there."""
+        if isinstance(offered, Confirmation) and not offered.settled:
+            self._posting += count
+            offered.listen(partial(self._posted, count))
+        return offered
+
+    def _posted(self, count: int) -> None:
+        self._posting -= count
+
+    def _room_for(self, batch: Batch) -> int:
+        """Return how many messages of a post the queue may still have. Those that consumers have room for do
+        not count.
+        """
+        waiting = self.ready + self._posting
+        taken = 0 if waiting else sum(channel.room(1) for channel in self._able())
+        room = batch.count
+        if self.options.max_length is not None:
+            room = min(room, self.options.max_length - waiting + taken)
+        if self._sizes is not None and self.options.max_octets is not None:
+            mean = max(1, (batch.octets - FRAME_HEADER * batch.count) // batch.count)
+            left = self.options.max_octets - self._sizes.octets - self._posting * mean
+            # A message is taken as long as the queue is not full, as RabbitMQ does.
+            room = min(room, -(-left // mean) + taken)
+        return max(0, room)
+
+    def _keep(self, block: Block) -> None:
+        if block.heads is not None and not self.is_perishable:
+            self.is_perishable = bool(self._flags(block) & EXPIRATION)
+        if self._sizes is not None:
+            self._sizes.arrived(block.first, block.count, body_octets(block))
+        super()._keep(block)
+        if self._is_too_long():
+            self._shorten()
+
+    # -- the length ----------------------------------------------------------------------------------------
+
+    def _has_limits(self) -> bool:
+        return self.options.max_length is not None or self.options.max_octets is not None
+
+    def _is_too_long(self) -> bool:
+        length, octets = self.options.max_length, self.options.max_octets
+        if self.options.overflow is not Overflow.DROP_HEAD:
+            return False  # only what comes back can be too much
+        if length is not None and self.ready > length:
+            return True
+        return octets is not None and self._sizes is not None and self._sizes.octets > octets
+
+    def _shorten(self) -> None:
+        """Drop the oldest messages that are ready until the queue has the length that it may have."""
+        while self._is_too_long():
+            if self._aside:
+                self._take_from_aside()
+            if self._returned:
+                deliveries = self._returned.deliveries
+                self._dispose(Death.MAXLEN, [Run(self._pop_returned(), 1, 1, deliveries)])
+            elif self._cursor + self._undealt < self.next_id:
+                # Some ids have no message: the dealer reads which.
+                self.is_perishable = True
+                self._signal.set()
+                return
+            else:
+                length = self.options.max_length
+                count = 1 if length is None else max(1, self.ready - length)
+                self._pass_over(self._cursor + count, Death.MAXLEN)
+
+    def _stored_sizes(self) -> Sizes:
+        """Return the sizes of the stored messages, about as large as the index of the store says."""
+        sizes = Sizes()
+        first = self.extent.first
+        while self.writer is not None and first < self.next_id:
+            infos = self.environment.blocks(self.topic.id, first)
+            if not infos:
+                break
+            for info in infos:
+                sizes.arrived(info.first, info.count, max(0, info.bytes - _STORED_BESIDE * info.count))
+            first = infos[-1].next
+        sizes.octets = 0
+        if sizes.knows(self._cursor):
+            sizes.add(range(self._cursor, self.next_id))
+            sizes.add_runs(self._returned.runs())
+        return sizes
+
+    def _advance(self, cursor: int) -> None:
+        if self._sizes is not None:
+            self._sizes.take(range(self._cursor, cursor))
+        super()._advance(cursor)
+
+    def _pop_returned(self) -> int:
+        message = super()._pop_returned()
+        if self._sizes is not None:
+            self._sizes.take(range(message, message + 1))
+        return message
+
+    # -- messages that expire ------------------------------------------------------------------------------
+
+    def _flags(self, block: Block) -> int:
+        """Return the property flags of a block. It is looked at again and again while it is dealt."""
+        if self._scanned is None or self._scanned[0] is not block:
+            self._scanned = block, flags(block)
+        return self._scanned[1]
+
+    def _drop_expired(self, block: Block) -> int:
+        """See `RoundRobinDriver._drop_expired`. Messages expire at the head of the queue only."""
+        has_own = bool(self._flags(block) & EXPIRATION)
+        if self._ttl is None and not has_own:
+            return block.next
+        moment = now()
+        first = message = self._cursor
+        if not has_own:
+            assert self._ttl is not None
+            expired = moment - self._ttl
+            message = bisect_right(range(block.next), expired, lo=first, key=block.message_time)
+        else:
+            while message < block.next and self._is_expired(block, message, moment):
+                message += 1
+        if message > first:
+            self._pass_over(message, Death.EXPIRED)
+        if not has_own:
+            return block.next
+        stop = message
+        while stop < min(block.next, message + _LOOKED_AHEAD) and not self._is_expired(block, stop, moment):
+            stop += 1
+        return stop
+
+    def _is_expired(self, block: Block, message: int, moment: int | None = None) -> bool:
+        due = expiry(block, message, self._ttl)
+        return due is not None and due <= (now() if moment is None else moment)
+
+    def _expire(self, messages: Sequence[Run]) -> None:
+        self._dispose(Death.EXPIRED, messages)
+
+    def _head(self) -> int | None:
+        """Return the id of the message that is to be dealt next."""
+        if self._returned:
+            return self._returned.lowest
+        return self._cursor if self._cursor < self.next_id else None
+
+    async def _watch_head(self) -> None:
+        """Expire messages, and drop those that are too many, as long as there are any at the head."""
+        while (message := self._head()) is not None and not self.deleted:
+            try:
+                block = await self._find(message)
+            except DamagedBlock:
+                return  # reported when it is dealt
+            except StoreError:
+                self._wake_at(trio.current_time() + RETRY_SECONDS)
+                return
+            if self._head() != message or not self._drop_head(block, message):
+                break
+            await trio.lowlevel.checkpoint()
+        if self._ttl is None and not self.ready and not self._unsettled():
+            self.is_perishable = False
+        if not self.has_taker():
+            self._read_ahead.clear()  # a queue that waits holds no memory
+
+    def _drop_head(self, block: Block | None, message: int) -> bool:
+        """Drop the first message, or several, if it is time. Return whether to look at the next one."""
+        if block is None or block.first > message:
+            if self._returned:
+                self._pop_returned()  # it is not kept any more
+            else:
+                self._cursor = self.next_id if block is None else block.first
+            return True
+        due = expiry(block, message, self._ttl)
+        is_expired = due is not None and due <= now()
+        if self._returned:
+            if is_expired:
+                deliveries = self._returned.deliveries
+                self._expire([Run(self._pop_returned(), 1, 1, deliveries)])
+            return is_expired or self._wake_when(due)
+        if is_expired:
+            self._drop_expired(block)
+        elif self._is_too_long():
+            self._pass_over(message + 1, Death.MAXLEN)
+        else:
+            return self._wake_when(due)
+        self._leave_behind(block)
+        return True
+
+    def _wake_when(self, due: int | None) -> bool:
+        """Look again at this time. Return False."""
+        if due is not None:
+            self._wake_at(trio.current_time() + (due - now()) / 1_000_000)
+        return False
+
+    def _wake_at(self, time: float) -> None:
+        if self._alarm is None or time < self._alarm:
+            self._alarm = time
+            self.resources.alarms.at(time, self._woken)
+
+    def _woken(self) -> None:
+        self._alarm = None
+        self._signal.set()
 
     # -- messages on demand --------------------------------------------------------------------------------
 
@@ -56,6 +313,7 @@ class QueueDriver(RoundRobinDriver):
         """Assign the oldest message that is ready to a getter, whatever its credit. Return False if there is
         none. Raises omq_storage.errors.StoreError.
         """
+        self.used()
         while not self.deleted and self.ready:
             if self._aside:
                 self._take_from_aside()
@@ -64,6 +322,8 @@ class QueueDriver(RoundRobinDriver):
             else:
                 is_dealt = await self._deal_next(getter)
             if is_dealt:
+                if self.is_perishable:
+                    self._signal.set()  # another message is at the head
                 return True
         return False
 
@@ -77,17 +337,27 @@ class QueueDriver(RoundRobinDriver):
         if runs:
             self.settled(runs)
         self._pass_over(self.next_id)
+        if self._sizes is not None:
+            self._sizes.octets = 0
         return count
 
-    def _pass_over(self, cursor: int) -> None:
-        """The messages from the cursor to this id are done without having been assigned."""
+    def _pass_over(self, cursor: int, death: Death | None = None) -> None:
+        """The messages from the cursor to this id are done without having been assigned. They die, or are
+        deleted.
+        """
         passed = range(self._cursor, cursor)
-        self._dealing = None
-        self._read_ahead.clear()
+        if not passed:
+            return
         self._move_cursor(cursor)
+        if self._dealing is not None and self._dealing.next <= cursor:
+            self._dealing = None
         self.tail.forget_below(cursor)
-        if passed and not self.is_persistent:
-            self.free(self._holdings.settled(passed))
+        ids = Ids()
+        ids.add(passed)
+        if death is None:
+            self.settled(ids.runs())
+        else:
+            self._dispose(death, ids.runs())
 
     # -- dead letters --------------------------------------------------------------------------------------
 
@@ -107,7 +377,13 @@ class QueueDriver(RoundRobinDriver):
             messages = [run for run in runs if run.deliveries <= limit]
             if len(messages) < len(runs):
                 self._dispose(Death.DELIVERY_LIMIT, [run for run in runs if run.deliveries > limit])
+        if self._sizes is not None and not self.deleted:
+            messages = list(messages)
+            self._sizes.add_runs(messages)
+            self._sizes.forget_below(self.position().lowest)
         super().returned(messages)
+        if self._is_too_long():
+            self._shorten()
 
     def _dispose(self, death: Death, messages: Sequence[Run]) -> None:
         """These messages are done without having been accepted."""
@@ -208,4 +484,7 @@ class QueueDriver(RoundRobinDriver):
 
     def _left(self, channel: Channel) -> None:
         if channel not in self._getters:  # which is no consumer
+            self.used()
             super()._left(channel)
+            if not self._is_timed:
+                self._time_out()

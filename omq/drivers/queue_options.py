@@ -23,7 +23,6 @@ class Overflow(Enum):
 
     DROP_HEAD = "drop-head"
     REJECT_PUBLISH = "reject-publish"
-    REJECT_PUBLISH_DLX = "reject-publish-dlx"
 
 
 @dataclass(frozen=True, slots=True)

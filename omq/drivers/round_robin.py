@@ -291,7 +291,7 @@ class RoundRobinDriver(Driver):
             self.tail.append(block)
         if self._cursor == block.first and not self._returned and len(self._channels) <= MOST_AT_ONCE:
             # By this task, without the wake-up of another one.
-            self._deal_block(block)
+            self._deal_block(block, block.next)
             if self._cursor == block.next:
                 self.tail.forget_below(self._cursor)
                 return
@@ -313,6 +313,8 @@ class RoundRobinDriver(Driver):
                 except StoreError:
                     await trio.sleep(RETRY_SECONDS)
                 await trio.lowlevel.checkpoint()
+            if self.is_perishable:
+                await self._watch_head()
             draining, self._draining = self._draining, set()
             self._draining |= {channel for channel in draining if channel.look_drained()}
             self.resources.memory.unconfirmed.call_when_free(self._signal)
@@ -366,10 +368,11 @@ class RoundRobinDriver(Driver):
         if not takers or not self._returned or self._returned.lowest != message:
             return False  # the state changed during the read: try again
         deliveries = self._returned.deliveries
-        self._returned.pop()
-        self._count()
-        self._note_move()
+        self._pop_returned()
         if block is not None and block.first <= message:
+            if self.is_perishable and self._is_expired(block, message):
+                self._expire([Run(message, 1, 1, deliveries)])
+                return False
             self._deal_to(takers[0], block, range(message, message + 1), deliveries)
             if taker is None:
                 self._turn_after(takers[0])
@@ -379,6 +382,13 @@ class RoundRobinDriver(Driver):
         for channel in self._choosy:
             channel.forget(range(message, message + 1))
         return False
+
+    def _pop_returned(self) -> int:
+        """Remove the lowest returned message from those that are to be dealt, and return its id."""
+        message = self._returned.pop()
+        self._count()
+        self._note_move()
+        return message
 
     async def _deal_next(self, taker: RoundRobinChannel | None = None) -> bool:
         """Assign messages from the cursor on: one to `taker` if there is one, else as many as the subscribers
@@ -405,15 +415,16 @@ class RoundRobinDriver(Driver):
             return False
         if block.first > self._cursor:
             self._cursor = block.first
-        before = self._cursor
         self._dealing = block
+        stop = self._drop_expired(block) if self.is_perishable else block.next
+        begin = self._cursor
         if taker is None:
-            self._deal_block(block)
-        else:
-            self._deal_to(taker, block, range(before, before + 1))
-            self._move_cursor(before + 1)
+            self._deal_block(block, stop)
+        elif begin < stop:
+            self._deal_to(taker, block, range(begin, begin + 1))
+            self._move_cursor(begin + 1)
         self._leave_behind(block)
-        return self._cursor > before
+        return self._cursor > begin
 
     def _leave_behind(self, block: Block) -> None:
         """Drop what is needed no more when all of a block is assigned."""
@@ -428,13 +439,16 @@ class RoundRobinDriver(Driver):
         self._undealt = max(0, self._undealt - (cursor - self._cursor))
         self._cursor = cursor
 
-    def _deal_block(self, block: Block) -> None:
-        """Deal from the cursor on, in rounds in which every subscriber that can take gets equally many."""
+    def _deal_block(self, block: Block, stop: int) -> None:
+        """Deal from the cursor up to the id `stop`, in rounds in which every subscriber that can take gets
+        equally many.
+        """
         index = self._cursor - block.first
+        end = stop - block.first
         octets = mean_octets(block)
-        while index < block.count and (able := self._able()):
+        while index < end and (able := self._able()):
             share = min(channel.room(octets) for channel in able)
-            count = min(block.count - index, share * len(able))
+            count = min(end - index, share * len(able))
             for turn, channel in enumerate(able[:count]):
                 first = block.first + index
                 self._deal_to(channel, block, range(first + turn, first + count, len(able)))
@@ -480,6 +494,27 @@ class RoundRobinDriver(Driver):
         self._gone.add(f"messages {gone.first} to {gone.last}: {gone.reason}")
         for channel in self._channels:
             channel.tell(gone)
+
+    # -- messages that expire ------------------------------------------------------------------------------
+
+    is_perishable = False
+    """Whether messages may expire. Then the methods below are called."""
+
+    async def _watch_head(self) -> None:
+        """No more messages can be dealt now: expire the first ones when it is time."""
+
+    def _drop_expired(self, block: Block) -> int:
+        """Move the cursor over messages of this block that are expired. Return up to which id the following
+        ones are not, which is the cursor if none is left.
+        """
+        return block.next
+
+    def _is_expired(self, block: Block, message: int) -> bool:
+        """Return whether a message of this block is expired."""
+        return False
+
+    def _expire(self, messages: Sequence[Run]) -> None:
+        """These messages are expired, and no longer among those that are to be dealt."""
 
     # -- the rest ------------------------------------------------------------------------------------------
 

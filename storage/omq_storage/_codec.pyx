@@ -85,6 +85,7 @@ cdef int _octet  # where tables are filled
 include "native/numbers.pxi"
 include "native/frames.pxi"
 include "native/blocks.pxi"
+include "native/heads.pxi"
 include "native/envelopes.pxi"
 include "native/messages.pxi"
 include "native/routes.pxi"

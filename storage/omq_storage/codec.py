@@ -25,7 +25,17 @@ if os.environ.get("OMQ_PLAIN") != "1":
     else:
         COMPILED = True
 
-__all__ = ["COMPILED", "describe", "frames_of", "gathered", "missing", "native", "rises", "slices"]
+__all__ = [
+    "COMPILED",
+    "describe",
+    "frames_of",
+    "gathered",
+    "missing",
+    "native",
+    "property_flags",
+    "rises",
+    "slices",
+]
 
 
 def describe() -> str:
@@ -49,6 +59,12 @@ def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -
     """See `omq_storage.plain.gathered`."""
     made = native.gathered(frames, offsets, begin, end, step) if COMPILED else None
     return plain.gathered(frames, offsets, begin, end, step) if made is None else made
+
+
+def property_flags(offsets: Octets, octets: Octets) -> int:
+    """See `omq_storage.plain.property_flags`."""
+    found = native.property_flags(offsets, octets) if COMPILED else None
+    return plain.property_flags(offsets, octets) if found is None else found
 
 
 def rises(offsets: Octets, count: int, size: int, least: int) -> bool:

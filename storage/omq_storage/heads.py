@@ -1,13 +1,13 @@
 """The heads of a block's messages, beside the frames: one string of octets for each message.
 
-This package does not interpret a head.  It is empty for a message that has none.
+This package interprets nothing of a head but its property flags.  It is empty for a message that has none.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from omq_storage import numbers
+from omq_storage import codec, numbers
 from omq_storage.numbers import OFFSETS_LIMIT, Octets
 
 
@@ -23,6 +23,10 @@ class Heads:
     def copy(self) -> "Heads":
         """Return a copy with octets of its own."""
         return Heads(bytes(self.offsets), bytes(self.octets))
+
+    def property_flags(self) -> int:
+        """Return the property flags that any of the heads has."""
+        return codec.property_flags(self.offsets, self.octets)
 
     def values(self, begin: int) -> list[bytes]:
         """Return each head from index ``begin`` on."""

@@ -45,6 +45,21 @@ def slices(frames: Octets, offsets: Octets, index: int) -> list[memoryview]:
     return [view[begin:end] for begin, end in pairwise(numbers.unpack(offsets)[index:])]
 
 
+def property_flags(offsets: Octets, octets: Octets) -> int:
+    """Return the property flags that any of these heads has, which are in the form of an AMQP content header:
+    exchange and routing key, each with its length in one octet, then the flags.
+    """
+    heads = bytes(octets)
+    flags = 0
+    for begin, end in pairwise(numbers.unpack(offsets)):
+        at = begin
+        for _ in range(2):
+            at += 1 + heads[at] if at < end else 0
+        if begin < at and at + 2 <= end:
+            flags |= int.from_bytes(heads[at : at + 2], "big")
+    return flags
+
+
 def gathered(frames: Octets, offsets: Octets, begin: int, end: int, step: int) -> bytes:
     """Return the joined frames at these indexes, all of which exist."""
     view = memoryview(frames)

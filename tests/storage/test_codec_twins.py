@@ -156,6 +156,21 @@ def test_whether_offsets_rise(bounds: list[int], more: int, longer: int, least: 
 
 
 @needs_codec
+@given(st.lists(st.binary(max_size=8) | st.sampled_from([b"\1k\2kk\x01\0", b"\0\0\x80\0later"]), min_size=1))
+@example([b"\0", b"\1", b"\0\0", b"\0\0\xff", b"\xff\0\0\0"])
+def test_the_property_flags_of_heads(heads: list[bytes]) -> None:
+    bounds = numbers.pack(accumulate(map(len, heads), initial=0))
+    expected = 0
+    for head in heads:
+        fields = head[1 + head[0] :] if head else b""
+        fields = fields[1 + fields[0] :] if fields else b""
+        expected |= int.from_bytes(fields[:2], "big") if len(fields) >= 2 else 0
+    for octets in (b"".join(heads), memoryview(b"".join(heads))):
+        assert codec.property_flags(bounds, octets) == plain.property_flags(bounds, octets) == expected
+    assert codec.native.property_flags(numbers.pack([0, 9]), b"12345678") is None
+
+
+@needs_codec
 @given(st.integers(0, 40), st.lists(st.integers(0, 60), min_size=1, max_size=40), st.data())
 def test_offsets_that_rise_but_for_one(least: int, gaps: list[int], data: st.DataObject) -> None:
     bounds = list(accumulate((least + gap for gap in gaps), initial=0))

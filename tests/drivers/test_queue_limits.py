@@ -1,0 +1,340 @@
+"""Queues with a limit: of time, of length, of disuse."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from served_drivers import Client, Drivers, Listener, opened, post, quiet, settled
+
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import Credit, Modified
+from omq.model import FromCurrent, Sync
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.properties import Properties
+from omq_storage.batches import Bodies
+
+EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
+FAILED = Modified(delivery_failed=True)
+START = 1_800_000_000
+
+
+@pytest.fixture
+async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
+    """Drivers whose topics are deleted at the end, so that they must hold nothing."""
+    yield shared_drivers
+    for topic in list(shared_drivers.catalogue):
+        await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+@pytest.fixture
+def clock(mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
+    """Trio's clock, which the system's clock follows."""
+    monkeypatch.setattr(
+        "time.time_ns", lambda: START * 1_000_000_000 + round(mock_clock.current_time() * 1e9)
+    )
+    return mock_clock
+
+
+async def passed(clock: trio.testing.MockClock, seconds: float) -> None:
+    """This time passes, and what happens then has happened."""
+    await quiet()
+    clock.jump(seconds)
+    await quiet()
+
+
+async def queue_of(
+    drivers: Drivers, name: bytes = b"q", *, durable: bool = False, **options: object
+) -> QueueDriver:
+    sync = Sync.WEAK if durable else None
+    return await drivers.catalogue.declare_queue(
+        name,
+        QueueOptions(durable=durable, sync=sync, **options),  # type: ignore[arg-type]
+    )
+
+
+def expiring(milliseconds: int | bytes) -> bytes:
+    """The head of a message with this expiration."""
+    text = milliseconds if isinstance(milliseconds, bytes) else b"%d" % milliseconds
+    return heads.encode(Head(b"", b"q", Properties(expiration=text)))
+
+
+def worker(queue: QueueDriver, window: int = 100) -> Client:
+    client = Client(queue)
+    client.request(window)
+    return client
+
+
+async def rest(queue: QueueDriver) -> list[bytes]:
+    """The bodies of the messages that are ready, in order."""
+    client = await worker(queue, 10_000).read()
+    client.close()
+    return client.bodies
+
+
+# -- time to live ------------------------------------------------------------------------------------------
+
+
+@EITHER
+async def test_messages_expire_in_the_queue(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable, ttl_ms=1000)
+    await post(queue, b"a", b"b")
+    await passed(clock, 0.6)
+    await post(queue, b"c")
+    assert queue.ready == 3
+    await passed(clock, 0.5)
+    assert queue.ready == 1
+    assert queue.info().messages == 1
+    await passed(clock, 0.4)
+    assert queue.ready == 1
+    await passed(clock, 0.2)
+    assert (queue.ready, queue.info().messages) == (0, 0)
+    await post(queue, b"d")
+    assert await rest(queue) == [b"d"]
+    await passed(clock, 1.1)
+    assert queue.ready == 0
+
+
+@EITHER
+async def test_an_unacknowledged_message_expires_when_it_comes_back(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable, ttl_ms=1000)
+    client = worker(queue, 2)
+    await post(queue, b"a", b"b", b"c")
+    assert (await client.read()).bodies == [b"a", b"b"]
+    await passed(clock, 0.5)
+    client.settle(1, outcome=FAILED)
+    assert (await client.read()).bodies == [b"a", b"b", b"a"]
+    await passed(clock, 0.6)
+    assert queue.ready == 0
+    client.settle(1, 2, outcome=FAILED)
+    await client.read()
+    assert client.bodies == [b"a", b"b", b"a"]
+    assert queue.info().messages == 0
+    client.close()
+
+
+@EITHER
+async def test_a_message_expires_by_its_own_property(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    await post(queue, b"plain", b"short", b"long", heads=[b"", expiring(100), expiring(5000)])
+    await passed(clock, 1)
+    # Only at the head: nobody would get it anyway, as long as the one before it waits.
+    assert queue.ready == 3
+    getter = queue.open_getter(Listener())
+    assert await queue.deal_one(getter)
+    await passed(clock, 0.1)
+    assert queue.ready == 1
+    assert await rest(queue) == [b"long"]
+    await passed(clock, 5)
+    assert queue.ready == 0
+    getter.close()
+    assert queue.ready == 1
+    assert await rest(queue) == [b"plain"]
+
+
+@EITHER
+async def test_expired_messages_between_others_are_not_dealt(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    queue = await queue_of(drivers, durable=durable, ttl_ms=60_000)
+    numbers = range(300)
+    await post(
+        queue,
+        *(b"%d" % number for number in numbers),
+        heads=[expiring(100) if number % 3 else b"" for number in numbers],
+    )
+    await passed(clock, 1)
+    assert queue.ready == 300
+    client = Client(queue)
+    client.request(10)
+    expected = [b"%d" % number for number in numbers[::3]]
+    assert (await client.read()).bodies == expected[:10]
+    client.request(1000)
+    assert (await client.read()).bodies == expected
+    assert queue.info().messages == 100
+    client.close()
+    assert queue.purge() == 100
+
+
+async def test_an_expiration_of_zero(drivers: Drivers, clock: trio.testing.MockClock) -> None:
+    """Delivered at once or never."""
+    queue = await queue_of(drivers)
+    await post(queue, b"never", heads=[expiring(0)])
+    await quiet()
+    assert queue.ready == 0
+    client = worker(queue)
+    await post(queue, b"once", b"no number", heads=[expiring(0), expiring(b"soon")])
+    assert (await client.read()).bodies == [b"once", b"no number"]
+    client.close()
+    await quiet()
+    assert queue.ready == 1
+
+
+async def test_stored_messages_expire_after_a_restart(tmp_path: Path, clock: trio.testing.MockClock) -> None:
+    async with opened(tmp_path / "store") as drivers:
+        queue = await queue_of(drivers, durable=True)
+        await post(queue, b"a", b"b", heads=[expiring(1000), expiring(9000)])
+    clock.jump(2)
+    async with opened(tmp_path / "store") as drivers:
+        queue = await queue_of(drivers, durable=True)
+        assert await rest(queue) == [b"b"]
+        await passed(clock, 8)
+        assert queue.ready == 0
+
+
+# -- length ------------------------------------------------------------------------------------------------
+
+
+@EITHER
+async def test_the_oldest_messages_make_room(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_length=2)
+    await post(queue, *(b"%d" % number for number in range(5)))
+    assert (queue.ready, queue.info().messages) == (2, 2)
+    await post(queue, b"5")
+    assert await rest(queue) == [b"4", b"5"]
+    # What consumers have does not count, until it comes back.
+    client = worker(queue, 2)
+    await client.read()
+    await post(queue, b"6", b"7", b"8")
+    assert queue.ready == 2
+    client.close()
+    await quiet()
+    assert await rest(queue) == [b"7", b"8"]
+
+
+@EITHER
+async def test_the_length_in_octets(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_octets=10)
+    for body in (b"1234", b"5678", b"9"):
+        await post(queue, body)
+    assert queue.ready == 3
+    await post(queue, b"ab")
+    assert await rest(queue) == [b"5678", b"9", b"ab"]
+    client = worker(queue, 1)
+    assert (await client.read()).bodies == [b"5678"]
+    await post(queue, b"cdefg")
+    assert queue.ready == 3
+    client.settle(4 - 2, outcome=FAILED)
+    client.close()
+    await quiet()
+    assert await rest(queue) == [b"9", b"ab", b"cdefg"]
+    assert queue.purge() == 3
+    await post(queue, b"0123456789")
+    assert await rest(queue) == [b"0123456789"]
+    await post(queue, b"0123456789x")
+    assert queue.ready == 0
+
+
+@EITHER
+async def test_a_full_queue_refuses_posts(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_length=3, overflow=Overflow.REJECT_PUBLISH)
+    offered = queue.offer(Bodies([b"a", b"b"]))
+    assert isinstance(offered, Confirmation)
+    # The two count before they are stored.
+    part = queue.offer(Bodies([b"c", b"d"]))
+    assert isinstance(part, Confirmation)
+    with pytest.raises(Refused) as refused:
+        queue.offer(Bodies([b"e"]))
+    assert refused.value.reason is Reason.NO_ROOM
+    assert await settled(offered) is None
+    assert await settled(part) is not None
+    assert [(count, failure and failure.reason) for count, failure in part.outcomes(2)] == [
+        (1, None),
+        (1, Reason.NO_ROOM),
+    ]
+    await quiet()
+    assert queue.ready == 3
+    client = worker(queue, 5)
+    assert (await client.read()).bodies == [b"a", b"b", b"c"]
+    # A consumer with room takes more than the queue may have.
+    assert isinstance(queue.offer(Bodies([b"%d" % number for number in range(5)])), Confirmation)
+    await quiet()
+    await drivers.drain()
+    assert (await client.read()).bodies == [b"a", b"b", b"c", b"0", b"1"]
+    assert queue.ready == 3
+    client.close()
+
+
+@EITHER
+async def test_a_queue_full_of_octets_refuses_posts(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_octets=10, overflow=Overflow.REJECT_PUBLISH)
+    await post(queue, b"123456")
+    await post(queue, b"7890ab")
+    with pytest.raises(Refused):
+        queue.offer(Bodies([b"c"]))
+    assert queue.purge() == 2
+    await post(queue, b"d")
+
+
+async def test_a_post_that_waits_is_refused_in_part(drivers: Drivers) -> None:
+    """The queue takes what it has room for when the memory has, too."""
+    queue = await queue_of(drivers, durable=True, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    drivers.memory.posted.force(drivers.memory.posted.limit)
+    offered = queue.offer(Bodies([b"a", b"b"]))
+    assert not isinstance(offered, Confirmation)
+    woken: list[None] = []
+    offered.call_when_free(lambda: woken.append(None))
+    drivers.memory.posted.give(drivers.memory.posted.limit)
+    assert woken
+    again = offered.again()
+    assert isinstance(again, Confirmation)
+    assert await settled(again) is not None
+    assert [count for count, _ in again.outcomes(2)] == [1, 1]
+    await quiet()
+    assert queue.purge() == 1
+    drivers.memory.posted.force(drivers.memory.posted.limit)
+    offered = queue.offer(Bodies([b"a", b"b"]))
+    assert not isinstance(offered, Confirmation)
+    offered.leave()
+    drivers.memory.posted.give(drivers.memory.posted.limit)
+
+
+# -- disuse ------------------------------------------------------------------------------------------------
+
+
+@EITHER
+async def test_a_queue_that_nobody_uses_expires(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    deleted = trio.Event()
+    drivers.catalogue.deleted = lambda driver: deleted.set()
+    queue = await queue_of(drivers, durable=durable, expires_ms=1000)
+    await passed(clock, 0.9)
+    assert await queue_of(drivers, durable=durable, expires_ms=1000) is queue  # a declaration is a use
+    await passed(clock, 0.9)
+    getter = queue.open_getter(Listener())
+    assert not await queue.deal_one(getter)
+    await passed(clock, 0.9)
+    client = Client(queue)
+    await passed(clock, 5)
+    assert not deleted.is_set()
+    client.close()
+    await passed(clock, 0.9)
+    assert not deleted.is_set()
+    await post(queue, b"a")  # a message is no use of it
+    await passed(clock, 0.2)
+    await deleted.wait()
+    assert drivers.catalogue.lookup(b"q") is None
+    getter.close()
+
+
+async def test_a_plain_consumer_keeps_a_queue(drivers: Drivers, clock: trio.testing.MockClock) -> None:
+    queue = await queue_of(drivers, expires_ms=100)
+    channel = queue.open(Listener(), FromCurrent())
+    channel.grant(1, Credit.WINDOW)
+    await passed(clock, 1)
+    assert drivers.catalogue.lookup(b"q") is queue
+    channel.cancel()
+    await passed(clock, 1)
+    assert drivers.catalogue.lookup(b"q") is None
