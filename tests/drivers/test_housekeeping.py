@@ -1,7 +1,9 @@
 """When housekeeping does its work, with real stores."""
 
+import time
 from pathlib import Path
 
+import pytest
 import trio
 from served_drivers import KIB, WEAK, opened, post, quiet
 from trio.testing import MockClock
@@ -25,4 +27,35 @@ async def test_retention_is_applied_every_two_seconds(tmp_path: Path, mock_clock
             mock_clock.jump(0.1)
             await quiet()
             assert driver.info().first == newest
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("retention", "counts"), [(160.0, [10, 10, 10, 10, 5]), (None, [45])])
+async def test_merged_blocks_span_a_sixteenth_of_the_retention(
+    tmp_path: Path,
+    mock_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    retention: float | None,
+    counts: list[int],
+) -> None:
+    """A block is deleted when all its messages are too old, so its oldest one is kept as much longer."""
+    seconds = 1_700_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: seconds * 10**9)
+    async with (
+        opened(tmp_path / "store", retention_seconds=retention) as drivers,
+        trio.open_nursery() as nursery,
+    ):
+        driver = await drivers.declare(WEAK)
+        for _ in range(45):
+            await post(driver, b"one each second")
+            seconds += 1
+        environment = drivers.store.level(Level.WEAK)
+        assert [info.count for info in environment.blocks(driver.topic.id, 0)] == [1] * 45
+        nursery.start_soon(keep_tidy, drivers.catalogue, Level.WEAK)
+        await quiet()
+        mock_clock.jump(2)
+        await quiet()
+        blocks = environment.blocks(driver.topic.id, 0)
+        assert [info.count for info in blocks] == counts
+        assert [info.span for info in blocks] == [(count - 1) * 1_000_000 for count in counts]
         nursery.cancel_scope.cancel()

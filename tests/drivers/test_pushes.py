@@ -82,6 +82,10 @@ class Subscription:
     def ended(self, end: End) -> None:
         self.ended_by.append(end)
 
+    def has_everything(self) -> bool:
+        """Whether nothing is left to send on its connection, and it has every message of its topic."""
+        return self.connection.is_clear() and not self.channel.statistics().behind
+
     async def pull(self) -> None:
         """Take everything there is."""
         while self.channel.ready():
@@ -202,9 +206,13 @@ steps = st.lists(
             unique_by=lambda run: run[0],
         ),
         st.tuples(st.integers(0, 1), st.integers(0, 300)),
+        st.integers(0, TOPICS - 1),
     ),
     max_size=25,
 )
+"""What one read has for some topics; how much a connection may take now, and its turn; or that a visitor
+comes to a topic, or leaves it.
+"""
 
 
 @given(steps)
@@ -213,12 +221,17 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[object]
 ) -> None:
     async def run() -> None:
+        def visits_of(topic: Driver) -> list[Subscription]:
+            return [visits[topic]] if topic in visits else []
+
         async with opened(tmp_path_factory.mktemp("push") / "store", killed=True) as drivers:
             topics = await transient(drivers, TOPICS)
             connections = [Connection(room=0), Connection(room=100)]
-            for topic in topics:
-                for connection in connections:
-                    Subscription(connection, topic)
+            visiting = Connection(room=150)
+            visits: dict[Driver, Subscription] = {}
+            every = {
+                topic: [Subscription(connection, topic) for connection in connections] for topic in topics
+            }
             posted: dict[int, list[tuple[int, bytes]]] = {}
             for step in steps:
                 match step:
@@ -228,21 +241,38 @@ def test_every_subscriber_gets_every_message_once_and_in_order(
                         for topic, bodies in read.items():
                             ids = range(topic.next_id, topic.next_id + len(bodies))
                             posted.setdefault(topic.topic.id, []).extend(zip(ids, bodies, strict=True))
+                        # Nobody is left out to whom something can be pushed, and nobody is overtaken.
+                        behind = {
+                            topic
+                            for topic in read
+                            if not all(each.has_everything() for each in (*every[topic], *visits_of(topic)))
+                        }
                         rest = (
                             route(drivers, read)
                             if is_routed
                             else {topic: read[topic] for topic in push(read)}
                         )
+                        assert rest.keys() == behind
                         for topic, bodies in rest.items():
                             await topic.post(Bodies(bodies))
+                    case int(place):
+                        visit = visits.pop(topics[place], None)
+                        if visit is None:
+                            visits[topics[place]] = Subscription(visiting, topics[place])
+                        else:
+                            visit.channel.close()
+                            visiting.ready.pop(visit, None)
                     case (int(place), int(room)):
                         connections[place].room = room
                         await connections[place].drain()
             for connection in connections:
                 await connection.drain()
                 assert connection.got() == posted
+            visiting.octets += visiting.rest
+            visited = visiting.got()
             assert [topic.statistics().messages_out for topic in topics] == [
-                2 * len(posted.get(topic.topic.id, ())) for topic in topics
+                2 * len(posted.get(topic.topic.id, ())) + len(visited.get(topic.topic.id, ()))
+                for topic in topics
             ]
             await quiet()
 

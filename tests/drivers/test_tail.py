@@ -168,3 +168,17 @@ def test_the_newest_block_of_the_one_that_grows_stays_whatever_it_takes() -> Non
     assert firsts(growing) == [1]
     assert [len(other) for other in others] == [0, 0, 0]
     assert memory.used == growing.octets
+
+
+def test_the_largest_gives_until_it_is_as_small_as_the_next() -> None:
+    """Whatever the order in which the tails have grown."""
+    memory = TailMemory(PLENTY)
+    size = block(1).held
+    tails = [filled([1] * count, memory) for count in (30, 10, 20, 15, 24)]
+    assert memory.used == 99 * size
+    memory.limit = 99 * size
+    tails[1].append(block(11))
+    # An eighth is free again: the largest gave until it was as small as the next, then these two in turn.
+    assert memory.used <= memory.limit - memory.limit // 8
+    assert [len(tail) for tail in tails[1:4]] == [11, 20, 15]
+    assert sorted(len(tails[number]) for number in (0, 4)) in ([20, 20], [20, 21], [20, 19], [19, 20])

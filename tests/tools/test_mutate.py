@@ -21,6 +21,7 @@ MODULE = '''\
 """A module, one function of which is tested."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ def seen(pair: Pair) -> bool:
 
 def unseen(count: int) -> int:
     return count * 2
+
+
+class Sized(Protocol):
+    """Nothing runs these methods."""
+
+    @property
+    def size(self) -> int: ...
+
+    def grow(self, by: int = 1) -> None:
+        """Become larger."""
 '''
 
 TEST = """\
@@ -75,10 +86,10 @@ def test_a_detected_mutant_is_killed_and_an_undetected_one_is_reported(project: 
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     survived = [line for line in lines if line.startswith("survived ")]
-    assert {line.rpartition(" ")[2] for line in survived} == {"sample.py:17"}
+    assert {line.rpartition(" ")[2] for line in survived} == {"sample.py:18"}
     assert "-    return count * 2" in lines
     killed = [line for line in lines if line.startswith("killed ")]
-    assert "sample.py:13" in {line.rpartition(" ")[2] for line in killed}
+    assert "sample.py:14" in {line.rpartition(" ")[2] for line in killed}
     count = len(killed) + len(survived)
     assert lines[-1].startswith(f"== these: {len(killed)} of {count} killed (")
     assert (project / "sample.py").read_text() == MODULE

@@ -139,6 +139,12 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                     if isinstance(decorator, ast.Name) and decorator.id in DECLARATIONS:
                         (line, column), _ = _span(decorator)
                         yield (line, column - 1), (line + 1, 0)  # with its @, and the end of its line
+            case ast.ClassDef() if any(_name(base) == "Protocol" for base in node.bases):
+                # What a class must have to fit. Nobody calls these methods; one with a body is inherited.
+                for member in node.body:
+                    if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not _has_body(member):
+                        begin = min([member.lineno, *(each.lineno for each in member.decorator_list)])
+                        yield (begin, 0), _span(member)[1]
             case ast.ClassDef():
                 for decorator in node.decorator_list:
                     if isinstance(decorator, ast.Call):
@@ -155,6 +161,25 @@ def _unseen(tree: ast.Module) -> Iterator[tuple[Position, Position]]:
                     yield _span(union)
             case _:
                 pass
+
+
+def _name(node: ast.expr) -> str:
+    """Return the name of a class, without its module and the types in its brackets."""
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(value=value):
+            return _name(value)
+        case _:
+            return ""
+
+
+def _has_body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether it does more than having a docstring or an ellipsis."""
+    return not all(
+        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        for statement in function.body
+    )
 
 
 def _span(node: ast.expr | ast.stmt | ast.arg | ast.keyword) -> tuple[Position, Position]:

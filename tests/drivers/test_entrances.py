@@ -1,0 +1,281 @@
+"""Who is admitted when there is room: publishers in their order, and topics that share memory in turns."""
+
+from collections.abc import Callable
+
+import pytest
+
+from omq.drivers.entrance import Answer, Entrance, Entrances, Entrant
+
+
+class Memory:
+    """Memory that several topics share; topics with an idle worker may use more of it."""
+
+    def __init__(self, limit: int, beyond: int = 0) -> None:
+        self.limit = limit
+        self.beyond = beyond
+        self.used = 0
+        self.lines = Entrances()
+        self.asked: list[tuple[str, int, bool]] = []
+        """Topic, octets and whether it was its turn, in the order in which topics asked for memory."""
+        self.admitted: list[str] = []
+
+    def topic(self, name: str, most: int = 1 << 30, *, idle: bool = False) -> "Topic":
+        return Topic(self, name, most, idle)
+
+    def free(self, octets: int) -> None:
+        """Something else that the memory was used for is gone."""
+        self.used -= octets
+        self.lines.look()
+
+
+class Topic:
+    def __init__(self, memory: Memory, name: str, most: int, idle: bool) -> None:
+        self.memory = memory
+        self.name = name
+        self.most = most
+        self.idle = idle
+        self.held = 0
+        self.entrance = Entrance(self.take, self.give, memory.lines)
+
+    def take(self, octets: int, in_turn: bool) -> Answer:
+        memory = self.memory
+        memory.asked.append((self.name, octets, in_turn))
+        if self.held and self.held + octets > self.most:
+            return Answer.TOPIC_FULL
+        limit = memory.limit + (memory.beyond if self.idle else 0)
+        if memory.used + octets > limit or (memory.lines and not in_turn):
+            return Answer.ALL_FULL if self.idle else Answer.MEMORY_FULL
+        self.held += octets
+        memory.used += octets
+        return Answer.TAKEN
+
+    def give(self, octets: int) -> None:
+        self.held -= octets
+        self.memory.used -= octets
+        self.entrance.freed()
+
+    def line_up(self, name: str, octets: int = 1) -> Entrant:
+        return self.entrance.line_up(octets, lambda: self.memory.admitted.append(name))
+
+    def names(self, *names: str) -> list[Entrant]:
+        return [self.line_up(name) for name in names]
+
+
+def test_publishers_of_a_topic_are_admitted_in_their_order() -> None:
+    memory = Memory(100)
+    topic = memory.topic("t", 3)
+    assert topic.entrance.try_enter(2)
+    assert not topic.entrance.try_enter(2)
+    first, second, third = topic.line_up("first", 2), topic.line_up("second", 1), topic.line_up("third", 1)
+    assert (topic.entrance.waiting, topic.entrance.is_wanted, topic.entrance.admitted) == (3, True, 0)
+    # There would be room for it, but others came first.
+    assert not topic.entrance.try_enter(1)
+    topic.give(1)
+    assert memory.admitted == ["first"]
+    assert (first.is_admitted, second.is_admitted, topic.entrance.admitted) == (True, False, 1)
+    topic.entrance.go_on(first)
+    assert topic.entrance.admitted == 0
+    topic.give(2)
+    assert memory.admitted == ["first", "second", "third"]
+    assert (topic.entrance.waiting, topic.entrance.is_wanted, topic.entrance.admitted) == (0, False, 2)
+    assert third.is_admitted
+    assert memory.lines.is_empty()
+    with pytest.raises(AssertionError):
+        topic.entrance.go_on(Entrant(1, lambda: None))
+
+
+def test_who_is_admitted_at_once_is_not_called() -> None:
+    memory = Memory(100)
+    topic = memory.topic("t")
+    entrant = topic.line_up("it")
+    assert entrant.is_admitted
+    assert memory.admitted == []
+    assert topic.entrance.waiting == 0
+
+
+def test_topics_take_turns_with_one_publisher_each() -> None:
+    memory = Memory(2)
+    memory.used = 2
+    one, two = memory.topic("one"), memory.topic("two")
+    one.names("1a", "1b", "1c")
+    two.names("2a", "2b", "2c")
+    assert memory.lines.has(one.entrance)
+    assert memory.lines.has(two.entrance)
+    assert not memory.lines.is_empty()
+    memory.limit = 5
+    memory.lines.look()
+    assert memory.admitted == ["1a", "2a", "1b"]
+    memory.limit = 6
+    memory.lines.look()
+    assert memory.admitted == ["1a", "2a", "1b", "2b"]  # it was its turn
+    memory.limit = 100
+    memory.lines.look()
+    assert memory.admitted == ["1a", "2a", "1b", "2b", "1c", "2c"]
+    assert memory.lines.is_empty()
+    assert not memory.lines.has(one.entrance)
+
+
+def test_the_first_that_does_not_fit_lets_nobody_pass() -> None:
+    memory = Memory(10)
+    memory.used = 10
+    large, small = memory.topic("large"), memory.topic("small")
+    large.line_up("large", 5)
+    small.line_up("small", 1)
+    memory.free(4)
+    assert memory.admitted == []
+    memory.free(1)
+    assert memory.admitted == ["large"]
+    memory.free(1)
+    assert memory.admitted == ["large", "small"]
+
+
+def test_topics_with_an_idle_worker_come_first() -> None:
+    memory = Memory(10, beyond=10)
+    memory.used = 20
+    busy, idle, other = memory.topic("busy"), memory.topic("idle", idle=True), memory.topic("o", idle=True)
+    busy.names("busy 1", "busy 2")
+    idle.names("idle 1", "idle 2")
+    other.names("other 1")
+    memory.free(3)
+    assert memory.admitted == ["idle 1", "other 1", "idle 2"]
+    memory.free(10)
+    assert memory.admitted[3:] == []
+    memory.free(1)
+    assert memory.admitted[3:] == ["busy 1"]
+    # A worker of it becomes idle, or is not idle any more: it changes the line, and keeps one place only.
+    memory.used = 20
+    idle.names("idle 3")
+    memory.lines.wait(busy.entrance, Answer.ALL_FULL)
+    busy.idle, idle.idle = True, False
+    memory.lines.wait(idle.entrance, Answer.MEMORY_FULL)
+    memory.free(1)
+    assert memory.admitted[4:] == ["busy 2"]
+    assert not memory.lines.has(busy.entrance)
+    assert memory.lines.has(idle.entrance)
+    memory.free(11)
+    assert memory.admitted[5:] == ["idle 3"]
+    assert memory.lines.is_empty()
+
+
+def test_a_topic_that_waits_again_keeps_its_place() -> None:
+    memory = Memory(1)
+    memory.used = 1
+    one, two = memory.topic("one"), memory.topic("two")
+    one.names("1a")
+    two.names("2a")
+    memory.lines.wait(one.entrance, Answer.MEMORY_FULL)
+    memory.lines.look()  # asks the first, and no other
+    assert [name for name, _, _ in memory.asked[-1:]] == ["one"]
+    memory.free(1)
+    assert memory.admitted == ["1a"]
+
+
+def test_a_topic_that_holds_less_is_asked_in_its_turn() -> None:
+    memory = Memory(4)
+    full, waiting = memory.topic("full", 2), memory.topic("waiting")
+    assert full.entrance.try_enter(2)
+    assert waiting.entrance.try_enter(2)
+    full.names("full 1", "full 2")
+    waiting.names("waiting 1", "waiting 2")
+    assert not memory.lines.has(full.entrance)  # it waits for itself, and not for memory
+    assert memory.lines.has(waiting.entrance)
+    memory.asked.clear()
+    full.give(1)
+    # First who waits for memory; then the one that gave, behind it.
+    assert memory.asked[0] == ("waiting", 1, True)
+    assert memory.admitted == ["waiting 1"]
+    assert memory.lines.has(full.entrance)
+    full.give(1)
+    assert memory.admitted == ["waiting 1", "full 1"]
+    assert ("full", 1, True) in memory.asked
+    full.give(1)
+    assert memory.admitted == ["waiting 1", "full 1", "waiting 2"]
+    memory.free(1)
+    assert memory.admitted == ["waiting 1", "full 1", "waiting 2", "full 2"]
+
+
+def test_an_idle_topic_joins_the_other_line_only_if_it_is_in_none() -> None:
+    memory = Memory(2, beyond=2)
+    memory.used = 4
+    idle = memory.topic("idle", idle=True)
+    idle.names("idle 1")
+    memory.asked.clear()
+    memory.lines.join(idle.entrance)
+    memory.lines.look()
+    assert memory.asked == [("idle", 1, True)]  # once, in the line in which it was
+    memory.lines.leave(idle.entrance)
+    assert memory.lines.is_empty()
+    memory.lines.join(idle.entrance)
+    assert memory.lines.has(idle.entrance)
+
+
+@pytest.mark.parametrize(("leaving", "left"), [(0, ["second", "third"]), (1, ["third"]), (2, ["second"])])
+def test_who_leaves_lets_those_behind_it_pass(leaving: int, left: list[str]) -> None:
+    memory = Memory(10)
+    topic = memory.topic("t", 10)
+    assert topic.entrance.try_enter(8)
+    entrants = [topic.line_up("first", 5), topic.line_up("second", 2), topic.line_up("third", 2)]
+    topic.entrance.leave(entrants[leaving])
+    assert memory.admitted == (["second"] if leaving == 0 else [])
+    topic.give(3)
+    assert memory.admitted == (["second", "third"] if leaving == 0 else ["first"])
+    topic.give(8 if leaving else 0)
+    assert memory.admitted == ([] if leaving == 0 else ["first"]) + left
+
+
+def test_who_leaves_when_it_was_admitted_gives_its_room_back() -> None:
+    memory = Memory(10)
+    topic = memory.topic("t", 2)
+    assert topic.entrance.try_enter(2)
+    first, _ = topic.line_up("first", 2), topic.line_up("second", 2)
+    topic.give(2)
+    assert (memory.admitted, topic.entrance.admitted, topic.held) == (["first"], 1, 2)
+    topic.entrance.leave(first)
+    assert (memory.admitted, topic.entrance.admitted, topic.held) == (["first", "second"], 1, 2)
+
+
+def test_the_last_that_leaves_takes_its_topic_out_of_the_line() -> None:
+    memory = Memory(2)
+    memory.used = 2
+    one, two = memory.topic("one"), memory.topic("two")
+    large = one.line_up("large", 2)
+    two.line_up("small", 1)
+    memory.free(1)
+    assert memory.admitted == []
+    one.entrance.leave(large)
+    assert not memory.lines.has(one.entrance)
+    assert memory.admitted == ["small"]
+    one.entrance.leave(large)  # it may have been woken by the end of its topic
+    assert memory.lines.is_empty()
+
+
+def test_the_end_of_a_topic_wakes_all_its_publishers() -> None:
+    memory = Memory(1)
+    memory.used = 1
+    gone, stays = memory.topic("gone"), memory.topic("stays")
+    entrants = gone.names("1", "2", "3")
+    stays.names("4")
+    gone.entrance.close()
+    assert memory.admitted == ["1", "2", "3"]
+    assert not any(entrant.is_admitted for entrant in entrants)
+    assert (gone.entrance.waiting, gone.entrance.admitted) == (0, 0)
+    assert not memory.lines.has(gone.entrance)
+    memory.free(1)
+    assert memory.admitted == ["1", "2", "3", "4"]
+
+
+def test_a_topic_may_leave_the_line_while_it_is_asked() -> None:
+    """As when it is deleted by whom it has just admitted."""
+    memory = Memory(1)
+    memory.used = 1
+    one, two = memory.topic("one"), memory.topic("two")
+    one.entrance.line_up(1, one.entrance.close)
+    later: list[str] = []
+    appended: Callable[[], None] = lambda: later.append("one again")  # noqa: E731
+    one.entrance.line_up(1, appended)
+    two.names("two")
+    memory.limit = 10
+    memory.lines.look()
+    assert later == ["one again"]
+    assert memory.admitted == ["two"]
+    assert memory.lines.is_empty()
