@@ -233,23 +233,48 @@ class _Requirement:
 
 
 class HeadersIndex(Index):
-    """The bindings of a headers exchange."""
+    """The bindings of a headers exchange, by headers that they require.
+
+    A binding that requires all of several headers is found by one of them, one that requires any by each.
+    """
 
     reads_headers = True
 
     def __init__(self) -> None:
-        self._bound: dict[Binding, _Requirement] = {}
+        self._by_header: dict[tuple[bytes, Hashable], dict[Binding, _Requirement]] = {}
+        self._without: dict[Binding, None] = {}
+        """The bindings that require nothing."""
 
     def add(self, binding: Binding) -> None:
-        self._bound[binding] = _requirement(binding.arguments)
+        requirement = _requirement(binding.arguments)
+        if not requirement.values and requirement.wants_all:
+            self._without[binding] = None
+        for header in _indexed(requirement):
+            self._by_header.setdefault(header, {})[binding] = requirement
 
     def remove(self, binding: Binding) -> None:
-        del self._bound[binding]
+        self._without.pop(binding, None)
+        for header in _indexed(_requirement(binding.arguments)):
+            bound = self._by_header[header]
+            del bound[binding]
+            if not bound:
+                del self._by_header[header]
 
     def destinations(self, keys: Sequence[bytes], headers: Headers) -> Iterator[Destination]:
-        return (
-            binding.destination for binding, requirement in self._bound.items() if requirement.is_met(headers)
-        )
+        for binding in self._without:
+            yield binding.destination
+        for name, value in headers.items():
+            for wanted in (value, _PRESENT):
+                for binding, requirement in self._by_header.get((name, wanted), {}).items():
+                    if requirement.is_met(headers):
+                        yield binding.destination
+
+
+def _indexed(requirement: _Requirement) -> Sequence[tuple[bytes, Hashable]]:
+    """Return the headers by which a binding is found: one with a value if there is one."""
+    if not requirement.wants_all:
+        return requirement.values
+    return sorted(requirement.values, key=lambda header: header[1] is _PRESENT)[:1]
 
 
 def _requirement(arguments: Table) -> _Requirement:

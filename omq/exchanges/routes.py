@@ -6,6 +6,7 @@ compute one again takes some microseconds.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
@@ -33,9 +34,8 @@ class TopicIsReplaced(Exception):
     """A topic of the route is being given other types: await `Exchanges.settled`, then route again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Messages of a run with the same route."""
+class Part(NamedTuple):
+    """Messages of a run with the same route."""  # a tuple, because one is made for each run
 
     route: Route
     indexes: Sequence[int] | None

@@ -56,6 +56,8 @@ class Kind(Enum):
     QUEUE = "queue"
     EXCHANGE = "exchange"
 
+    __hash__ = object.__hash__  # that of Enum is in Python, and routes hash many destinations
+
 
 @dataclass(frozen=True, slots=True)
 class Destination:

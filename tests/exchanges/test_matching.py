@@ -251,3 +251,43 @@ def test_a_rule_with_openamqs_end_is_understood() -> None:
     index = index_of(ExchangeType.HEADERS)
     index.add(bound("q", "", Table(((b"x-match", LongString(b"any\0")),))))
     assert queues(index, headers=table()) == set()
+
+
+names = st.sampled_from(["a", "b", "x-c"])
+values = st.sampled_from([None, 1, 2, "1"])
+rules = st.sampled_from([None, "all", "any", "all-with-x", "any-with-x"])
+
+
+def meets(rule: str | None, wanted: dict[str, object], found: dict[str, object]) -> bool:
+    """The rules in their simplest form."""
+    if rule is None or not rule.endswith("-with-x"):
+        wanted = {name: value for name, value in wanted.items() if not name.startswith("x-")}
+    matches = [name in found and (value is None or found[name] == value) for name, value in wanted.items()]
+    return any(matches) if rule is not None and rule.startswith("any") else all(matches)
+
+
+@given(
+    st.lists(st.tuples(rules, st.dictionaries(names, values)), max_size=6),
+    st.dictionaries(names, values),
+    st.data(),
+)
+def test_an_index_of_headers_follows_the_rules(
+    wanted: list[tuple[str | None, dict[str, object]]], found: dict[str, object], data: st.DataObject
+) -> None:
+    index = index_of(ExchangeType.HEADERS)
+    bindings = []
+    for number, (rule, headers) in enumerate(wanted):
+        entries = dict(headers) if rule is None else {"x-match": rule, **headers}
+        arguments = Table(tuple((name.encode(), typed(value)) for name, value in entries.items()))
+        bindings.append(bound(f"{number}", "", arguments))
+        index.add(bindings[-1])
+    removed = {number for number in range(len(bindings)) if data.draw(st.booleans())}
+    for number in removed:
+        index.remove(bindings[number])
+    expected = {
+        f"{number}"
+        for number, (rule, headers) in enumerate(wanted)
+        if number not in removed and meets(rule, headers, found)
+    }
+    message = Table(tuple((name.encode(), typed(value)) for name, value in found.items()))
+    assert queues(index, headers=message) == expected
