@@ -453,6 +453,7 @@ async def _settle(catalogue: Catalogue, store: Store) -> None:
             await save_positions(writer)
         except StoreError as problem:
             log.error("%s: positions are not saved: %s", writer.environment.level.value, problem)
+    await catalogue.settled()  # the last consumers have gone, and some topics with them
     try:
         await in_thread(partial(store.catalogue.release, catalogue.release_ids()))
     except StoreError as problem:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar, assert_never
 
+import msgspec
 import trio
 
 from omq.config import Config
@@ -187,6 +188,7 @@ class Catalogue:
         positions = {level: self._store.level(level).positions() for level in Level}
         known: dict[Level, set[int]] = {level: set() for level in Level}
         losses: dict[int, range] = {}
+        queues = {topic: _read_options(topic, row) for topic, row in self._store.catalogue.queues().items()}
         for record in self._store.catalogue.topics():
             persistence = read_stored_persistence(record.persistence)
             match persistence:
@@ -212,7 +214,8 @@ class Catalogue:
                     position = positions[level].get(record.id)
                     below = 0 if position is None else position.cursor
                     dealt = self._stored_below(level, record.id, extent, below)
-                    self._add(record, extent, position, next_id, newest, dealt, lost)
+                    options = queues.get(record.id)
+                    self._add(record, extent, position, next_id, newest, dealt, lost, options=options)
                 case _:
                     assert_never(persistence)
         # Record it before anything else happens, for every later start: a client may have seen messages with
@@ -293,7 +296,9 @@ class Catalogue:
         options: QueueOptions | None = None,
     ) -> Driver:
         persistence = read_stored_persistence(record.persistence)
-        if options is None:
+        if options is not None:
+            lifetime = Durable(with_last_consumer=options.auto_delete)
+        else:
             options = PERSISTENT if isinstance(persistence, Persistent) else DEFAULT
             if lifetime.with_last_consumer:
                 options = dataclasses.replace(options, auto_delete=True)
@@ -394,11 +399,26 @@ class Catalogue:
             driver.used()
             return driver
 
+    async def change_queue(self, name: bytes, options: QueueOptions) -> None:
+        """Give a queue other options. It stays as durable, exclusive and so on as it is: see
+        `QueueOptions.changed`. Raises Refused.
+        """
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                raise Refused(Reason.NOT_FOUND, "there is no such topic")
+            if not isinstance(driver, QueueDriver):
+                raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
+            options = driver.options.changed(options)
+            if driver.is_persistent:
+                set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
+                await self._in_store(set_queue)
+            driver.change(options)
+
     async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
         persistence = Persistent(options.sync or Sync.STRONG)
-        lifetime = Durable(with_last_consumer=options.auto_delete)
         driver = await self._create(
-            name, Delivery.ROUND_ROBIN, persistence, admit, lifetime, options, declared=True
+            name, Delivery.ROUND_ROBIN, persistence, admit, options=options, declared=True
         )
         assert isinstance(driver, QueueDriver)
         return driver
@@ -497,6 +517,7 @@ class Catalogue:
                     stored_persistence(persistence),
                     declared,
                     reserved=1,
+                    queue=None if options is None else options.encode(),
                 )
             )
         except BaseException:  # cancelled, too: there is no topic that could count
@@ -734,6 +755,14 @@ def _nothing() -> None:
 
 def _ignore(driver: Driver) -> None:
     """Nothing needs to know that a topic was deleted."""
+
+
+def _read_options(topic: int, row: bytes) -> QueueOptions:
+    """Return the options of a queue from its row in the catalogue. Raises StoreError."""
+    try:
+        return QueueOptions.decode(row)
+    except msgspec.DecodeError as problem:
+        raise StoreError(f"The options of queue {topic} cannot be read: {problem}; {ADVICE}.") from problem
 
 
 def _check_name(name: bytes) -> None:

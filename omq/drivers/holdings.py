@@ -1,6 +1,7 @@
 """The messages of a transient round-robin topic, held in memory until they are done."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from omq_storage.blocks import Block
 
@@ -64,6 +65,9 @@ class Holdings:
         self._starts.clear()
         self._undone.clear()
         return freed
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks)
 
     def summary(self) -> tuple[int, int, int | None]:
         """Return the number of messages that are not done, the octets held, and the oldest block's

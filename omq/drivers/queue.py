@@ -19,7 +19,7 @@ from omq.drivers.offer import Offered
 from omq.drivers.overflow import followed_by
 from omq.drivers.perishing import EXPIRATION, expiry, flags, now
 from omq.drivers.pieces import Pieces
-from omq.drivers.queue_options import Overflow
+from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin import RETRY_SECONDS, RoundRobinDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
@@ -29,16 +29,13 @@ from omq.drivers.sizes import Sizes, body_octets
 from omq.drivers.unsettled import number_of, ranges
 from omq.model import Replay
 from omq_storage.batches import Batch
-from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Run
 
 _LOOKED_AHEAD = 64
 """How many messages with an expiration of their own are looked at before the first of them is dealt."""
-
-_STORED_BESIDE = FRAME_HEADER + 4
-"""The octets that the store keeps beside the body of a message without a head: its frame and its offset."""
 
 
 class QueueDriver(RoundRobinDriver):
@@ -56,15 +53,26 @@ class QueueDriver(RoundRobinDriver):
         self._alarm: float | None = None
         self._used_at = trio.current_time()
         self._is_timed = False
-        ttl = self.options.ttl_ms
-        self._ttl = None if ttl is None else ttl * 1000
         # Whether stored messages have an expiration is known only when they are read.
-        self.is_perishable = ttl is not None or self.extent.messages > 0
-        if self.options.max_octets is not None:
+        self.is_perishable = self.extent.messages > 0
+        self._ttl: int | None = None
+        self.change(self.options)
+
+    def change(self, options: QueueOptions) -> None:
+        """Give the queue options that differ in those of `CHANGEABLE` only."""
+        self.options = options
+        self._ttl = None if options.ttl_ms is None else options.ttl_ms * 1000
+        self.is_perishable |= self._ttl is not None
+        if options.max_octets is None:
+            self._sizes = None
+        elif self._sizes is None:
             self._sizes = self._stored_sizes()
-        if ttl is not None or self._is_too_long():
+        if self._ttl is not None:
             self._signal.set()
-        self._time_out()
+        if self._is_too_long():
+            self._shorten()
+        if not self._is_timed:
+            self._time_out()
 
     @property
     def ready(self) -> int:
@@ -170,20 +178,23 @@ class QueueDriver(RoundRobinDriver):
                 self._pass_over(self._cursor + count, Death.MAXLEN)
 
     def _stored_sizes(self) -> Sizes:
-        """Return the sizes of the stored messages, about as large as the index of the store says."""
+        """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
         sizes = Sizes()
+        for block in self._holdings:
+            sizes.arrived(block.first, block.count, body_octets(block))
         first = self.extent.first
         while self.writer is not None and first < self.next_id:
             infos = self.environment.blocks(self.topic.id, first)
             if not infos:
                 break
             for info in infos:
-                sizes.arrived(info.first, info.count, max(0, info.bytes - _STORED_BESIDE * info.count))
+                sizes.arrived(info.first, info.count, body_octets_at_most(info.count, info.bytes))
             first = infos[-1].next
         sizes.octets = 0
-        if sizes.knows(self._cursor):
+        if sizes.knows(self.next_id):
             sizes.add(range(self._cursor, self.next_id))
             sizes.add_runs(self._returned.runs())
+            sizes.add_runs(self._aside.runs())
         return sizes
 
     def _advance(self, cursor: int) -> None:

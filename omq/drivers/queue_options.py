@@ -1,6 +1,6 @@
 """What a queue promises beyond its topic's types: the arguments of AMQP's queue.declare, typed."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 import msgspec
@@ -59,6 +59,10 @@ class QueueOptions:
         if self.exclusive and self.durable:
             raise ValueError("an exclusive queue ends with its connection, and cannot be durable")
 
+    def changed(self, wanted: "QueueOptions") -> "QueueOptions":
+        """Return these options with those of the wanted ones that may change while the queue exists."""
+        return replace(self, **{name: getattr(wanted, name) for name in CHANGEABLE})
+
     def encode(self) -> bytes:
         """Return the octets that the catalogue stores."""
         return msgspec.msgpack.encode(self)
@@ -68,6 +72,18 @@ class QueueOptions:
         """Return the options that were stored. Raises msgspec.DecodeError."""
         return msgspec.msgpack.decode(octets, type=QueueOptions)
 
+
+CHANGEABLE = (
+    "ttl_ms",
+    "expires_ms",
+    "max_length",
+    "max_octets",
+    "overflow",
+    "dead_letter_exchange",
+    "dead_letter_key",
+    "delivery_limit",
+)
+"""The options that may change while the queue exists."""
 
 DEFAULT = QueueOptions()
 PERSISTENT = QueueOptions(durable=True)

@@ -259,6 +259,14 @@ def end(topic: int, message: int) -> bytes:
     return pack(Block(topic, message, 0, 0, b"", numbers.pack([0])))
 
 
+def body_octets_at_most(count: int, packed: int) -> int:
+    """Return how many octets the bodies of ``count`` messages have at most whose stored value has ``packed``
+    octets: exactly as many, unless the value has heads or times of single messages.
+    """
+    beside = _START.size + _CHECKSUM.size + _REST.size + numbers.SIZE * (count + 1) + FRAME_HEADER * count
+    return max(0, packed - beside)
+
+
 def unpack(topic: int, first: int, value: Octets) -> Block:
     """Return the block of a value that was stored under this topic and first message id.
 

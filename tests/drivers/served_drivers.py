@@ -118,6 +118,7 @@ async def opened(
             yield drivers
             if not killed:
                 await drivers.save_positions()
+                await drivers.catalogue.settled()
                 unused = drivers.catalogue.release_ids()
                 await trio.to_thread.run_sync(partial(store.catalogue.release, unused))
     finally:
