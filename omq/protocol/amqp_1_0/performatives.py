@@ -1,0 +1,525 @@
+"""The performatives of AMQP 1.0: what the peers of a connection say to each other, from and to octets.
+
+A performative is a described list: the descriptor says which it is, and the list has its fields. Fields that
+the server only passes on, or looks at later, stay octets: those of type `bytes` here, null included.
+Source: AMQP 1.0, part 2, section 2.7, "Performatives"; part 5, section 5.3.3, "SASL Frame".
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+
+from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0.types import (
+    NULL,
+    Array,
+    Binary,
+    DecodeError,
+    Number,
+    NumberType,
+    Symbol,
+    Value,
+)
+
+MOST_UINT = 2**32 - 1
+
+
+def _number(kind: NumberType) -> tuple[Callable[[Value], int], Callable[[Any], bytes]]:
+    def parse(value: Value) -> int:
+        if isinstance(value, Number) and value.type is kind:
+            return int(value.value)
+        raise DecodeError(f"not {kind.name.lower()}")
+
+    return parse, lambda number: types.write(Number(kind, number))
+
+
+def _boolean(value: Value) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise DecodeError("not boolean")
+
+
+def _string(value: Value) -> str:
+    if isinstance(value, str):
+        return value
+    raise DecodeError("not string")
+
+
+def _symbol(value: Value) -> str:
+    if isinstance(value, Symbol):
+        return value.name
+    raise DecodeError("not symbol")
+
+
+def _binary(value: Value) -> bytes:
+    if isinstance(value, Binary):
+        return value.octets
+    raise DecodeError("not binary")
+
+
+def _symbols(value: Value) -> tuple[str, ...]:
+    """One symbol, or an array of them: fields of the specification that are `multiple`."""
+    if isinstance(value, Array):
+        return tuple(_symbol(each) for each in value.values)
+    return (_symbol(value),)
+
+
+def _write_symbols(names: tuple[str, ...]) -> bytes:
+    return types.write(Array(tuple(Symbol(name) for name in names))) if names else NULL
+
+
+UByte = Annotated[int, _number(NumberType.UBYTE)]
+UShort = Annotated[int, _number(NumberType.USHORT)]
+UInt = Annotated[int, _number(NumberType.UINT)]
+ULong = Annotated[int, _number(NumberType.ULONG)]
+Bool = Annotated[bool, (_boolean, types.write)]
+String = Annotated[str, (_string, types.write)]
+Name = Annotated[str, (_symbol, lambda name: types.write(Symbol(name)))]
+Octets = Annotated[bytes, (_binary, lambda octets: types.write(Binary(octets)))]
+Names = Annotated[tuple[str, ...], (_symbols, _write_symbols)]
+Encoded = Annotated[bytes, None]
+"""A field that stays octets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """How one field is read and written; `parse` and `write` are None for one that stays octets."""
+
+    name: str
+    parse: Callable[[Value], Any] | None
+    write: Callable[[Any], bytes] | None
+    default: Any
+    """MISSING for a field that must be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    make: Callable[..., "Performative"]
+    name: str
+    code: int
+    fields: tuple[_Field, ...]
+
+
+P = TypeVar("P")
+
+_BY_CODE: dict[int, _Layout] = {}
+_BY_NAME: dict[str, _Layout] = {}
+_BY_TYPE: dict[type, _Layout] = {}
+
+
+def _performative(code: int, name: str) -> Callable[[type[P]], type[P]]:
+    """Register a dataclass as the performative of this descriptor."""
+
+    def register(made: type[P]) -> type[P]:
+        hints = get_type_hints(made, include_extras=True)
+        found = tuple(_field(field, hints[field.name]) for field in fields(made))  # type: ignore[arg-type]
+        layout = _Layout(made, name, code, found)  # type: ignore[arg-type]
+        made.CODE = code  # type: ignore[attr-defined]
+        _BY_CODE[code] = _BY_NAME[f"amqp:{name}:list"] = _BY_TYPE[made] = layout
+        return made
+
+    return register
+
+
+def _field(field: Field[Any], hint: Any) -> _Field:
+    for part in (hint, *get_args(hint)):  # the field itself, or the part of `... | None` that has a form
+        if getattr(part, "__metadata__", None) is not None:
+            form = part.__metadata__[0]
+            parse, write = form if form is not None else (None, None)
+            return _Field(field.name.rstrip("_").replace("_", "-"), parse, write, field.default)
+    raise TypeError(f"the field {field.name} has no form on the wire")
+
+
+# -- open and close (sections 2.7.1 and 2.7.9) ---------------------------------------------------------------
+
+
+@_performative(0x10, "open")
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Negotiates a connection. `idle_time_out` is in milliseconds."""
+
+    CODE: ClassVar[int]
+    container_id: String
+    hostname: String | None = None
+    max_frame_size: UInt = MOST_UINT
+    channel_max: UShort = 65535
+    idle_time_out: UInt | None = None
+    outgoing_locales: Encoded = NULL
+    incoming_locales: Encoded = NULL
+    offered_capabilities: Names = ()
+    desired_capabilities: Names = ()
+    properties: Encoded = NULL
+
+
+@_performative(0x18, "close")
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Ends a connection, with an Error or null."""
+
+    CODE: ClassVar[int]
+    error: Encoded = NULL
+
+
+# -- begin, flow and end (sections 2.7.2, 2.7.4 and 2.7.8) ---------------------------------------------------
+
+
+@_performative(0x11, "begin")
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Begins a session on the channel of its frame."""
+
+    CODE: ClassVar[int]
+    remote_channel: UShort | None
+    next_outgoing_id: UInt
+    incoming_window: UInt
+    outgoing_window: UInt
+    handle_max: UInt = MOST_UINT
+    offered_capabilities: Names = ()
+    desired_capabilities: Names = ()
+    properties: Encoded = NULL
+
+
+@_performative(0x13, "flow")
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """States the windows of a session, and, with a handle, the credit of a link."""
+
+    CODE: ClassVar[int]
+    next_incoming_id: UInt | None
+    incoming_window: UInt
+    next_outgoing_id: UInt
+    outgoing_window: UInt
+    handle: UInt | None = None
+    delivery_count: UInt | None = None
+    link_credit: UInt | None = None
+    available: UInt | None = None
+    drain: Bool = False
+    echo: Bool = False
+    properties: Encoded = NULL
+
+
+@_performative(0x17, "end")
+@dataclass(frozen=True, slots=True)
+class End:
+    """Ends a session, with an Error or null."""
+
+    CODE: ClassVar[int]
+    error: Encoded = NULL
+
+
+# -- attach and detach (sections 2.7.3 and 2.7.7) ------------------------------------------------------------
+
+
+@_performative(0x12, "attach")
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Attaches a link to a session. `role` is that of the peer that says it: True is receiver."""
+
+    CODE: ClassVar[int]
+    name: String
+    handle: UInt
+    role: Bool
+    snd_settle_mode: UByte = 2
+    rcv_settle_mode: UByte = 0
+    source: Encoded = NULL
+    target: Encoded = NULL
+    unsettled: Encoded = NULL
+    incomplete_unsettled: Bool = False
+    initial_delivery_count: UInt | None = None
+    max_message_size: ULong | None = None
+    offered_capabilities: Names = ()
+    desired_capabilities: Names = ()
+    properties: Encoded = NULL
+
+
+@_performative(0x16, "detach")
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Detaches a link, and closes it if it says so."""
+
+    CODE: ClassVar[int]
+    handle: UInt
+    closed: Bool = False
+    error: Encoded = NULL
+
+
+# -- transfer and disposition (sections 2.7.5 and 2.7.6) -----------------------------------------------------
+
+
+@_performative(0x14, "transfer")
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Carries a message, or a part of one, in the payload of its frame."""
+
+    CODE: ClassVar[int]
+    handle: UInt
+    delivery_id: UInt | None = None
+    delivery_tag: Octets | None = None
+    message_format: UInt | None = None
+    settled: Bool | None = None
+    more: Bool = False
+    rcv_settle_mode: UByte | None = None
+    state: Encoded = NULL
+    resume: Bool = False
+    aborted: Bool = False
+    batchable: Bool = False
+
+
+@_performative(0x15, "disposition")
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    """States the outcome of deliveries `first` to `last`. `role` is that of the peer that says it."""
+
+    CODE: ClassVar[int]
+    role: Bool
+    first: UInt
+    last: UInt | None = None
+    settled: Bool = False
+    state: Encoded = NULL
+    batchable: Bool = False
+
+
+# -- SASL (part 5, section 5.3.3) ----------------------------------------------------------------------------
+
+
+@_performative(0x40, "sasl-mechanisms")
+@dataclass(frozen=True, slots=True)
+class SaslMechanisms:
+    """The mechanisms that the server offers."""
+
+    CODE: ClassVar[int]
+    sasl_server_mechanisms: Names
+
+
+@_performative(0x41, "sasl-init")
+@dataclass(frozen=True, slots=True)
+class SaslInit:
+    """The mechanism that the client chose."""
+
+    CODE: ClassVar[int]
+    mechanism: Name
+    initial_response: Octets | None = None
+    hostname: String | None = None
+
+
+@_performative(0x42, "sasl-challenge")
+@dataclass(frozen=True, slots=True)
+class SaslChallenge:
+    """A challenge of the mechanism."""
+
+    CODE: ClassVar[int]
+    challenge: Octets
+
+
+@_performative(0x43, "sasl-response")
+@dataclass(frozen=True, slots=True)
+class SaslResponse:
+    """The response to a challenge."""
+
+    CODE: ClassVar[int]
+    response: Octets
+
+
+@_performative(0x44, "sasl-outcome")
+@dataclass(frozen=True, slots=True)
+class SaslOutcome:
+    """0 for success; 1 when the credentials are wrong."""
+
+    CODE: ClassVar[int]
+    code: UByte
+    additional_data: Octets | None = None
+
+
+# -- what stands in fields ----------------------------------------------------------------------------------
+
+
+@_performative(0x1D, "error")
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Why a link, a session or a connection ended (section 2.8.14)."""
+
+    CODE: ClassVar[int]
+    condition: Name
+    description: String | None = None
+    info: Encoded = NULL
+
+
+@_performative(0x28, "source")
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the messages of a link come from (part 3, section 3.5.3)."""
+
+    CODE: ClassVar[int]
+    address: Encoded = NULL
+    durable: UInt = 0
+    expiry_policy: Name = "session-end"
+    timeout: UInt = 0
+    dynamic: Bool = False
+    dynamic_node_properties: Encoded = NULL
+    distribution_mode: Name | None = None
+    filter: Encoded = NULL
+    default_outcome: Encoded = NULL
+    outcomes: Names = ()
+    capabilities: Names = ()
+
+
+@_performative(0x29, "target")
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the messages of a link go (part 3, section 3.5.4)."""
+
+    CODE: ClassVar[int]
+    address: Encoded = NULL
+    durable: UInt = 0
+    expiry_policy: Name = "session-end"
+    timeout: UInt = 0
+    dynamic: Bool = False
+    dynamic_node_properties: Encoded = NULL
+    capabilities: Names = ()
+
+
+@_performative(0x30, "coordinator")
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The target of a link that controls transactions (part 4, section 4.5.1)."""
+
+    CODE: ClassVar[int]
+    capabilities: Names = ()
+
+
+@_performative(0x23, "received")
+@dataclass(frozen=True, slots=True)
+class Received:
+    """How far a delivery was received: no outcome (part 3, section 3.4.1)."""
+
+    CODE: ClassVar[int]
+    section_number: UInt
+    section_offset: ULong
+
+
+@_performative(0x24, "accepted")
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The message was processed (section 3.4.2)."""
+
+    CODE: ClassVar[int]
+
+
+@_performative(0x25, "rejected")
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The message is invalid and cannot be processed (section 3.4.3)."""
+
+    CODE: ClassVar[int]
+    error: Encoded = NULL
+
+
+@_performative(0x26, "released")
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The message was not processed, and never will be here (section 3.4.4)."""
+
+    CODE: ClassVar[int]
+
+
+@_performative(0x27, "modified")
+@dataclass(frozen=True, slots=True)
+class Modified:
+    """The message was not processed, and may have changed (section 3.4.5)."""
+
+    CODE: ClassVar[int]
+    delivery_failed: Bool = False
+    undeliverable_here: Bool = False
+    message_annotations: Encoded = NULL
+
+
+Sasl = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
+Frame = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
+Terminus = Source | Target | Coordinator
+State = Received | Accepted | Rejected | Released | Modified
+Performative = Sasl | Frame | Terminus | State | Error
+
+
+def read(octets: bytes, at: int, end: int) -> tuple[Performative, int]:
+    """Read the performative at `octets[at]`; return it and where the payload behind it begins.
+
+    Raises `DecodeError` for anything else, for a field of another type, and for a field that is missing.
+    Fields beyond those of this version of the protocol are an error: there is no later version.
+    """
+    layout, at = _layout(octets, at, end)
+    found, after = types.fields(octets, at, end)
+    return _made(layout, found), after
+
+
+def read_all(octets: bytes) -> Performative:
+    """Return the performative that these octets are. Raises `DecodeError`."""
+    made, after = read(octets, 0, len(octets))
+    if after != len(octets):
+        raise DecodeError(f"{len(octets) - after} octets follow a described list")
+    return made
+
+
+def write(performative: Performative) -> bytes:
+    """Encode a performative in its shortest form."""
+    layout = _BY_TYPE[type(performative)]
+    encoded = [_written(field, performative) for field in layout.fields]
+    return b"\x00\x53%c%s" % (layout.code, types.write_fields(encoded))
+
+
+def _layout(octets: bytes, at: int, end: int) -> tuple[_Layout, int]:
+    if at + 1 >= end or octets[at]:
+        raise DecodeError("a performative was expected: a value with a descriptor")
+    after = types.skip_descriptor(octets, at, end)
+    descriptor = types.read_all(octets[at + 1 : after])
+    match descriptor:
+        case Number(NumberType.ULONG, int(code)) if code in _BY_CODE:
+            return _BY_CODE[code], after
+        case Symbol(name) if name in _BY_NAME:
+            return _BY_NAME[name], after
+        case _:
+            shown = octets[at + 1 : after][:32].hex(" ")
+            raise DecodeError(f"there is no performative with the descriptor {shown}")
+
+
+def _made(layout: _Layout, found: list[bytes]) -> Performative:
+    if len(found) > len(layout.fields):
+        raise DecodeError(f"{layout.name} has at most {len(layout.fields)} fields, not {len(found)}")
+    values: list[Any] = []
+    for index, field in enumerate(layout.fields):
+        octets = found[index] if index < len(found) else NULL
+        if field.parse is None:
+            values.append(octets)
+        elif octets != NULL:
+            try:
+                values.append(field.parse(types.read_all(octets)))
+            except DecodeError as problem:
+                raise DecodeError(f"the field {field.name} of {layout.name}: {problem}") from problem
+        elif field.default is not MISSING:
+            values.append(field.default)
+        elif (layout.name, field.name) in _MAY_BE_NULL:
+            values.append(None)
+        else:
+            raise DecodeError(f"the field {field.name} of {layout.name} is missing")
+    return layout.make(*values)
+
+
+_MAY_BE_NULL = {("begin", "remote-channel"), ("flow", "next-incoming-id")}
+"""Fields that may be null and stand before fields that must not, so that they have no default."""
+
+
+def _written(field: _Field, performative: Performative) -> bytes:
+    value = getattr(performative, field.name.replace("-", "_"))
+    if field.write is None:
+        return bytes(value)
+    if value is None or (field.default is not MISSING and value == field.default):
+        return NULL
+    return field.write(value)
+
+
+def described(octets: bytes) -> tuple[Value, bytes]:
+    """Return the descriptor and the octets of the value of a described value. Raises `DecodeError`."""
+    end = len(octets)
+    if not end or octets[0]:
+        raise DecodeError("a value with a descriptor was expected")
+    after = types.skip_descriptor(octets, 0, end)
+    return types.read_all(octets[1:after]), octets[after:]

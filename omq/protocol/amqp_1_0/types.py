@@ -1,0 +1,519 @@
+"""The types of AMQP 1.0, from and to octets.
+
+A value is one octet, the constructor, which says its type and form, and the octets after it. A described
+value is an octet 0, the descriptor, and the value that it describes. Numbers are big-endian.
+Source: AMQP 1.0, part 1, "Types".
+
+Values keep their type. They do not keep which of several forms a sender chose: `write` chooses the shortest.
+Whoever must pass a value on unchanged keeps its octets, which `skip` delimits without looking into them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import assert_never
+
+MAX_NESTING = 32
+"""The deepest nesting of lists, maps, arrays and descriptors, including the outermost."""
+
+MOST_VALUES = 1024
+"""How many values one call of `read` makes. A frame of 64 KiB could say that it has that many nulls, and each
+would become an object: reading them would hold up the other connections.
+"""
+
+_U8, _U32, _U64 = Struct(">B"), Struct(">I"), Struct(">Q")
+
+
+class DecodeError(ValueError):
+    """Octets that are no value of AMQP 1.0, or not the value that must be there (`amqp:decode-error`)."""
+
+
+class NumberType(Enum):
+    """The types of a `Number`; the value is the constructor of the form with all octets, and its shape."""
+
+    UBYTE = 0x50, ">B"
+    USHORT = 0x60, ">H"
+    UINT = 0x70, ">I"
+    ULONG = 0x80, ">Q"
+    BYTE = 0x51, ">b"
+    SHORT = 0x61, ">h"
+    INT = 0x71, ">i"
+    LONG = 0x81, ">q"
+    FLOAT = 0x72, ">f"
+    DOUBLE = 0x82, ">d"
+    TIMESTAMP = 0x83, ">q"
+    """Milliseconds since the epoch, signed."""
+
+
+class OpaqueType(Enum):
+    """The types of an `Opaque`; the value is the constructor, and the number of octets."""
+
+    DECIMAL32 = 0x74, 4
+    DECIMAL64 = 0x84, 8
+    DECIMAL128 = 0x94, 16
+    CHAR = 0x73, 4
+    UUID = 0x98, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of fixed size; `value` is a float only for FLOAT and DOUBLE."""
+
+    type: NumberType
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A value of fixed size that the server does not calculate with."""
+
+    type: OpaqueType
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A sequence of octets."""
+
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name from a constrained domain: ASCII."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """A sequence of values of any types."""
+
+    values: "tuple[Value, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Pairs of a key and a value, in their order on the wire."""
+
+    entries: "tuple[tuple[Value, Value], ...]" = ()
+
+    def get(self, key: "Value") -> "Value":
+        """Return the value of the first entry with this key, or None."""
+        for known, value in self.entries:
+            if known == key:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A sequence of values of one type."""
+
+    values: "tuple[Value, ...]" = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value with a descriptor, which says what it means."""
+
+    descriptor: "Value"
+    value: "Value"
+
+
+Value = None | bool | Number | Opaque | Binary | str | Symbol | List | Map | Array | Described
+"""None is AMQP's null."""
+
+_NULL, _TRUE, _FALSE, _BOOLEAN = 0x40, 0x41, 0x42, 0x56
+_UINT_0, _ULONG_0, _LIST_0 = 0x43, 0x44, 0x45
+_DESCRIBED = 0x00
+
+_NUMBERS: dict[int, tuple[NumberType, Struct]] = {
+    kind.value[0]: (kind, Struct(kind.value[1])) for kind in NumberType
+} | {
+    # The short forms: one octet for a number of more.
+    0x52: (NumberType.UINT, Struct(">B")),
+    0x53: (NumberType.ULONG, Struct(">B")),
+    0x54: (NumberType.INT, Struct(">b")),
+    0x55: (NumberType.LONG, Struct(">b")),
+}
+_SHORT = {NumberType.UINT: 0x52, NumberType.ULONG: 0x53, NumberType.INT: 0x54, NumberType.LONG: 0x55}
+_ZERO = {NumberType.UINT: b"\x43", NumberType.ULONG: b"\x44"}
+_OPAQUES = {kind.value[0]: kind for kind in OpaqueType}
+_CONSTANTS: dict[int, Value] = {
+    _NULL: None,
+    _TRUE: True,
+    _FALSE: False,
+    _UINT_0: Number(NumberType.UINT, 0),
+    _ULONG_0: Number(NumberType.ULONG, 0),
+    _LIST_0: List(),
+}
+_VARIABLE = {0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3}
+_COMPOUND = {0xC0, 0xD0, 0xC1, 0xD1, 0xE0, 0xF0}
+
+_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+"""The octets after a constructor of fixed width, by its upper four bits."""
+
+_KNOWN = frozenset((*_NUMBERS, *_OPAQUES, *_CONSTANTS, _BOOLEAN, *_VARIABLE, *_COMPOUND))
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def skip(octets: bytes, at: int, end: int) -> int:
+    """Return the end of the value at `octets[at]`, which must not exceed `end`. Does not look into compounds.
+
+    Raises `DecodeError`.
+    """
+    for _ in range(MAX_NESTING):
+        if at >= end:
+            raise DecodeError("a value is missing")
+        if octets[at] != _DESCRIBED:
+            return _skip_plain(octets, at, end)
+        at = skip_descriptor(octets, at, end)
+    raise DecodeError(f"values are nested deeper than {MAX_NESTING}")
+
+
+def skip_descriptor(octets: bytes, at: int, end: int) -> int:
+    """Return where the value begins that the descriptor at `octets[at]` describes. Raises `DecodeError`."""
+    after = at + 1
+    if after < end and octets[after] == _DESCRIBED:
+        raise DecodeError("a descriptor has a descriptor")
+    return _skip_plain(octets, after, end)
+
+
+def _skip_plain(octets: bytes, at: int, end: int) -> int:
+    if at >= end:
+        raise DecodeError("a value is missing")
+    constructor = octets[at]
+    if constructor not in _KNOWN:
+        raise DecodeError(f"there is no type 0x{constructor:02x}")
+    return _after(octets, constructor, at + 1, end)
+
+
+def _after(octets: bytes, constructor: int, at: int, end: int) -> int:
+    """Return the end of a value whose constructor is known and whose other octets begin at `at`."""
+    width = _WIDTHS.get(constructor >> 4)
+    if width is None:
+        if constructor >> 4 & 1:  # 0xB, 0xD, 0xF: the size has four octets
+            width = 4 + _U32.unpack_from(octets, at)[0] if at + 4 <= end else 4
+        else:
+            width = 1 + octets[at] if at < end else 1
+    after = at + width
+    if after > end:
+        raise DecodeError(f"a value of type 0x{constructor:02x} has {max(end - at, 0)} of its {width} octets")
+    return after
+
+
+def read(octets: bytes, at: int = 0, end: int | None = None) -> tuple[Value, int]:
+    """Read the value at `octets[at]`; return it and its end, which must not exceed `end`.
+
+    Raises `DecodeError`, also for more than `MOST_VALUES` values in one another, and for nesting deeper than
+    `MAX_NESTING`.
+    """
+    return _Reader(octets).read(at, len(octets) if end is None else end, MAX_NESTING)
+
+
+def read_all(octets: bytes) -> Value:
+    """Return the value that these octets are. Raises `DecodeError`, also for octets behind the value."""
+    value, after = read(octets)
+    if after != len(octets):
+        raise DecodeError(f"{len(octets) - after} octets follow a value")
+    return value
+
+
+class _Reader:
+    """One call of `read`, which counts the values."""
+
+    def __init__(self, octets: bytes) -> None:
+        self._octets = octets
+        self._left = MOST_VALUES
+
+    def read(self, at: int, end: int, levels: int) -> tuple[Value, int]:
+        if at >= end:
+            raise DecodeError("a value is missing")
+        constructor = self._octets[at]
+        if constructor == _DESCRIBED:
+            if not levels:
+                raise DecodeError(f"values are nested deeper than {MAX_NESTING}")
+            descriptor, at = self.read(at + 1, end, levels - 1)
+            value, at = self.read(at, end, levels - 1)
+            return Described(descriptor, value), at
+        if constructor not in _KNOWN:
+            raise DecodeError(f"there is no type 0x{constructor:02x}")
+        return self._value(constructor, at + 1, end, levels)
+
+    def _value(self, constructor: int, at: int, end: int, levels: int) -> tuple[Value, int]:
+        self._left -= 1
+        if self._left < 0:
+            raise DecodeError(f"a value consists of more than {MOST_VALUES} values")
+        octets = self._octets
+        after = _after(octets, constructor, at, end)
+        if (number := _NUMBERS.get(constructor)) is not None:
+            return Number(number[0], number[1].unpack_from(octets, at)[0]), after
+        if constructor in _CONSTANTS:
+            return _CONSTANTS[constructor], after
+        if constructor in _VARIABLE:
+            return _variable(constructor, octets[at + (1 if constructor < 0xB0 else 4) : after]), after
+        if constructor in _COMPOUND:
+            if not levels:
+                raise DecodeError(f"values are nested deeper than {MAX_NESTING}")
+            return self._compound(constructor, at, after, levels - 1), after
+        if constructor == _BOOLEAN:
+            if octets[at] > 1:
+                raise DecodeError(f"a boolean is 0 or 1, not {octets[at]}")
+            return octets[at] == 1, after
+        return Opaque(_OPAQUES[constructor], octets[at:after]), after
+
+    def _compound(self, constructor: int, at: int, end: int, levels: int) -> Value:
+        count, at = _count(self._octets, constructor, at, end)
+        match constructor & 0xEF:
+            case 0xC0:
+                return List(self._values(at, end, count, levels))
+            case 0xC1:
+                if count % 2:
+                    raise DecodeError("a map has a key without a value")
+                values = self._values(at, end, count, levels)
+                return Map(tuple(zip(values[::2], values[1::2], strict=True)))
+            case _:
+                return Array(self._elements(at, end, count, levels))
+
+    def _values(self, at: int, end: int, count: int, levels: int) -> tuple[Value, ...]:
+        values = []
+        for _ in range(count):
+            value, at = self.read(at, end, levels)
+            values.append(value)
+        if at != end:
+            raise DecodeError(f"{end - at} octets of a list or map belong to no value")
+        return tuple(values)
+
+    def _elements(self, at: int, end: int, count: int, levels: int) -> tuple[Value, ...]:
+        """Read the elements of an array, which share their constructor and descriptor."""
+        descriptor: Value = None
+        described = at < end and self._octets[at] == _DESCRIBED
+        if described:
+            descriptor, at = self.read(at + 1, end, levels)
+        if at >= end:
+            raise DecodeError("an array has no constructor")
+        constructor, at = self._octets[at], at + 1
+        if constructor not in _KNOWN:
+            raise DecodeError(f"there is no type 0x{constructor:02x}")
+        values: list[Value] = []
+        for _ in range(count):
+            value, at = self._value(constructor, at, end, levels)
+            values.append(Described(descriptor, value) if described else value)
+        if at != end:
+            raise DecodeError(f"{end - at} octets of an array belong to no value")
+        return tuple(values)
+
+
+def _count(octets: bytes, constructor: int, at: int, end: int) -> tuple[int, int]:
+    """Return how many values a compound says that it has, and where they begin. `at` is behind its
+    constructor.
+    """
+    wide = bool(constructor & 0x10)
+    at += 4 if wide else 1
+    after = at + (4 if wide else 1)
+    if after > end:
+        raise DecodeError(f"a compound of {end - at} octets has no count")
+    count: int = _U32.unpack_from(octets, at)[0] if wide else octets[at]
+    if count > end - after and constructor & 0xEF != 0xE0:
+        raise DecodeError(f"a compound of {end - after} octets cannot have {count} values")
+    return count, after
+
+
+def _variable(constructor: int, octets: bytes) -> Value:
+    match constructor & 0x0F:
+        case 0:
+            return Binary(octets)
+        case 1:
+            try:
+                return octets.decode()
+            except UnicodeDecodeError as problem:
+                raise DecodeError("a string is not UTF-8") from problem
+        case _:
+            return Symbol(_ascii(octets))
+
+
+def _ascii(octets: bytes) -> str:
+    try:
+        return octets.decode("ascii")
+    except UnicodeDecodeError as problem:
+        raise DecodeError("a symbol is not ASCII") from problem
+
+
+def fields(octets: bytes, at: int, end: int) -> tuple[list[bytes], int]:
+    """Read the list at `octets[at]`; return the octets of each of its values, and its end.
+
+    Raises `DecodeError`, also if the list has more than 255 values: no list of the specification has.
+    """
+    if at >= end:
+        raise DecodeError("a list is missing")
+    constructor = octets[at]
+    if constructor == _LIST_0:
+        return [], at + 1
+    if constructor not in (0xC0, 0xD0):
+        raise DecodeError(f"a list was expected, and not a value of type 0x{constructor:02x}")
+    after = _after(octets, constructor, at + 1, end)
+    count, at = _count(octets, constructor, at + 1, after)
+    if count > 255:
+        raise DecodeError(f"a list of the protocol has at most 255 fields, not {count}")
+    found = []
+    for _ in range(count):
+        begin, at = at, skip(octets, at, after)
+        found.append(octets[begin:at])
+    if at != after:
+        raise DecodeError(f"{after - at} octets of a list belong to no field")
+    return found, after
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+NULL = b"\x40"
+
+
+def write(value: Value) -> bytes:
+    """Encode a value in its shortest form. Raises `ValueError` for a number that its type cannot have."""
+    match value:
+        case None:
+            return NULL
+        case bool():
+            return b"\x41" if value else b"\x42"
+        case Number():
+            return _number(value)
+        case Opaque(kind, octets):
+            constructor, width = kind.value
+            if len(octets) != width:
+                raise ValueError(f"a value of {kind.name} has {width} octets, not {len(octets)}")
+            return _U8.pack(constructor) + octets
+        case Binary(octets):
+            return _sized(0xA0, octets)
+        case str():
+            return _sized(0xA1, value.encode())
+        case Symbol(name):
+            return _sized(0xA3, name.encode("ascii"))
+        case List(values):
+            return write_list([write(each) for each in values])
+        case Map(entries):
+            return write_map((write(key), write(each)) for key, each in entries)
+        case Array(values):
+            return _array(values)
+        case Described(descriptor, described):
+            return b"\x00" + write(descriptor) + write(described)
+        case _:
+            assert_never(value)
+
+
+def uint(number: int) -> bytes:
+    """Encode an unsigned number of 32 bits."""
+    return b"\x43" if not number else b"\x52%c" % number if number < 256 else b"\x70" + _U32.pack(number)
+
+
+def ulong(number: int) -> bytes:
+    """Encode an unsigned number of 64 bits."""
+    return b"\x44" if not number else b"\x53%c" % number if number < 256 else b"\x80" + _U64.pack(number)
+
+
+def write_list(values: Sequence[bytes]) -> bytes:
+    """Encode a list of encoded values."""
+    return _compound(0xC0, b"".join(values), len(values)) if values else b"\x45"
+
+
+def write_fields(values: Sequence[bytes]) -> bytes:
+    """Encode the fields of a performative or section: as a list, without the nulls at its end."""
+    count = len(values)
+    while count and values[count - 1] == NULL:
+        count -= 1
+    return write_list(values[:count])
+
+
+def write_map(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode a map of encoded keys and values."""
+    pairs = [key + value for key, value in entries]
+    return _compound(0xC1, b"".join(pairs), 2 * len(pairs))
+
+
+def _compound(constructor: int, contents: bytes, count: int) -> bytes:
+    """Encode a list, map or array; `constructor` is that of its short form."""
+    size = len(contents) + 1
+    if size < 256 and count < 256:
+        return b"%c%c%c%s" % (constructor, size, count, contents)
+    return b"%c%s%s%s" % (constructor + 0x10, _U32.pack(len(contents) + 4), _U32.pack(count), contents)
+
+
+def _number(number: Number) -> bytes:
+    kind, value = number.type, number.value
+    if value == 0 and kind in _ZERO:
+        return _ZERO[kind]
+    short = _SHORT.get(kind)
+    if short is not None:
+        low, high = (0, 255) if kind in _ZERO else (-128, 127)
+        if low <= value <= high:
+            return b"%c%c" % (short, int(value) & 0xFF)
+    constructor, shape = kind.value
+    try:
+        return _U8.pack(constructor) + Struct(shape).pack(value)
+    except Exception as problem:
+        raise ValueError(f"{value} is no {kind.name.lower()}") from problem
+
+
+def _sized(constructor: int, octets: bytes) -> bytes:
+    if len(octets) < 256:
+        return b"%c%c%s" % (constructor, len(octets), octets)
+    return b"%c%s%s" % (constructor + 0x10, _U32.pack(len(octets)), octets)
+
+
+def _array(values: tuple[Value, ...]) -> bytes:
+    """Encode an array: all elements in the long form of their type, since they share one constructor."""
+    if not values:
+        return _compound(0xE0, NULL, 0)
+    beginnings, contents = set(), []
+    for value in values:
+        beginning, content = _element(value)
+        beginnings.add(beginning)
+        contents.append(content)
+    if len(beginnings) > 1:
+        raise ValueError("the elements of an array have one type")
+    return _compound(0xE0, beginnings.pop() + b"".join(contents), len(values))
+
+
+def _element(value: Value) -> tuple[bytes, bytes]:
+    """Return the constructor that all elements of this type have in an array, and the octets after it."""
+    match value:
+        case None:
+            return NULL, b""
+        case bool():
+            return b"\x56", b"\x01" if value else b"\x00"
+        case Number(kind, number):
+            constructor, shape = kind.value
+            return _U8.pack(constructor), Struct(shape).pack(number)
+        case Opaque():
+            octets = write(value)
+            return octets[:1], octets[1:]
+        case Binary(octets):
+            return b"\xb0", _U32.pack(len(octets)) + octets
+        case str():
+            octets = value.encode()
+            return b"\xb1", _U32.pack(len(octets)) + octets
+        case Symbol(name):
+            return b"\xb3", _U32.pack(len(name)) + name.encode("ascii")
+        case List(values):
+            return b"\xd0", _long(b"".join(write(each) for each in values), len(values))
+        case Map(entries):
+            contents = b"".join(write(key) + write(each) for key, each in entries)
+            return b"\xd1", _long(contents, 2 * len(entries))
+        case Array(values):
+            octets = _array(values)
+            if octets[0] == 0xE0:  # to the long form
+                return b"\xf0", _U32.pack(octets[1] + 3) + _U32.pack(octets[2]) + octets[3:]
+            return octets[:1], octets[1:]
+        case Described(descriptor, described):
+            beginning, contents = _element(described)
+            return b"\x00" + write(descriptor) + beginning, contents
+        case _:
+            assert_never(value)
+
+
+def _long(contents: bytes, count: int) -> bytes:
+    return _U32.pack(len(contents) + 4) + _U32.pack(count) + contents
