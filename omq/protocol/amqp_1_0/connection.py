@@ -1,0 +1,327 @@
+"""The server's side of a connection of AMQP 1.0: octets in, events out, and the octets to send.
+
+Source: AMQP 1.0, part 2, section 2.4, "Connections"; part 5, section 5.3, "SASL".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from omq.protocol.amqp_1_0 import frames, performatives
+from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem, Problem, SessionProblem
+from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening
+from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
+from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.performatives import (
+    Begin,
+    Close,
+    End,
+    Error,
+    Open,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+)
+from omq.protocol.amqp_1_0.session import Session
+from omq.protocol.amqp_1_0.types import NULL, DecodeError
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+
+MAX_FRAME = 65536
+"""The longest frame that the server takes."""
+
+CHANNEL_MAX = 32767
+"""The greatest channel: a client has one session for each of its links, or one for all of them."""
+
+MOST_SESSIONS = 4096
+"""The sessions that a connection may have at a time."""
+
+MOST_FRAME = 1 << 20
+"""The longest frame that the server sends, to a client that takes longer ones."""
+
+
+class Stage(Enum):
+    """What a connection waits for."""
+
+    HEADER = "the protocol header"
+    SASL_INIT = "the mechanism that the client chooses"
+    AUTHENTICATING = "the server's decision about it"
+    HEADER_AGAIN = "the protocol header after SASL"
+    OPEN = "the open of the client"
+    OPENING = "the open of the server"
+    RUNNING = "frames of sessions"
+    CLOSING = "the close of the client, after that of the server"
+    CLOSED = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the server says of itself."""
+
+    container_id: str
+    mechanisms: tuple[str, ...] = ("ANONYMOUS", "PLAIN")
+    needs_sasl: bool = False
+    """Whether a client must authenticate."""
+    idle_time_out_ms: int = 60_000
+    capabilities: tuple[str, ...] = ("ANONYMOUS-RELAY",)
+    properties: bytes = field(default=NULL)
+
+
+class Connection:
+    """One connection. `feed` it what arrives, execute the events, and send what `take` returns."""
+
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        self._reader = FrameReader()
+        self._out: list[bytes] = []
+        self._sessions: dict[int, Session] = {}
+        self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
+        self.stage = Stage.HEADER
+        self.opened: Open | None = None
+        """What the client said of itself."""
+
+    # -- out -----------------------------------------------------------------------------------------------
+
+    def put(self, octets: bytes) -> None:
+        """Add octets to what is to be sent."""
+        self._out.append(octets)
+
+    def take(self) -> bytes:
+        """Return what is to be sent since the last call."""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def frame_room(self) -> int:
+        """The longest frame that the client takes."""
+        return frames.SMALLEST_MAX if self.opened is None else min(self.opened.max_frame_size, MOST_FRAME)
+
+    @property
+    def heartbeat_seconds(self) -> float | None:
+        """How often the client wants to hear something: twice in its idle-time-out."""
+        time_out = None if self.opened is None else self.opened.idle_time_out
+        return None if not time_out else time_out / 2000
+
+    def heartbeat(self) -> None:
+        """Send a frame without a meaning."""
+        if self.stage in (Stage.RUNNING, Stage.OPENING):
+            self.put(frames.HEARTBEAT)
+
+    def authenticated(self, *, accepted: bool) -> None:
+        """Answer `Authenticating`. A client that is refused is disconnected."""
+        outcome = SaslOutcome(0 if accepted else 1)
+        self.put(frames.write(0, performatives.write(outcome), kind=FrameType.SASL))
+        self.stage = Stage.HEADER_AGAIN if accepted else Stage.CLOSED
+
+    def open(self) -> None:
+        """Answer `Opening`: frames of sessions may come from now on."""
+        offer = self._offer
+        self._frame(
+            Open(
+                offer.container_id,
+                max_frame_size=MAX_FRAME,
+                channel_max=CHANNEL_MAX,
+                idle_time_out=offer.idle_time_out_ms,
+                offered_capabilities=offer.capabilities,
+                properties=offer.properties,
+            )
+        )
+        self.stage = Stage.RUNNING
+
+    def close(self, problem: Problem | None = None) -> Iterator[Event]:
+        """Close the connection; yield what that means for its links."""
+        if self.stage in (Stage.OPEN, Stage.OPENING):
+            self.open()  # a close comes after an open (section 2.4.6)
+        if self.stage is Stage.RUNNING:
+            self._frame(Close(NULL if problem is None else problem.error()))
+            yield from self._finish()
+            self.stage = Stage.CLOSING
+        elif self.stage is not Stage.CLOSING:
+            self.stage = Stage.CLOSED
+
+    def _frame(self, frame: Open | Close | End, channel: int = 0) -> None:
+        self.put(frames.write(channel, performatives.write(frame)))
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    def feed(self, octets: bytes) -> Iterator[Event]:
+        """Take octets of the client; yield what they mean. The caller executes each event before the next.
+
+        The octets that the caller leaves, when it stops at an event, are taken by the next call.
+        """
+        self._reader.add(octets)
+        try:
+            yield from self._advance()
+        except (Problem, DecodeError) as problem:
+            yield from self._fail(problem)
+
+    @property
+    def pending(self) -> int:
+        """The octets of an incomplete frame."""
+        return self._reader.pending
+
+    def _fail(self, problem: Problem | DecodeError) -> Iterator[Event]:
+        told = (
+            problem
+            if isinstance(problem, Problem)
+            else ConnectionProblem(Condition.DECODE_ERROR, str(problem))
+        )
+        if self.stage in (Stage.CLOSING, Stage.CLOSED):
+            self.stage = Stage.CLOSED
+            return
+        yield from self.close(told)
+        if told.condition is Condition.FRAMING_ERROR:
+            self.stage = Stage.CLOSED  # nobody knows where the next frame begins
+        yield Closed(None, told)
+
+    def _advance(self) -> Iterator[Event]:
+        while True:
+            before = self.stage
+            match before:
+                case Stage.HEADER | Stage.HEADER_AGAIN:
+                    header = self._reader.header()
+                    if header is None:
+                        return
+                    yield from self._header(header)
+                case Stage.AUTHENTICATING | Stage.OPENING | Stage.CLOSED:
+                    return
+                case Stage.SASL_INIT | Stage.OPEN | Stage.RUNNING | Stage.CLOSING:
+                    for frame in self._reader.frames():
+                        yield from self._take(frame)
+                        if self.stage is not before:
+                            break
+                    else:
+                        return
+                case _:
+                    assert_never(before)
+
+    def _header(self, header: bytes) -> Iterator[Event]:
+        needed = self._offer.needs_sasl and self.stage is Stage.HEADER
+        match header:
+            case b"AMQP\x03\x01\x00\x00" if self.stage is Stage.HEADER:
+                mechanisms = SaslMechanisms(self._offer.mechanisms)
+                self.put(SASL_HEADER)
+                self.put(frames.write(0, performatives.write(mechanisms), kind=FrameType.SASL))
+                self.stage = Stage.SASL_INIT
+            case b"AMQP\x00\x01\x00\x00" if not needed:
+                self.put(HEADER)
+                self.stage = Stage.OPEN
+            case _:
+                # What the server would take instead, and then the end (section 2.2, "Version Negotiation").
+                self.put(SASL_HEADER if needed else HEADER)
+                self.stage = Stage.CLOSED
+                yield Closed(None)
+
+    def _take(self, frame: RawFrame) -> Iterator[Event]:
+        if frame.is_heartbeat:
+            return
+        in_sasl = self.stage is Stage.SASL_INIT
+        if (frame.type is FrameType.SASL) is not in_sasl:
+            raise ConnectionProblem(Condition.FRAMING_ERROR, f"a frame of type {frame.type} cannot come now")
+        said, payload_at = performatives.read(frame.octets, frame.begin, frame.end)
+        if self.stage is Stage.CLOSING:
+            if isinstance(said, Close):  # everything before it is of a connection that is over
+                self.stage = Stage.CLOSED
+                yield Closed(_error(said))
+            return
+        match said:
+            case SaslInit(mechanism, response) if in_sasl:
+                self.stage = Stage.AUTHENTICATING
+                yield Authenticating(mechanism, response or b"")
+            case Open() if self.stage is Stage.OPEN:
+                if said.max_frame_size < frames.SMALLEST_MAX:
+                    raise ConnectionProblem(
+                        Condition.INVALID_FIELD, f"max-frame-size is at least {frames.SMALLEST_MAX}"
+                    )
+                self.opened = said
+                self._reader.max_frame = MAX_FRAME
+                self.stage = Stage.OPENING
+                yield Opening(said)
+            case Close() if self.stage is Stage.RUNNING:
+                yield from self._finish()
+                self._frame(Close())
+                self.stage = Stage.CLOSED
+                yield Closed(_error(said))
+            case Begin() if self.stage is Stage.RUNNING:
+                self._begin(frame.channel, said)
+            case (
+                performatives.Attach()
+                | performatives.Flow()
+                | performatives.Transfer()
+                | performatives.Disposition()
+                | performatives.Detach()
+                | End()
+            ) if self.stage is Stage.RUNNING:
+                yield from self._in_session(frame.channel, said, frame.octets[payload_at : frame.end])
+            case _:
+                name = type(said).__name__.lower()
+                raise ConnectionProblem(
+                    Condition.ILLEGAL_STATE, f"the connection waits for {self.stage.value}, not for {name}"
+                )
+
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def _begin(self, channel: int, begin: Begin) -> None:
+        if channel in self._sessions:
+            raise ConnectionProblem(Condition.ILLEGAL_STATE, f"the channel {channel} has a session already")
+        if channel > CHANNEL_MAX or begin.remote_channel is not None:
+            raise ConnectionProblem(Condition.NOT_ALLOWED, f"no session can begin on the channel {channel}")
+        if len(self._sessions) >= MOST_SESSIONS:
+            raise ConnectionProblem(
+                Condition.RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {MOST_SESSIONS} sessions"
+            )
+        # The same number in both directions: everybody who follows a connection with a tool expects it.
+        self._sessions[channel] = Session(self, channel, channel, begin)
+
+    def _in_session(
+        self,
+        channel: int,
+        said: performatives.Frame,
+        payload: bytes,
+    ) -> Iterator[Event]:
+        session = self._sessions.get(channel)
+        if session is None:
+            raise ConnectionProblem(Condition.ILLEGAL_STATE, f"the channel {channel} has no session")
+        if session.is_over:
+            # The server ended it, and the client has not yet: only its end counts (section 2.5.6).
+            if isinstance(said, End):
+                del self._sessions[channel]
+            return
+        try:
+            yield from session.take(said, payload)
+        except SessionProblem as problem:
+            yield from session.end(problem)
+            return
+        if isinstance(said, End):
+            del self._sessions[channel]
+
+    def _finish(self) -> Iterator[Event]:
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            yield from session.lost()
+
+    def lost(self) -> Iterator[Event]:
+        """The connection broke: yield what that means for its links."""
+        self.stage = Stage.CLOSED
+        yield from self._finish()
+
+    def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
+        """See `session.Peer`."""
+        key = link.name, link.is_sender
+        stolen = self._links.get(key)
+        self._links[key] = link
+        return stolen
+
+    def detached(self, link: SendingLink | ReceivingLink) -> None:
+        """See `session.Peer`."""
+        key = link.name, link.is_sender
+        if self._links.get(key) is link:
+            del self._links[key]
+
+
+def _error(said: Close) -> Error | None:
+    if said.error == NULL:
+        return None
+    error = performatives.read_all(said.error)
+    return error if isinstance(error, Error) else None

@@ -1,0 +1,116 @@
+"""What a connection of AMQP 1.0 tells the server, in the order in which the peer said it."""
+
+from dataclasses import dataclass
+
+from omq.protocol.amqp_1_0.conditions import Problem
+from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.performatives import Error, Open, State
+from omq.protocol.amqp_1_0.unsettled import Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticating:
+    """The client chose a SASL mechanism: answer with `Connection.authenticated`."""
+
+    mechanism: str
+    response: bytes
+    """Its initial response; empty if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The client opens the connection: answer with `Connection.open`."""
+
+    open: Open
+
+
+@dataclass(frozen=True, slots=True)
+class Attaching:
+    """The client attaches a link: answer with its `accept` or `refuse`."""
+
+    link: SendingLink | ReceivingLink
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The client stated the credit of a link on which the server sends: see its `credit` and `drain`."""
+
+    link: SendingLink
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive whole messages of one link; their delivery-ids count up from `first`."""
+
+    link: ReceivingLink
+    first: int
+    settled: bool
+    messages: tuple[bytes, ...]
+    """The octets of each: its sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a message that takes several frames."""
+
+    link: ReceivingLink
+    delivery: int
+    settled: bool
+    octets: bytes
+    begins: bool
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The client aborted a message of which parts came."""
+
+    link: ReceivingLink
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The client told the outcome of messages that were sent to it; they are settled."""
+
+    sent: tuple[Sent[SendingLink], ...]
+    state: State | None
+    """None where it settled them without a state: it does not say what became of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A link is over: the client detached it, or ended its session, or closed the connection."""
+
+    link: SendingLink | ReceivingLink
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOpened:
+    """The client takes transfers again in a session whose window was closed."""
+
+    links: tuple[SendingLink, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The connection is over, after what is still to be sent: by the client, or because of a problem."""
+
+    error: Error | None
+    problem: Problem | None = None
+    """What the server found wrong."""
+
+
+Event = (
+    Authenticating
+    | Opening
+    | Attaching
+    | Credit
+    | Run
+    | Part
+    | Aborted
+    | Outcome
+    | Detached
+    | WindowOpened
+    | Closed
+)

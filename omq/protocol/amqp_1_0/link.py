@@ -1,0 +1,265 @@
+"""The links of a session: one direction, one terminus each, and the credit of its receiver.
+
+Source: AMQP 1.0, part 2, section 2.6, "Links".
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from omq.protocol.amqp_1_0 import performatives, serials
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem, SessionProblem
+from omq.protocol.amqp_1_0.performatives import (
+    Attach,
+    Coordinator,
+    Detach,
+    Flow,
+    Frame,
+    Source,
+    Target,
+)
+from omq.protocol.amqp_1_0.types import NULL, DecodeError
+
+LARGEST_CREDIT = 2**31 - 1
+
+T = TypeVar("T")
+
+
+class LinkSession(Protocol):
+    """The session of a link, as `session.Session` is."""
+
+    @property
+    def window(self) -> int:
+        """How many transfers the client takes now."""
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages that were sent are not settled."""
+
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
+        """Send a frame of the session."""
+
+    def flow(self, **fields: int | bool) -> Flow:
+        """Return a flow with the state of the session, and these fields of a link."""
+
+    def detached(self, gone: "SendingLink | ReceivingLink") -> None:
+        """The server detached a link. Its handles are in use until the client detaches it, too."""
+
+    def deliver(self, sender: "SendingLink", message: int, octets: bytes, *, settled: bool) -> None:
+        """Send a message that fits into one frame. The caller has looked at credit and window."""
+
+    def begin_delivery(self, sender: "SendingLink", message: int, octets: bytes, *, settled: bool) -> None:
+        """Send the first part of a message that takes several frames."""
+
+    def continue_delivery(self, sender: "SendingLink", octets: bytes, *, ends: bool) -> None:
+        """Send the next part of a message."""
+
+    def abort_delivery(self, sender: "SendingLink") -> None:
+        """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""
+
+    def settle(self, first: int, last: int, state: bytes) -> None:
+        """Tell the client the outcome of messages that it sent, and settle them."""
+
+    def hold(self) -> None:
+        """Take no more transfers than the window still allows: there is no memory for them."""
+
+    def release(self) -> None:
+        """End `hold`."""
+
+
+class Link(ABC):
+    """What both directions have."""
+
+    is_sender: bool
+    """Whether the server is the sender of its messages."""
+
+    def __init__(self, session: LinkSession, handle: int, attach: Attach) -> None:
+        self.session = session
+        self.handle = handle
+        """The handle in what the server sends."""
+        self.attach = attach
+        """What the client said."""
+        self.problem: LinkProblem | None = None
+        """What is wrong with its termini, so that it must be refused."""
+        self.source = self._terminus(attach.source, Source)
+        self.target = self._terminus(attach.target, Target, Coordinator)
+        self.is_attached = True
+        """False from the moment when either side detaches it."""
+
+    @property
+    def name(self) -> str:
+        """The name, which identifies it between the two containers."""
+        return self.attach.name
+
+    def _terminus(self, octets: bytes, *kinds: type[T]) -> T | None:
+        if octets == NULL:
+            return None
+        try:
+            terminus = performatives.read_all(octets)
+        except DecodeError as malformed:
+            self.problem = LinkProblem(Condition.DECODE_ERROR, str(malformed))
+            return None
+        if isinstance(terminus, kinds):
+            return terminus
+        self.problem = LinkProblem(Condition.INVALID_FIELD, f"a {kinds[0].__name__.lower()} was expected")
+        return None
+
+    def _answer(self, **fields: Any) -> None:
+        said = {**_ANSWERED, "handle": self.handle, "role": not self.is_sender, **fields}
+        self.session.send(replace(self.attach, **said))
+
+    def detach(self, problem: LinkProblem | None = None) -> None:
+        """Detach the link, unless it is detached."""
+        if self.is_attached:
+            self.is_attached = False
+            error = NULL if problem is None else problem.error()
+            self.session.send(Detach(self.handle, closed=True, error=error))
+            self._detached()
+
+    @abstractmethod
+    def _detached(self) -> None:
+        """Tell the session."""
+
+    def refuse(self, problem: LinkProblem) -> None:
+        """Refuse the attach: answer it without the terminus that the client wants, and detach (section
+        2.6.3, "Establishing Or Resuming A Link").
+        """
+        if self.is_sender:
+            self._answer(source=NULL, initial_delivery_count=0)
+        else:
+            self._answer(target=NULL)
+        self.detach(problem)
+
+
+_ANSWERED: dict[str, Any] = {
+    "unsettled": NULL,
+    "incomplete_unsettled": False,
+    "initial_delivery_count": None,
+    "max_message_size": None,
+    "offered_capabilities": (),
+    "desired_capabilities": (),
+    "properties": NULL,
+}
+"""What the answer to an attach does not repeat."""
+
+
+class SendingLink(Link):
+    """A link on which the server sends."""
+
+    is_sender = True
+
+    def __init__(self, session: LinkSession, handle: int, attach: Attach) -> None:
+        super().__init__(session, handle, attach)
+        self.delivery_count = 0
+        self.credit = 0
+        """How many more messages the client takes."""
+        self.drain = False
+        """Whether the client wants what there is now, and its credit back."""
+        self.settles = attach.snd_settle_mode == 1
+        """Whether messages are settled when they are sent (snd-settle-mode `settled`)."""
+
+    def accept(self, source: bytes, *, settles: bool, capabilities: tuple[str, ...] = ()) -> None:
+        """Accept the attach with this source, which may differ from what the client asked for."""
+        self.settles = settles
+        mode = 1 if settles else self.attach.snd_settle_mode if self.attach.snd_settle_mode != 1 else 0
+        self._answer(
+            source=source,
+            snd_settle_mode=mode,
+            rcv_settle_mode=0,
+            initial_delivery_count=0,
+            offered_capabilities=capabilities,
+        )
+
+    def flowed(self, flow: Flow) -> None:
+        """Take the credit that the client states (section 2.6.7, "Flow Control")."""
+        told = flow.delivery_count if flow.delivery_count is not None else 0
+        credit = serials.difference(serials.add(told, flow.link_credit or 0), self.delivery_count)
+        self.credit = max(credit, 0)
+        self.drain = flow.drain
+
+    def _detached(self) -> None:
+        self.session.detached(self)
+
+    def sent(self, count: int) -> None:
+        """Count messages that are sent; no more than the credit."""
+        self.delivery_count = serials.add(self.delivery_count, count)
+        self.credit -= count
+
+    def drained(self) -> None:
+        """Give the rest of the credit back: there is nothing more to send now."""
+        self.delivery_count = serials.add(self.delivery_count, self.credit)
+        self.credit = 0
+        self.tell()
+
+    def tell(self, available: int = 0) -> None:
+        """State the link's own view of its credit."""
+        self.session.send(
+            self.session.flow(
+                handle=self.handle,
+                delivery_count=self.delivery_count,
+                link_credit=self.credit,
+                available=available,
+                drain=self.drain,
+            )
+        )
+
+
+class ReceivingLink(Link):
+    """A link on which the client sends."""
+
+    is_sender = False
+
+    def __init__(self, session: LinkSession, handle: int, attach: Attach) -> None:
+        super().__init__(session, handle, attach)
+        if attach.initial_delivery_count is None:
+            raise SessionProblem(
+                Condition.INVALID_FIELD, "the attach of a sender has an initial-delivery-count"
+            )
+        self.delivery_count = attach.initial_delivery_count
+        self.credit = 0
+        """How many more messages the client may send."""
+        self.delivery: int | None = None
+        """The delivery-id of the message of which parts came, and not the last one."""
+        self.delivery_settled = False
+
+    def accept(self, target: bytes, max_message_size: int, capabilities: tuple[str, ...] = ()) -> None:
+        """Accept the attach with this target, which may differ from what the client asked for."""
+        mode = self.attach.snd_settle_mode
+        self._answer(
+            target=target,
+            snd_settle_mode=mode,
+            rcv_settle_mode=0,
+            max_message_size=max_message_size or None,
+            offered_capabilities=capabilities,
+        )
+
+    def _detached(self) -> None:
+        self.session.detached(self)
+
+    def grant(self, credit: int) -> None:
+        """Let the client send this many messages from now on."""
+        self.credit = min(credit, LARGEST_CREDIT)
+        self.tell()
+
+    def tell(self) -> None:
+        """State the credit."""
+        self.session.send(
+            self.session.flow(handle=self.handle, delivery_count=self.delivery_count, link_credit=self.credit)
+        )
+
+    def received(self) -> None:
+        """Count a message that begins. Raises `LinkProblem` when the client had no credit for it."""
+        if not self.credit:
+            raise LinkProblem(
+                Condition.TRANSFER_LIMIT_EXCEEDED, "the link sent more messages than it has credit for"
+            )
+        self.credit -= 1
+        self.delivery_count = serials.add(self.delivery_count, 1)
+
+
+def make(session: LinkSession, handle: int, attach: Attach) -> SendingLink | ReceivingLink:
+    """Make the link that an attach asks for; the client's role is the other one.
+
+    Raises `SessionProblem` for an attach that says too little.
+    """
+    return (SendingLink if attach.role else ReceivingLink)(session, handle, attach)

@@ -1,0 +1,371 @@
+"""One session: its windows, its links, and the deliveries that pass through them.
+
+Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+from omq.protocol.amqp_1_0 import frames, link, performatives, serials, types
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem, SessionProblem
+from omq.protocol.amqp_1_0.events import (
+    Aborted,
+    Attaching,
+    Credit,
+    Detached,
+    Event,
+    Outcome,
+    Part,
+    Run,
+    WindowOpened,
+)
+from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Frame,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    State,
+    Transfer,
+)
+from omq.protocol.amqp_1_0.types import NULL
+from omq.protocol.amqp_1_0.unsettled import Unsettled
+
+WINDOW = 64
+"""The transfers that the client may send before the server says that it takes more."""
+
+MOST_HANDLES = 1024
+"""The links that a session may have at a time."""
+
+ACCEPTED = performatives.write(Accepted())
+RELEASED = performatives.write(Released())
+
+
+class Peer(Protocol):
+    """What a session needs of its connection."""
+
+    def put(self, octets: bytes) -> None:
+        """Add octets to what is to be sent."""
+
+    def frame_room(self) -> int:
+        """The longest frame that the client takes."""
+
+    def attached(self, link: SendingLink | ReceivingLink) -> SendingLink | ReceivingLink | None:
+        """A link was attached. Return the one of the same name and direction, which it steals."""
+
+    def detached(self, link: SendingLink | ReceivingLink) -> None:
+        """A link is over."""
+
+
+class Session:
+    """One session, after its begin."""
+
+    def __init__(self, peer: Peer, channel: int, remote_channel: int, begin: Begin) -> None:
+        self._peer = peer
+        self.channel = channel
+        """The channel of the frames that the server sends."""
+        self._next_in = begin.next_outgoing_id
+        self._window = WINDOW
+        self._is_held = False
+        self._next_out = 0
+        self._remote_window = begin.incoming_window
+        self._links: dict[int, SendingLink | ReceivingLink] = {}
+        self._handles: set[int] = set()
+        self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
+        self._deliveries: Unsettled[SendingLink] = Unsettled(0)
+        self._last_delivery: int | None = None
+        self.is_over = False
+        self.send(Begin(remote_channel, 0, WINDOW, link.LARGEST_CREDIT, MOST_HANDLES - 1))
+
+    # -- out -----------------------------------------------------------------------------------------------
+
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
+        """Send a frame."""
+        self._peer.put(frames.write(self.channel, performatives.write(frame), payload))
+
+    def flow(self, **fields: int | bool) -> Flow:
+        """Return a flow with the state of the session, and these fields of a link."""
+        return replace(
+            Flow(self._next_in, self._window, self._next_out, link.LARGEST_CREDIT),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    @property
+    def window(self) -> int:
+        """How many transfers the client takes now."""
+        return self._remote_window
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages that were sent are not settled."""
+        return len(self._deliveries)
+
+    def deliver(self, sender: SendingLink, message: int, octets: bytes, *, settled: bool) -> None:
+        """Send a message that fits into one frame. The caller has looked at credit and window."""
+        first = self._begin(sender, range(message, message + 1), settled=settled)
+        tag = b"%d" % message
+        self.send(Transfer(sender.handle, first, tag, 0, settled, False), octets)
+        self._transferred(1)
+
+    def begin_delivery(self, sender: SendingLink, message: int, octets: bytes, *, settled: bool) -> None:
+        """Send the first part of a message that takes several frames."""
+        first = self._begin(sender, range(message, message + 1), settled=settled)
+        self.send(Transfer(sender.handle, first, b"%d" % message, 0, settled, True), octets)
+        self._transferred(1)
+
+    def continue_delivery(self, sender: SendingLink, octets: bytes, *, ends: bool) -> None:
+        """Send the next part of a message."""
+        self.send(Transfer(sender.handle, more=not ends), octets)
+        self._transferred(1)
+
+    def abort_delivery(self, sender: SendingLink) -> None:
+        """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""
+        self.send(Transfer(sender.handle, aborted=True))
+        self._transferred(1)
+
+    def _begin(self, sender: SendingLink, ids: range, *, settled: bool) -> int:
+        sender.sent(len(ids))
+        return self._deliveries.add(sender, ids, settled=settled)
+
+    def _transferred(self, frames_sent: int) -> None:
+        self._next_out = serials.add(self._next_out, frames_sent)
+        self._remote_window -= frames_sent
+
+    def settle(self, first: int, last: int, state: bytes) -> None:
+        """Tell the client the outcome of messages that it sent, and settle them."""
+        self.send(Disposition(True, first, last if last != first else None, True, state))
+
+    def hold(self) -> None:
+        """Take no more transfers than the window still allows: there is no memory for them."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """End `hold`."""
+        self._is_held = False
+        self._renew()
+
+    def end(self, problem: SessionProblem | None = None) -> Iterator[Event]:
+        """End the session; yield what that means for its links."""
+        if not self.is_over:
+            self.send(End(NULL if problem is None else problem.error()))
+        yield from self._finish(None)
+
+    def lost(self) -> Iterator[Event]:
+        """The connection is over; yield what that means for the links."""
+        yield from self._finish(None)
+
+    # -- in ------------------------------------------------------------------------------------------------
+
+    def take(self, frame: Frame, payload: bytes) -> Iterator[Event]:
+        """Take a frame of the session. Raises `SessionProblem` and `ConnectionProblem`."""
+        match frame:
+            case Transfer():
+                yield from self._transfer(frame, payload)
+            case Flow():
+                yield from self._flow(frame)
+            case Disposition():
+                yield from self._disposition(frame)
+            case Attach():
+                yield from self._attach(frame)
+            case Detach():
+                yield from self._detach(frame)
+            case End(error):
+                if not self.is_over:
+                    self.send(End())
+                yield from self._finish(_error(error))
+            case _:
+                raise AssertionError("the connection takes the other performatives")
+
+    def _finish(self, error: Error | None) -> Iterator[Event]:
+        self.is_over = True
+        links, self._links = list(self._links.values()), {}
+        for each in links:
+            if each.is_attached:
+                each.is_attached = False
+                self._peer.detached(each)
+                yield Detached(each, error)
+
+    def _attach(self, attach: Attach) -> Iterator[Event]:
+        if attach.handle in self._links:
+            raise SessionProblem(Condition.HANDLE_IN_USE, f"the handle {attach.handle} is attached already")
+        if attach.handle >= MOST_HANDLES:
+            # Whoever ignores the handle-max gets the error of the specification (section 2.7.2, handle-max).
+            raise SessionProblem(
+                Condition.NOT_ALLOWED, f"handles are at most {MOST_HANDLES - 1}, not {attach.handle}"
+            )
+        handle = next(number for number in range(MOST_HANDLES) if number not in self._handles)
+        made = link.make(self, handle, attach)
+        stolen = self._peer.attached(made)
+        if stolen is not None and stolen.is_attached:
+            stolen.detach(LinkProblem(Condition.STOLEN, "the link was attached again"))
+            yield Detached(stolen, None)
+        self._links[attach.handle] = made
+        self._handles.add(handle)
+        if made.problem is not None:
+            made.refuse(made.problem)
+        elif handle > self._handle_max:
+            made.refuse(LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, "the client has no handle left"))
+        else:
+            yield Attaching(made)
+
+    def _detach(self, detach: Detach) -> Iterator[Event]:
+        found = self._links.pop(detach.handle, None)
+        if found is None:
+            raise SessionProblem(
+                Condition.UNATTACHED_HANDLE, f"a detach of the handle {detach.handle}, which is not attached"
+            )
+        self._handles.discard(found.handle)
+        if found.is_attached:
+            # A link that is detached without being closed could be resumed; here it is over (section 2.6.5).
+            found.detach()
+            yield Detached(found, _error(detach.error))
+
+    def detached(self, gone: SendingLink | ReceivingLink) -> None:
+        """The server detached a link. Its handles are in use until the client detaches it, too."""
+        if isinstance(gone, SendingLink):
+            self._deliveries.drop(gone)
+        self._peer.detached(gone)
+
+    def _link(self, handle: int) -> SendingLink | ReceivingLink:
+        found = self._links.get(handle)
+        if found is None:
+            raise SessionProblem(Condition.UNATTACHED_HANDLE, f"the handle {handle} is not attached")
+        return found
+
+    def _flow(self, flow: Flow) -> Iterator[Event]:
+        was_closed = self._remote_window <= 0
+        # Transfers that the client had not received when it said this use up the window that it states.
+        seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        in_flight = serials.difference(self._next_out, seen)
+        self._remote_window = flow.incoming_window - in_flight
+        if flow.handle is None:
+            if flow.echo:
+                self.send(self.flow())
+        else:
+            yield from self._link_flow(self._link(flow.handle), flow)
+        if was_closed and self._remote_window > 0:
+            yield WindowOpened(tuple(each for each in self._links.values() if isinstance(each, SendingLink)))
+
+    def _link_flow(self, found: SendingLink | ReceivingLink, flow: Flow) -> Iterator[Event]:
+        if not found.is_attached:
+            return
+        match found:
+            case SendingLink():
+                found.flowed(flow)
+                yield Credit(found)
+                if flow.echo and found.is_attached and not found.drain:
+                    found.tell()
+            case ReceivingLink():
+                # A sender that uses up its credit itself says so in its count (section 2.6.7).
+                if flow.delivery_count is not None:
+                    ahead = serials.difference(flow.delivery_count, found.delivery_count)
+                    if 0 < ahead <= found.credit and found.delivery is None:
+                        found.delivery_count = flow.delivery_count
+                        found.credit -= ahead
+                if flow.echo:
+                    found.tell()
+            case _:
+                assert_never(found)
+
+    def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
+        if self._window <= 0:
+            raise SessionProblem(Condition.WINDOW_VIOLATION, "a transfer came when the window was closed")
+        self._next_in = serials.add(self._next_in, 1)
+        self._window -= 1
+        found = self._link(transfer.handle)
+        if not isinstance(found, ReceivingLink):
+            raise SessionProblem(
+                Condition.NOT_ALLOWED, "a transfer came on a link whose client is the receiver"
+            )
+        if found.is_attached:
+            try:
+                yield from self._message(found, transfer, payload)
+            except LinkProblem as problem:
+                found.detach(problem)
+                yield Detached(found, None)
+        elif transfer.delivery_id is not None:
+            self._last_delivery = transfer.delivery_id
+        self._renew()
+
+    def _message(self, found: ReceivingLink, transfer: Transfer, payload: bytes) -> Iterator[Event]:
+        begins = found.delivery is None
+        if begins:
+            delivery = self._begun(transfer)
+            found.received()
+        else:
+            delivery = found.delivery if found.delivery is not None else 0
+            if transfer.delivery_id not in (None, delivery):
+                raise SessionProblem(
+                    Condition.NOT_ALLOWED, f"the delivery {transfer.delivery_id} began within another one"
+                )
+        # Any transfer of a delivery may settle it, and then all are settled (section 2.7.5, `settled`).
+        settled = bool(transfer.settled) or (not begins and found.delivery_settled)
+        more = transfer.more and not transfer.aborted
+        found.delivery, found.delivery_settled = (delivery, settled) if more else (None, False)
+        if transfer.aborted:
+            if not begins:
+                yield Aborted(found)
+        elif begins and not more:
+            yield Run(found, delivery, settled, (payload,))
+        else:
+            yield Part(found, delivery, settled, payload, begins, not more)
+
+    def _begun(self, transfer: Transfer) -> int:
+        """Return the delivery-id of a transfer that begins a delivery."""
+        delivery, last = transfer.delivery_id, self._last_delivery
+        if delivery is None:
+            raise SessionProblem(
+                Condition.INVALID_FIELD, "the first transfer of a delivery has a delivery-id"
+            )
+        if last is not None and serials.difference(delivery, last) <= 0:
+            raise SessionProblem(
+                Condition.NOT_ALLOWED, f"the delivery-id {delivery} does not come after {last}"
+            )
+        self._last_delivery = delivery
+        return delivery
+
+    def _renew(self) -> None:
+        if self._window <= WINDOW // 2 and not self._is_held and not self.is_over:
+            self._window = WINDOW
+            self.send(self.flow())
+
+    def _disposition(self, told: Disposition) -> Iterator[Event]:
+        if not told.role:
+            return  # the sender settles what the server has settled
+        state = None if told.state == NULL else performatives.read_all(told.state)
+        match state:
+            case Received():
+                return  # not an outcome yet
+            case Accepted() | Rejected() | Released() | Modified() | None:
+                outcome: State | None = state
+            case _:
+                raise SessionProblem(Condition.INVALID_FIELD, "the state of a delivery was expected")
+        if outcome is None and not told.settled:
+            return
+        last = told.first if told.last is None else told.last
+        sent = self._deliveries.settle(told.first, last)
+        if not sent:
+            return
+        if not told.settled:
+            # The client told the outcome and waits for the sender to settle (section 2.6.12).
+            self.send(Disposition(False, told.first, told.last, True, told.state))
+        yield Outcome(tuple(sent), outcome)
+
+
+def _error(octets: bytes) -> Error | None:
+    if octets == NULL:
+        return None
+    error = performatives.read_all(octets)
+    if isinstance(error, Error):
+        return error
+    raise types.DecodeError("an error was expected")

@@ -1,0 +1,90 @@
+"""The deliveries that a session has sent, and that its peer has not settled.
+
+A session sends runs of messages, and its peer settles runs of delivery-ids. So it remembers runs. Their
+deliveries are no more than the peer's credit allowed, however it settles them.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from omq.protocol.amqp_1_0 import serials
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[L]):
+    """Consecutive deliveries of one link, and the messages that they carry."""
+
+    link: L
+    ids: range
+    """The ids of the messages."""
+
+
+class Unsettled(Generic[L]):
+    """The unsettled deliveries of a session, in the order in which they were sent.
+
+    They are kept by how many deliveries the session has sent before them, a number that never begins again.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._next_id = first
+        self._next = 0
+        self._places: list[int] = []
+        self._runs: list[Sent[L]] = []
+
+    def __len__(self) -> int:
+        """How many deliveries are unsettled."""
+        return sum(len(run.ids) for run in self._runs)
+
+    @property
+    def next_id(self) -> int:
+        """The delivery-id of the next delivery."""
+        return self._next_id
+
+    def add(self, link: L, ids: range, *, settled: bool) -> int:
+        """Count deliveries that are sent now; remember them unless they are settled. Return the first id."""
+        first = self._next_id
+        if not settled and ids:
+            self._places.append(self._next)
+            self._runs.append(Sent(link, ids))
+        self._next += len(ids)
+        self._next_id = serials.add(first, len(ids))
+        return first
+
+    def settle(self, first: int, last: int) -> list[Sent[L]]:
+        """Forget the deliveries with the ids from `first` to `last`, and return them.
+
+        Ids that were settled before, or never sent, are ignored: a peer may settle what crosses our own
+        settlement.
+        """
+        begin = self._next + serials.difference(first, self._next_id)
+        end = self._next + serials.difference(last, self._next_id) + 1
+        if begin >= end:
+            return []
+        at = max(bisect_right(self._places, begin) - 1, 0)
+        stop = at
+        kept: list[tuple[int, Sent[L]]] = []
+        found: list[Sent[L]] = []
+        while stop < len(self._places) and self._places[stop] < end:
+            place, run = self._places[stop], self._runs[stop]
+            low = min(max(begin - place, 0), len(run.ids))
+            high = max(min(end - place, len(run.ids)), low)
+            for index, part in ((0, run.ids[:low]), (high, run.ids[high:])):
+                if part:
+                    kept.append((place + index, Sent(run.link, part)))
+            if low < high:
+                found.append(Sent(run.link, run.ids[low:high]))
+            stop += 1
+        self._places[at:stop] = [place for place, _ in kept]
+        self._runs[at:stop] = [run for _, run in kept]
+        return found
+
+    def drop(self, link: L) -> None:
+        """Forget the deliveries of a link that is over."""
+        kept = [
+            (place, run) for place, run in zip(self._places, self._runs, strict=True) if run.link is not link
+        ]
+        self._places = [place for place, _ in kept]
+        self._runs = [run for _, run in kept]
