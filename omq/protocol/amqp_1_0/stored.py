@@ -1,0 +1,174 @@
+"""How the server stores a message of AMQP 1.0, and how the same octets come out again.
+
+The body of the stored message is what a subscriber of another protocol wants to read. What stands around it
+goes into the stored head, as one entry `amqp-1.0` of the headers table:
+
+    u8 form | u32 n | n octets of sections before the body | octets of the sections after it
+
+The delivery-annotations are left out: they are for the next peer only (part 3, section 3.2.2). All other
+octets of a message come out as they came in: signatures and foreign types stay valid.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from omq.protocol.amqp_1_0 import sections, types
+from omq.protocol.amqp_1_0.sections import Place, Section
+
+MOST_AROUND = 60_000
+"""The octets around a body that a stored head can hold. A message with more is stored as a whole."""
+
+
+class Form(IntEnum):
+    """What the body of the stored message is."""
+
+    DATA = 0
+    """The content of the only data section."""
+    TEXT = 1
+    """The content of an amqp-value that is a string."""
+    BINARY = 2
+    """The content of an amqp-value that is binary."""
+    SECTIONS = 3
+    """The body sections as they came."""
+    MESSAGE = 4
+    """The whole message."""
+
+
+WIDE = 16
+"""Added to a form whose content had a length of four octets although one was enough."""
+
+_TABLE_AT = 4
+_BEGINNING = b"\x00\x00\x20\x00"
+"""Of a head with nothing but headers: no exchange, no routing key, and the property flags."""
+_NAME = b"\x08amqp-1.0x"
+_U32 = Struct(">I")
+_VALUE_AT = _TABLE_AT + _U32.size + len(_NAME)
+_CONTENTS_AT = _VALUE_AT + _U32.size
+
+_CONTENT_FORMS = {
+    (Section.DATA, 0xA0): Form.DATA,
+    (Section.DATA, 0xB0): Form.DATA,
+    (Section.AMQP_VALUE, 0xA1): Form.TEXT,
+    (Section.AMQP_VALUE, 0xB1): Form.TEXT,
+    (Section.AMQP_VALUE, 0xA0): Form.BINARY,
+    (Section.AMQP_VALUE, 0xB0): Form.BINARY,
+}
+_CONSTRUCTORS = {Form.DATA: (0x75, 0xA0), Form.TEXT: (0x77, 0xA1), Form.BINARY: (0x77, 0xA0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message as it is stored."""
+
+    head: bytes
+    """Empty for one data section and nothing else: such a message is the same as a Publish."""
+    body: bytes
+
+
+def store(message: bytes) -> Stored:
+    """Return how this message is stored. Raises `types.DecodeError`."""
+    places = sections.find(message)
+    before = b"".join(
+        message[place.begin : place.end]
+        for place in places
+        if place.section < Section.DATA and place.section is not Section.DELIVERY_ANNOTATIONS
+    )
+    bodies = [place for place in places if Section.DATA <= place.section < Section.FOOTER]
+    after = b"".join(message[place.begin : place.end] for place in places if place.section is Section.FOOTER)
+    if len(before) + len(after) > MOST_AROUND:
+        without = [p for p in places if p.section is not Section.DELIVERY_ANNOTATIONS]
+        whole = b"".join(message[place.begin : place.end] for place in without)
+        return Stored(_head(Form.MESSAGE, b"", b""), whole)
+    form, content = _content(message, bodies)
+    if form == Form.DATA and not before and not after:
+        return Stored(b"", content)
+    return Stored(_head(form, before, after), content)
+
+
+def _content(message: bytes, bodies: list[Place]) -> tuple[int, bytes]:
+    """Return the form of a body, and what of it is stored."""
+    if len(bodies) == 1:
+        place = bodies[0]
+        constructor = message[place.value]
+        form = _CONTENT_FORMS.get((place.section, constructor))
+        plain = message[place.begin : place.value] == b"\x00\x53%c" % place.section
+        if form is not None and plain:
+            wide = constructor >= 0xB0
+            content = message[place.value + (5 if wide else 2) : place.end]
+            return form + (WIDE if wide and len(content) < 256 else 0), content
+    if not bodies:
+        return Form.SECTIONS, b""
+    return Form.SECTIONS, message[bodies[0].begin : bodies[-1].end]
+
+
+def _head(form: int, before: bytes, after: bytes) -> bytes:
+    value = b"%c%s%s%s" % (form, _U32.pack(len(before)), before, after)
+    table = _NAME + _U32.pack(len(value)) + value
+    return _BEGINNING + _U32.pack(len(table)) + table
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around a stored body."""
+
+    form: int
+    before: bytes
+    after: bytes
+
+
+def around(head: bytes) -> Around | None:
+    """Return what a stored head says of a message of AMQP 1.0; None for the head of another protocol."""
+    if head[:_TABLE_AT] != _BEGINNING or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
+        return None
+    begin = _CONTENTS_AT + 1 + _U32.size
+    if len(head) < begin:
+        return None
+    size = _U32.unpack_from(head, _CONTENTS_AT + 1)[0]
+    if _U32.unpack_from(head, _VALUE_AT)[0] != len(head) - _CONTENTS_AT or begin + size > len(head):
+        return None
+    return Around(head[_CONTENTS_AT], head[begin : begin + size], head[begin + size :])
+
+
+PLAIN = Around(Form.DATA, b"", b"")
+"""What stands around the body of a message without a head."""
+
+
+def message(around: Around, body: bytes) -> bytes:
+    """Return the message of AMQP 1.0 that was stored so."""
+    beginning, end = frame_of(around, len(body))
+    return beginning + body + end
+
+
+def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
+    """Return the octets before and after a body of this size, which need not be in memory."""
+    form = around.form & ~WIDE
+    if form not in _CONSTRUCTORS:
+        return around.before, around.after
+    code, constructor = _CONSTRUCTORS[Form(form)]
+    if size < 256 and not around.form & WIDE:
+        return b"%s\x00\x53%c%c%c" % (around.before, code, constructor, size), around.after
+    return b"%s\x00\x53%c%c%s" % (around.before, code, constructor + 0x10, _U32.pack(size)), around.after
+
+
+def redelivered(around: Around, deliveries: int) -> Around:
+    """Return it with a header that says how often it was delivered before (part 3, section 3.2.1).
+
+    A message that is stored as a whole stays as it is.
+    """
+    if around.form & ~WIDE == Form.MESSAGE:
+        return around
+    places = sections.find(around.before)
+    if places and places[0].section is Section.HEADER:
+        values, _ = types.fields(around.before, places[0].value, places[0].end)
+        rest = around.before[places[0].end :]
+    else:
+        values, rest = [], around.before
+    values = (values + [types.NULL] * _HEADER_FIELDS)[:_HEADER_FIELDS]
+    values[3], values[4] = types.write(False), types.uint(deliveries)
+    header = b"\x00\x53%c%s" % (Section.HEADER, types.write_fields(values))
+    return Around(around.form, header + rest, around.after)
+
+
+_HEADER_FIELDS = 5
+"""durable, priority, ttl, first-acquirer, delivery-count."""
