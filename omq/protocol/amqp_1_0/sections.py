@@ -61,7 +61,7 @@ def find(octets: bytes) -> list[Place]:
     """Find the sections of a message, in their order.
 
     Raises `DecodeError` for octets that are no sections, for sections in another order, for one that comes
-    twice, and for a body of sections of several kinds. A message may have no body: some clients send such ones.
+    twice, and for a body of sections of several kinds. A message may have no body.
     """
     places: list[Place] = []
     at, end = 0, len(octets)
