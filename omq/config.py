@@ -5,7 +5,7 @@ import math
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from omq.model import (
     DeliveryName,
     Persistence,
     PersistenceName,
+    Sync,
 )
 
 DEFAULT_LISTEN = "127.0.0.1:7730"
@@ -93,6 +94,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_exchanges: Count = 10_000
     max_bindings: Count = 100_000
 
+    amqp_durable: Literal["strong", "weak", "async"] = "strong"
+    amqp_direct: bool = True
+    amqp_heartbeat_seconds: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
+
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
     handshake_seconds: Seconds = 10
@@ -118,6 +123,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def default_types(self) -> tuple[Delivery, Persistence]:
         """The types of a topic whose name is used before it is declared."""
         return DELIVERIES[self.default_delivery], PERSISTENCES[self.default_persistence]
+
+    def durable_sync(self) -> Sync:
+        """The sync level of durable AMQP queues whose declaration names none."""
+        return Sync(self.amqp_durable.capitalize())
 
     def retention(self, name: bytes) -> tuple[int | None, float | None]:
         """Return the limits of a topic in octets and in seconds; `None` for no limit."""

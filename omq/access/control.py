@@ -11,10 +11,12 @@ from omq.access.leases import Lease, LeasedSink, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
+from omq.access.topology import Topology
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Reason, Refused
+from omq.exchanges.exchanges import Exchanges
 from omq.model import TopicInfo
 
 
@@ -43,12 +45,14 @@ class AccessControl:
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
         self._catalogue = catalogue
+        self._exchanges = Exchanges(catalogue)
         self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,
             subscriptions=self.subscriptions,
             max_message_bytes=config.max_message_bytes,
             max_credit=config.max_credit,
+            durable_sync=config.durable_sync(),
         )
 
     async def connect(self, id: bytes, host: str, peer: str) -> Session:
@@ -93,6 +97,10 @@ class AccessControl:
                 return LeasedSession(self._session(client, principal.name), what, principal)
             case _:
                 assert_never(found)
+
+    def topology(self, session: Session) -> Topology:
+        """Return what a session may do with exchanges and queues. Close it before the session."""
+        return Topology(session, self._catalogue, self._exchanges)
 
     def _session(self, client: Client, name: bytes) -> Session:
         """A session for a connection with a lease."""

@@ -26,10 +26,11 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import DURABLE, Durable, Ownership, Private, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
+from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
-from omq.model import Delivery, Persistence, Replay, Topic, TopicInfo
+from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
 from omq_storage.environment import BlockInfo
@@ -60,6 +61,8 @@ class SessionContext:
     """The subscriptions, feeds and early credits of all clients."""
     max_message_bytes: int
     max_credit: int
+    durable_sync: Sync
+    """The sync level of durable queues and streams whose declaration names none."""
     pushes: Pushes = field(default_factory=Pushes)
     """What is pushed by the session that is pushing now; empty between."""
 
@@ -162,6 +165,7 @@ class Session:
         self._catalogue = shared.catalogue
         self.max_message_bytes = shared.max_message_bytes
         """For terminals that know how long a message is before they read it."""
+        self.durable_sync = shared.durable_sync
         self._client = client
         self.name = name
         self.owner: Ownership | None = None
@@ -186,7 +190,7 @@ class Session:
         if closed is not None:
             closed()
 
-    def _check(self, right: Right, topic: bytes) -> None:
+    def check(self, right: Right, topic: bytes) -> None:
         """Raises Refused when the client does not have this right to the topic."""
         if topic not in self._client.rights.of(right):
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
@@ -306,7 +310,7 @@ class Session:
             log.debug("no ids could be reserved for %d topics: %s", len(wanted), problem)
 
     def _check_publish(self, name: bytes) -> None:
-        self._check(Right.PUBLISH, name)
+        self.check(Right.PUBLISH, name)
         if len(self._may_publish) >= MOST_REMEMBERED:
             self._may_publish.clear()
         self._may_publish.add(name)
@@ -329,14 +333,14 @@ class Session:
 
         Raises Refused.
         """
-        self._check(Right.DECLARE, name)
-        admit = partial(self._admit, name)
+        self.check(Right.DECLARE, name)
+        admit = partial(self.admit, name)
         driver = await self._catalogue.declare(name, delivery, persistence, admit, lifetime=lifetime)
         return driver.topic
 
     async def delete(self, name: bytes) -> Topic:
         """Delete a topic. Raises Refused."""
-        self._check(Right.DELETE, name)
+        self.check(Right.DELETE, name)
         driver = self._catalogue.lookup(name)
         if driver is not None:
             check_user(driver.lifetime, self.owner)
@@ -344,9 +348,9 @@ class Session:
 
     def make_private(self, name: bytes, delivery: Delivery, lifetime: Private) -> PrivateTopic:
         """Make a transient topic that is found only through what this returns. Raises Refused."""
-        self._check(Right.DECLARE, name)
+        self.check(Right.DECLARE, name)
         return PrivateTopic(
-            self, self._catalogue.make_private(name, delivery, lifetime, partial(self._admit, name))
+            self, self._catalogue.make_private(name, delivery, lifetime, partial(self.admit, name))
         )
 
     def delete_private(self, driver: Driver) -> None:
@@ -355,18 +359,20 @@ class Session:
 
     async def look_up(self, name: bytes) -> TopicInfo:
         """Return what is known of a topic that the client may subscribe to. Raises Refused."""
-        self._check(Right.SUBSCRIBE, name)
+        self.check(Right.SUBSCRIBE, name)
         driver = await self._catalogue.find(name)
         if driver is None:
             raise Refused(Reason.NOT_FOUND, "there is no such topic")
         return driver.info()
 
     async def _find_or_make(self, name: bytes) -> Driver:
-        return await self._catalogue.lookup_or_declare(name, partial(self._admit, name))
+        return await self._catalogue.lookup_or_declare(name, partial(self.admit, name))
 
-    def _admit(self, name: bytes) -> Release:
-        """Count a topic that is to be made. Raises Refused."""
-        if name not in self.rights.declare:
+    def admit(self, name: bytes, *, is_allowed: bool = False) -> Release:
+        """Count a topic that is to be made. It needs the right to declare it, unless it `is_allowed`. Raises
+        Refused.
+        """
+        if not is_allowed and name not in self.rights.declare:
             raise Refused(Reason.FORBIDDEN, "there is no such topic, and this client may not declare it")
         self._catalogue.check_room()
         client = self._client
@@ -393,15 +399,15 @@ class Session:
         `held` is what `hold_subscription` gave for this subscription before, and is used up. An `exclusive`
         subscriber is the only one of its topic.
         """
-        self._check(Right.SUBSCRIBE, name)
-        return self._open(await self._find_or_make(name), replay, make, held, exclusive=exclusive)
+        self.check(Right.SUBSCRIBE, name)
+        return self.open_driver(await self._find_or_make(name), replay, make, held, exclusive=exclusive)
 
     def open_private(
         self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool
     ) -> tuple[S, Channel]:
         """See `PrivateTopic.open`."""
-        self._check(Right.SUBSCRIBE, driver.topic.topic)
-        return self._open(driver, replay, make, exclusive=exclusive)
+        self.check(Right.SUBSCRIBE, driver.topic.topic)
+        return self.open_driver(driver, replay, make, exclusive=exclusive)
 
     def hold_subscription(self) -> Release:
         """Count a subscription before it is opened. Raises Refused."""
@@ -410,7 +416,7 @@ class Session:
         check_quota(own, self._client.owner, "subscriptions")
         every.take()
         own.take()
-        client = self._client  # which is kept as long as this refers to it, see `_admit`
+        client = self._client  # which is kept as long as this refers to it, see `admit`
         is_held = True
 
         def release() -> None:
@@ -430,10 +436,10 @@ class Session:
 
     def archive(self, name: bytes) -> Archive:
         """Return the stored messages under a name, whether there are any or not. Raises Refused."""
-        self._check(Right.SUBSCRIBE, name)
+        self.check(Right.SUBSCRIBE, name)
         return Archive(self._catalogue, name)
 
-    def _open(
+    def open_driver(
         self,
         driver: Driver,
         replay: Replay,
@@ -441,11 +447,16 @@ class Session:
         held: Release | None = None,
         *,
         exclusive: bool = False,
+        priority: int = 0,
     ) -> tuple[S, Channel]:
+        """See `open`. The caller has checked the rights. `priority` is for a queue, see
+        `QueueDriver.open`."""
         check_user(driver.lifetime, self.owner)
         release = self.hold_subscription() if held is None else held
         try:
             subscriber = make(driver.topic, release)
+            if isinstance(driver, QueueDriver):
+                return subscriber, driver.open(subscriber, replay, exclusive=exclusive, priority=priority)
             return subscriber, driver.open(subscriber, replay, exclusive=exclusive)
         except Refused:
             if held is None:
@@ -456,7 +467,7 @@ class Session:
 
     async def lease_sink(self, name: bytes, principal: Principal) -> bytes:
         """Return a lease for a sink of this topic; make the topic if there is none. Raises Refused."""
-        self._check(Right.PUBLISH, name)
+        self.check(Right.PUBLISH, name)
         driver = await self._find_to_lease(name)
         return self._shared.leases.grant(LeasedSink(driver.topic), principal, self._client)
 
@@ -464,9 +475,9 @@ class Session:
         """Return a lease for a feed of this topic, which is open from now on; make the topic if there is
         none. Raises Refused.
         """
-        self._check(Right.SUBSCRIBE, name)
+        self.check(Right.SUBSCRIBE, name)
         driver = await self._find_to_lease(name)
-        feed, channel = self._open(driver, replay, LeasedFeed)
+        feed, channel = self.open_driver(driver, replay, LeasedFeed)
         feed.replaced(channel)
         return self._shared.leases.grant(feed, principal, self._client)
 

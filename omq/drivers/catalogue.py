@@ -32,7 +32,6 @@ from omq.model import (
     FromCurrent,
     Persistence,
     Persistent,
-    Sync,
     Topic,
     Transient,
     check_topic,
@@ -416,7 +415,7 @@ class Catalogue:
             driver.change(options)
 
     async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
-        persistence = Persistent(options.sync or Sync.STRONG)
+        persistence = Persistent(options.sync or self._config.durable_sync())
         driver = await self._create(
             name, Delivery.ROUND_ROBIN, persistence, admit, options=options, declared=True
         )

@@ -1,0 +1,338 @@
+"""What one connection may do with exchanges, bindings and queues, on behalf of its client.
+
+AMQP 0-9-1 names more things than topics; these are the rights that its operations need (docs/AMQP.md,
+"Rights"):
+
+    declare and delete     the right to declare or delete the name, of an exchange as of a topic
+    publish                to publish to the name of the exchange; on the default exchange, to the topic
+    bind and unbind        to publish to the destination, and to subscribe to the source
+    consume, get, purge    to subscribe to the queue
+
+An exclusive queue whose name the server made needs no right: nobody else can use it. It counts against the
+quota of topics.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from omq.access.rights import Right
+from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.driver import Driver
+from omq.drivers.lifetime import Ownership, check_user
+from omq.drivers.offer import Offered
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Inequivalent, Reason, Refused
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import Channel, Credit, Subscriber
+from omq.drivers.shared_window import SharedWindow
+from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.routes import Part
+from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind
+from omq.logs import quoted
+from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
+from omq.protocol.amqp.fields import Table
+from omq_storage.batches import Batch
+
+Target = Driver
+"""A topic of a route, as terminals see it: they hand it to `Topology.offer`."""
+
+GENERATED = b"amq.gen-"
+"""How the names begin that the server makes for queues."""
+
+REPLIES = b"amq.rabbitmq.reply-to"
+"""The name that stands for the queue of a client's replies; the names of these queues begin with it and a
+full stop. They cannot be guessed, so whoever knows one may publish to it.
+"""
+
+NAME_OCTETS = 16
+"""The random octets of a name: 22 characters in base64."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue, as the answer to its declaration tells it."""
+
+    name: bytes
+    messages: int
+    consumers: int
+
+
+class Getter:
+    """Gets messages of one queue on demand, and keeps those that are not settled."""
+
+    def __init__(self, driver: QueueDriver, channel: RoundRobinChannel) -> None:
+        self._driver = driver
+        self.channel: Channel = channel
+        self._own = channel
+        self.topic = driver.topic
+
+    def grant(self) -> None:
+        """Keep messages until they are settled."""
+        self.channel.grant(sys.maxsize, Credit.WINDOW)
+
+    async def deal_one(self) -> bool:
+        """Let the channel have the oldest message that is ready; return False if there is none.
+
+        Raises omq_storage.errors.StoreError.
+        """
+        return await self._driver.deal_one(self._own)
+
+    @property
+    def ready(self) -> int:
+        """How many messages are ready."""
+        return self._driver.ready
+
+
+class Topology:
+    """The exchanges and queues, as one connection may use them. Call `close` when it ends."""
+
+    def __init__(self, session: Session, catalogue: Catalogue, exchanges: Exchanges) -> None:
+        self._session = session
+        self._catalogue = catalogue
+        self._exchanges = exchanges
+        self._owner = session.owner = Ownership()
+        self._generated: set[bytes] = set()
+        self._allowed: set[tuple[bytes, bytes]] = set()
+        """Exchanges and topics to which the client may publish."""
+
+    def close(self) -> None:
+        """Delete the exclusive queues of the connection."""
+        self._owner.end()
+
+    def _check(self, right: Right, name: bytes) -> None:
+        """Raises Refused."""
+        if name not in self._generated:
+            self._session.check(right, name)
+
+    # -- publishing ----------------------------------------------------------------------------------------
+
+    def parts(self, exchange: bytes, key: bytes, heads: Sequence[bytes]) -> Sequence[Part]:
+        """Divide messages by the topics that get them: see `omq.exchanges.routes.Router.parts`.
+
+        Raises Refused, and omq.exchanges.routes.TopicIsReplaced.
+        """
+        place = (DEFAULT, key) if exchange == DEFAULT else (exchange, b"")
+        if place not in self._allowed:
+            self._check_publish(exchange, key)
+            if len(self._allowed) >= MOST_REMEMBERED:
+                self._allowed.clear()
+            self._allowed.add(place)
+        return self._exchanges.parts(exchange, key, heads)
+
+    def _check_publish(self, exchange: bytes, key: bytes) -> None:
+        if exchange != DEFAULT:
+            self._check(Right.PUBLISH, exchange)
+        elif not key.startswith(REPLIES + b"."):
+            self._check(Right.PUBLISH, key)
+
+    async def settled(self) -> None:
+        """Wait until no topic is being given other types."""
+        await self._exchanges.settled()
+
+    def offer(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
+        """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused."""
+        if batch.longest > self._session.max_message_bytes:
+            raise TooLarge(self._session.max_message_bytes, batch.longest)
+        return driver.offer(batch, heads)
+
+    # -- exchanges -----------------------------------------------------------------------------------------
+
+    async def declare_exchange(
+        self,
+        name: bytes,
+        type_name: bytes,
+        arguments: Table,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+    ) -> None:
+        """See `Exchanges.declare`. Raises Refused."""
+        if not name.startswith(RESERVED):  # which exist, or are refused to everybody
+            self._check(Right.DECLARE, name)
+        await self._exchanges.declare(
+            name, type_name, arguments, durable=durable, auto_delete=auto_delete, internal=internal
+        )
+
+    def find_exchange(self, name: bytes) -> Exchange:
+        """Return the exchange with this name. Raises Refused."""
+        return self._exchanges.find(name)
+
+    async def delete_exchange(self, name: bytes, *, if_unused: bool) -> None:
+        """Delete an exchange if there is one. Raises Refused."""
+        self._check(Right.DELETE, name)
+        await self._exchanges.delete(name, if_unused=if_unused)
+
+    async def bind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
+        """Bind a queue or an exchange to an exchange. Raises Refused."""
+        self._check_binding(source, destination)
+        await self._exchanges.bind(source, destination, key, arguments)
+
+    async def unbind(self, source: bytes, destination: Destination, key: bytes, arguments: Table) -> None:
+        """Remove a binding if there is one. Raises Refused."""
+        self._check_binding(source, destination)
+        await self._exchanges.unbind(source, destination, key, arguments)
+
+    def _check_binding(self, source: bytes, destination: Destination) -> None:
+        self._check(Right.PUBLISH, destination.name)
+        if destination.name not in self._generated or not source.startswith(RESERVED):
+            self._check(Right.SUBSCRIBE, source)
+        if destination.kind is Kind.QUEUE:
+            self._find(destination.name)
+
+    # -- queues --------------------------------------------------------------------------------------------
+
+    def generate(self) -> bytes:
+        """Return a new name for a queue of this connection."""
+        name = GENERATED + secrets.token_urlsafe(NAME_OCTETS).encode()
+        self._generated.add(name)
+        return name
+
+    async def declare_queue(self, name: bytes, options: QueueOptions) -> QueueState:
+        """Return the queue with this name and these options; make it if there is none. Raises Refused."""
+        driver = self._catalogue.lookup(name)
+        if driver is None and name.startswith(RESERVED) and name not in self._generated:
+            raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
+        self._check(Right.DECLARE, name)
+        return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
+
+    async def declare_stream(self, name: bytes, sync: Sync | None) -> QueueState:
+        """Return the persistent broadcast topic with this name; make it if there is none. Raises Refused."""
+        if name.startswith(RESERVED):
+            raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
+        self._check(Right.DECLARE, name)
+        driver = await self._catalogue.find(name)
+        if driver is None:
+            driver = await self._catalogue.declare(
+                name, Delivery.BROADCAST, Persistent(sync or self._session.durable_sync), self._admit(name)
+            )
+        check_user(driver.lifetime, self._owner)
+        what = f"queue {quoted(name)}"
+        if driver.delivery is not Delivery.BROADCAST:
+            raise Inequivalent(what, "x-queue-type", "'stream'", "'classic'")
+        if not driver.is_persistent:
+            raise Inequivalent(what, "durable", "'true'", "'false'")
+        return _state(driver)
+
+    async def make_reply_queue(self) -> bytes:
+        """Make the queue of this connection for replies, and return its name. Raises Refused."""
+        name = REPLIES + b"." + secrets.token_urlsafe(NAME_OCTETS).encode()
+        self._generated.add(name)
+        options = QueueOptions(exclusive=True, auto_delete=True)
+        await self._catalogue.declare_queue(name, options, self._owner, self._admit(name))
+        return name
+
+    def find_queue(self, name: bytes) -> QueueState:
+        """Return the queue with this name. Raises Refused."""
+        return _state(self._find(name))
+
+    async def delete_queue(self, name: bytes, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete a queue if there is one; return how many messages it had. Raises Refused."""
+        self._check(Right.DELETE, name)
+        driver = self._catalogue.lookup(name)
+        if driver is None:
+            return 0
+        check_user(driver.lifetime, self._owner)
+        state = _state(driver)
+        if if_unused and state.consumers:
+            raise Refused(Reason.INVALID, f"queue {quoted(name)} in use")
+        if if_empty and state.messages:
+            raise Refused(Reason.INVALID, f"queue {quoted(name)} is not empty")
+        await self._catalogue.delete(name)
+        self._generated.discard(name)
+        return state.messages
+
+    def purge(self, name: bytes) -> int:
+        """Delete the messages of a queue that are ready; return how many there were. Raises Refused."""
+        self._check(Right.SUBSCRIBE, name)
+        return self._queue(name).purge()
+
+    def _admit(self, name: bytes) -> Callable[[], Release]:
+        return partial(self._session.admit, name, is_allowed=name in self._generated)
+
+    def _find(self, name: bytes) -> Driver:
+        """Return the topic with this name, unless it belongs to another connection. Raises Refused."""
+        driver = self._catalogue.lookup(name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+        check_user(driver.lifetime, self._owner)
+        return driver
+
+    def _queue(self, name: bytes) -> QueueDriver:
+        """Return the queue with this name. Raises Refused, and IsStream."""
+        driver = self._find(name)
+        if not isinstance(driver, QueueDriver):
+            raise IsStream(name)
+        return driver
+
+    # -- messages out --------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        name: bytes,
+        replay: Replay,
+        make: Callable[[Topic, Release], S],
+        *,
+        exclusive: bool = False,
+        priority: int = 0,
+    ) -> tuple[S, Channel]:
+        """Open a channel on a queue, or on a stream: see `Session.open`. Raises Refused.
+
+        `replay` is where to begin in a stream; `priority` is for consumers of a queue.
+        """
+        self._check(Right.SUBSCRIBE, name)
+        driver = self._find(name)
+        begin = FromCurrent() if isinstance(driver, QueueDriver) else replay
+        return self._session.open_driver(driver, begin, make, exclusive=exclusive, priority=priority)
+
+    def share(self, channel: Channel, window: SharedWindow | None) -> None:
+        """Let a window that other consumers share limit the channel of a queue; None: no longer. A stream
+        has its own window only.
+        """
+        if isinstance(channel, RoundRobinChannel):
+            channel.share(window)
+
+    def window(self, wanted: int) -> int:
+        """Return how many unsettled messages a channel may have; 0 is for as many as possible."""
+        return self._session.window(wanted or sys.maxsize)
+
+    def is_stream(self, name: bytes) -> bool:
+        """Whether a name is that of a broadcast topic. Raises Refused."""
+        return not isinstance(self._find(name), QueueDriver)
+
+    def from_last(self, name: bytes) -> Replay:
+        """Where the last message of a stream is. Raises Refused."""
+        driver = self._find(name)
+        return FromMessage(driver.next_id - 1) if driver.next_id > 1 else FromCurrent()
+
+    async def from_time(self, name: bytes, seconds: int) -> Replay:
+        """Where the first message of this time, or a later one, is. Raises Refused."""
+        return FromBeginning()
+
+    async def from_ago(self, name: bytes, seconds: int) -> Replay:
+        """Where the first message is that is no older than so many seconds. Raises Refused."""
+        return await self.from_time(name, max(0, int(time.time()) - seconds))
+
+    def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:
+        """Return what gets messages of a queue on demand. Raises Refused, and IsStream."""
+        self._check(Right.SUBSCRIBE, name)
+        driver = self._queue(name)
+        return Getter(driver, driver.open_getter(subscriber))
+
+
+class IsStream(Exception):
+    """A broadcast topic has no messages that could be taken from it."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(f"{quoted(name)} is a stream")
+
+
+def _state(driver: Driver) -> QueueState:
+    messages = driver.ready if isinstance(driver, QueueDriver) else driver.info().messages
+    return QueueState(driver.topic.topic, messages, driver.subscriber_count())
