@@ -5,6 +5,7 @@ See docs/PROTOCOL.md, "The first eight octets".
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from omq.logs import LogThrottle, report_suppressed
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
+from omq.terminals.amqp_0_9.terminal import AmqpTerminal
 from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Arrival, Context
@@ -108,7 +110,7 @@ class Server:
         self._newcomers: dict[trio.CancelScope, None] = {}
         self._stopping = False
         self._since = trio.current_time()
-        self._dmp_terminals = 0
+        self._served: Counter[type[Terminal]] = Counter()
         self._turned_away_count = self._strangers_count = self._defects_count = 0
 
     @property
@@ -133,8 +135,9 @@ class Server:
             connections=self._connections.used,
             max_connections=config.max_connections,
             handshakes=len(self._handshakes),
-            omq=len(self._terminals) - self._dmp_terminals,
-            dmp=self._dmp_terminals,
+            omq=self._served[OmqTerminal],
+            dmp=self._served[DmpTerminal],
+            amqp_0_9=self._served[AmqpTerminal],
             newcomers=len(self._newcomers),
             dmp_leased=self._access.leased_connections.used,
             max_dmp_leased=config.max_dmp_connections,
@@ -248,15 +251,17 @@ class Server:
                 await self._serve(OmqTerminal(arrival, self._context, self.long_answers))
             case handshake.Dmp():
                 await self._serve(DmpTerminal(arrival, self._context))
+            case handshake.Amqp0_9():
+                await self._serve(AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
-            case handshake.OtherAmqp():
+            case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
-                await transport.send(handshake.OTHER_AMQP_ANSWER)
+                await transport.send(handshake.answer_to_other(other))
                 await transport.finish()
-            case handshake.Amqp0_9() | handshake.Amqp1_0() | handshake.Tls():
+            case handshake.Amqp1_0() | handshake.Tls():
                 self._stranger(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)
@@ -272,16 +277,16 @@ class Server:
         self._strangers.add(f"{peer}: {why}", peer=peer)
 
     async def _serve(self, terminal: Terminal) -> None:
-        is_dmp = isinstance(terminal, DmpTerminal)
+        kind = type(terminal)
         self._terminals[terminal] = None
-        self._dmp_terminals += is_dmp
+        self._served[kind] += 1
         try:
             if self._stopping:
                 return
             await terminal.serve()
         finally:
             del self._terminals[terminal]
-            self._dmp_terminals -= is_dmp
+            self._served[kind] -= 1
 
     async def sweep(self) -> None:
         """Send Pings and expire unused leases, until cancelled."""

@@ -13,7 +13,8 @@ class ServerStatistics:
     seconds: float
     """How long ago it was started."""
     connections: int
-    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, and of those that are just ending."""
+    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, and of those that are
+    just ending."""
     max_connections: int
     handshakes: int
     """Connections whose client has not said its protocol yet, or is in its TLS handshake."""
@@ -21,6 +22,8 @@ class ServerStatistics:
     """Connections that speak omq."""
     dmp: int
     """Connections that speak DMP."""
+    amqp_0_9: int
+    """Connections that speak AMQP 0-9-1."""
     newcomers: int
     """Connections whose client is not known yet: no Connect or no lease was accepted. When all connections
     are taken, the oldest of these is closed for a new one."""

@@ -18,7 +18,7 @@ _VERSION = Struct(">q")
 
 AMQP = b"AMQP"
 DMP_HEADER = AMQP + b"\x0a\x01\x00\x01"
-"""The first octets of a DMP client, and the answer to an AMQP client of an unknown version."""
+"""The first octets of a DMP client, and the answer to one of another version."""
 
 _AMQP_0_9 = (AMQP + b"\x00\x00\x09\x01", AMQP + b"\x01\x01\x00\x09")
 _AMQP_1_0 = (AMQP + b"\x00\x01\x00\x00", AMQP + b"\x03\x01\x00\x00")
@@ -153,5 +153,10 @@ ACCEPTED = hello(VERSION_ONE)
 REFUSED = _VERSION.pack(-1)
 """The answer to `UnknownVersion`: -1; then both sides close (omq text)."""
 
-OTHER_AMQP_ANSWER = DMP_HEADER
-"""The answer to `OtherAmqp`: the header of a supported protocol; then the server closes."""
+
+def answer_to_other(other: OtherAmqp) -> bytes:
+    """The answer to `OtherAmqp`: the header of the supported version, of DMP or else of AMQP 0-9-1; then the
+    server closes.
+    """
+    is_dmp = other.header[len(AMQP)] == DMP_HEADER[len(AMQP)]
+    return DMP_HEADER if is_dmp else _AMQP_0_9[0]

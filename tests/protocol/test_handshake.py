@@ -33,7 +33,8 @@ def test_each_row_of_the_table(octets: str, protocol: Protocol) -> None:
 def test_the_answers_are_octet_exact() -> None:
     assert handshake.hello() == handshake.ACCEPTED == bytes.fromhex("0000000000000001")
     assert handshake.REFUSED == b"\xff" * 8
-    assert handshake.OTHER_AMQP_ANSWER == b"AMQP\x0a\x01\x00\x01"
+    assert handshake.answer_to_other(OtherAmqp(b"AMQP\x0a\x01\x00\x02")) == b"AMQP\x0a\x01\x00\x01"
+    assert handshake.answer_to_other(OtherAmqp(b"AMQP\x01\x01\x08\x00")) == b"AMQP\x00\x00\x09\x01"
 
 
 @given(st.binary(max_size=20).filter(lambda octets: len(octets) != handshake.LENGTH))

@@ -245,7 +245,7 @@ class CutForm:
         for cut in cuts:
             for message in cut.ids:
                 body = cut.block.frame(message)[FRAME_HEADER:]
-                parts += self.begin(cut.block.topic, message, b"", len(body)).framed(body)
+                parts += self.begin(cut.block.topic, message, b"", len(body), 0).framed(body)
         return parts
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -255,7 +255,7 @@ class CutForm:
             octets -= len(part)
         return len(parts), octets
 
-    def begin(self, topic: int, message: int, head: bytes, size: int) -> CutBegun:
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> CutBegun:
         return CutBegun(message, size)
 
 

@@ -21,6 +21,7 @@ from omq.protocol.amqp_0_9.frames import (
     content,
     frame,
     header_frame,
+    method_frame,
 )
 from omq.protocol.amqp_0_9.methods import BasicGetOk, BasicReturn
 from omq_storage import codec
@@ -229,10 +230,12 @@ def complete(parts: Sequence[Octets], octets: int) -> tuple[int, int]:
     return max(count, 0), octets - begun_at
 
 
-def get_ok(
-    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, body: bytes, deliveries: int = 0
+def get_opening(
+    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, size: int, deliveries: int = 0
 ) -> bytes:
-    """Basic.Get-Ok with its message. `consumer` has no tag; its queue has `message_count` more messages."""
+    """Everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
+    `message_count` more messages.
+    """
     head = head or consumer.default_head
     octets = properties(head)
     if deliveries:
@@ -240,7 +243,15 @@ def get_ok(
     if consumer.is_openamq:
         octets = openamq.narrowed_properties(octets)
     method = BasicGetOk(delivery_tag, deliveries > 0, *names(head), message_count)
-    return content(consumer.channel, method, octets, body, consumer.frame_max)
+    return method_frame(consumer.channel, method) + header_frame(consumer.channel, octets, size)
+
+
+def get_ok(
+    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, body: bytes, deliveries: int = 0
+) -> bytes:
+    """Basic.Get-Ok with its message: see `get_opening`."""
+    beginning = get_opening(consumer, delivery_tag, message_count, head, len(body), deliveries)
+    return b"".join((beginning, *body_frames(consumer.channel, body, consumer.frame_max)))
 
 
 def returned(

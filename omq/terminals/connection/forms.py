@@ -47,8 +47,10 @@ class Form(Protocol):
         octets of the next one are. That one goes on with `begin`; `whole` frames the later ones again.
         """
 
-    def begin(self, topic: int, message: int, head: bytes, size: int) -> Begun:
-        """Start to send one message in pieces. `size` is the octets of its body."""
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Begun:
+        """Start to send one message in pieces. `size` is the octets of its body, and `deliveries` how often
+        it was delivered before.
+        """
 
 
 class Opened:

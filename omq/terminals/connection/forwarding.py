@@ -109,7 +109,7 @@ class Forwarder:
             if isinstance(taken, Messages):
                 left = await self._send_messages(channel, form, taken)
             else:
-                begun = form.begin(taken.topic, taken.message, taken.head, taken.size)
+                begun = form.begin(taken.topic, taken.message, taken.head, taken.size, taken.deliveries)
                 left = await self._send_piece(channel, begun, taken)
             del taken  # nothing of it is held while the client is stalled, except what is left
             while left is not None:
@@ -192,9 +192,10 @@ class Forwarder:
         if not octets:
             channel.written(count)
             return _Given(None)
-        block, message = _at(cuts, count)
+        cut, message = _at(cuts, count)
+        block = cut.block
         body = block.frame(message)[FRAME_HEADER:]
-        begun = form.begin(block.topic, message, block.head(message), len(body))
+        begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
         begun.framed(body)
         begun.sent(octets)
         channel.written(count, begun.body)
@@ -279,10 +280,10 @@ class Forwarder:
         self._scope.cancel()
 
 
-def _at(cuts: Sequence[Cut], index: int) -> tuple[Block, int]:
-    """The message at this index among all of these, and its block."""
+def _at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
+    """The message at this index among all of these, and its cut."""
     for cut in cuts:
         if index < len(cut.ids):
-            return cut.block, cut.ids[index]
+            return cut, cut.ids[index]
         index -= len(cut.ids)
     raise IndexError(index)

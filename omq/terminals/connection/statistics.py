@@ -15,6 +15,7 @@ class Kind(Enum):
     """A DMP connection that has not shown a lease yet, or whose lease was refused."""
     SINK = "sink"
     FEED = "feed"
+    AMQP_0_9 = "AMQP 0-9-1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Envelopes:
                 parts.append(self._envelopes(cut))
         return parts
 
-    def begin(self, topic: int, message: int, head: bytes, size: int) -> Opened:
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Opened:
         return Opened(self._opening(head, size), size)
 
     def _opening(self, head: bytes, size: int) -> bytes:

@@ -13,7 +13,7 @@ class Frames:
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         return [cut.frames() for cut in cuts]
 
-    def begin(self, topic: int, message: int, head: bytes, size: int) -> Opened:
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Opened:
         return Opened(MESSAGE_HEADER.pack(MESSAGE_OVERHEAD + size, FrameType.MESSAGE, message, topic), size)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:

@@ -1,0 +1,1 @@
+"""The terminal of AMQP 0-9-1 and 0-9."""

@@ -1,0 +1,141 @@
+"""The arguments of Queue.Declare as options of a queue. Those that are not known are ignored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from omq.drivers.queue_options import Overflow, QueueKind, QueueOptions
+from omq.drivers.reasons import Reason, Refused
+from omq.logs import quoted
+from omq.model import Sync
+from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
+from omq.protocol.amqp_0_9.methods import QueueDeclare
+
+MAX_PRIORITY = 255
+"""The greatest priority of messages that a queue may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeclared:
+    """A declaration of a broadcast topic."""
+
+    sync: Sync | None
+    """None leaves it to the configuration."""
+
+
+def options_of(method: QueueDeclare) -> QueueOptions | StreamDeclared:
+    """Return what a declaration asks for. Raises Refused."""
+    found = _read(method.queue, method.arguments)
+    kind = found.pop("queue_type", b"classic")
+    sync: Sync | None = found.pop("sync", None)
+    if kind == b"stream":
+        if not method.durable or method.exclusive or method.auto_delete:
+            raise _invalid("x-queue-type", method.queue, "a stream is durable, and nobody has it alone")
+        return StreamDeclared(sync)
+    is_durable = method.durable and not method.exclusive
+    if kind == b"quorum":
+        if not is_durable or method.auto_delete:
+            raise _invalid("x-queue-type", method.queue, "a quorum queue is durable, and nobody has it alone")
+        sync = Sync.STRONG
+    if "dead_letter_key" in found and "dead_letter_exchange" not in found:
+        text = "it needs an x-dead-letter-exchange"
+        raise _invalid("x-dead-letter-routing-key", method.queue, text)
+    return QueueOptions(
+        durable=is_durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        kind=QueueKind(kind.decode()),
+        sync=sync if is_durable else None,
+        **found,
+    )
+
+
+def _read(queue: bytes, arguments: Table) -> dict[str, Any]:
+    """Return the known arguments. Raises Refused."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.entries:
+        known = _KNOWN.get(name)
+        if known is None:
+            continue
+        option, read = known
+        try:
+            found[option] = read(value)
+        except ValueError as problem:
+            raise _invalid(name.decode(), queue, str(problem)) from problem
+    return found
+
+
+def _invalid(argument: str, queue: bytes, why: str) -> Refused:
+    return Refused(Reason.INVALID, f"invalid arg '{argument}' for queue {quoted(queue)}: {why}")
+
+
+# -- values: each raises ValueError -------------------------------------------------------------------------
+
+
+def _number(value: Value) -> int:
+    if (
+        not isinstance(value, Number)
+        or value.type is NumberType.TIMESTAMP
+        or not isinstance(value.value, int)
+    ):
+        raise ValueError("it is no number")
+    if value.value < 0:
+        raise ValueError("it is negative")
+    return value.value
+
+
+def _positive(value: Value) -> int:
+    number = _number(value)
+    if not number:
+        raise ValueError("it is 0")
+    return number
+
+
+def _priority(value: Value) -> int:
+    number = _number(value)
+    if not 1 <= number <= MAX_PRIORITY:
+        raise ValueError(f"it must be 1 to {MAX_PRIORITY}")
+    return number
+
+
+def _text(value: Value) -> bytes:
+    if not isinstance(value, LongString):
+        raise ValueError("it is no string")
+    return value.octets.removesuffix(b"\0")
+
+
+def _truth(value: Value) -> bool:
+    if not isinstance(value, Boolean):
+        raise ValueError("it is no boolean")
+    return value.value
+
+
+def _overflow(value: Value) -> Overflow:
+    return Overflow(_text(value).decode(errors="replace"))
+
+
+def _queue_type(value: Value) -> bytes:
+    text = _text(value)
+    if text not in (b"classic", b"quorum", b"stream"):
+        raise ValueError("it must be classic, quorum or stream")
+    return text
+
+
+def _sync(value: Value) -> Sync:
+    return Sync(_text(value).decode(errors="replace").capitalize())
+
+
+_KNOWN: dict[bytes, tuple[str, Callable[[Value], object]]] = {
+    b"x-queue-type": ("queue_type", _queue_type),
+    b"x-omq-sync": ("sync", _sync),
+    b"x-message-ttl": ("ttl_ms", _number),
+    b"x-expires": ("expires_ms", _positive),
+    b"x-max-length": ("max_length", _number),
+    b"x-max-length-bytes": ("max_octets", _number),
+    b"x-overflow": ("overflow", _overflow),
+    b"x-dead-letter-exchange": ("dead_letter_exchange", _text),
+    b"x-dead-letter-routing-key": ("dead_letter_key", _text),
+    b"x-max-priority": ("max_priority", _priority),
+    b"x-delivery-limit": ("delivery_limit", _number),
+    b"x-single-active-consumer": ("single_active", _truth),
+}

@@ -1,0 +1,114 @@
+"""One channel of a connection: its consumers, its unacknowledged messages, and what it publishes."""
+
+from dataclasses import dataclass
+
+from omq.access.topology import Getter
+from omq.drivers.reasons import Failure
+from omq.drivers.seam import Outcome
+from omq.drivers.shared_window import SharedWindow
+from omq.drivers.signal import Signal
+from omq.terminals.amqp_0_9.confirms import Confirms
+from omq.terminals.amqp_0_9.consumers import Consumer
+from omq.terminals.amqp_0_9.forms import Tags
+from omq.terminals.amqp_0_9.posts import Posted
+from omq.terminals.amqp_0_9.transactions import Transaction
+from omq.terminals.amqp_0_9.unacknowledged import Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What is published is not confirmed."""
+
+
+Mode = Plain | Confirms | Transaction
+"""How a channel publishes. Confirm.Select and Tx.Select change it once."""
+
+
+class AmqpChannel:
+    """One open channel."""
+
+    def __init__(self, number: int, signal: Signal) -> None:
+        """`signal` is set when `confirmed` or `failure` may have changed."""
+        self.number = number
+        self.tags = Tags()
+        self.consumers: dict[bytes, Consumer] = {}
+        self.cancelled: list[Consumer] = []
+        """Consumers that may have unacknowledged messages."""
+        self.getters: dict[tuple[bytes, bool], Getter] = {}
+        """By the names of queues, and whether messages are not acknowledged."""
+        self.last_queue: bytes | None = None
+        """The queue that was declared last."""
+        self.reply_queue: bytes | None = None
+        """The queue of the consumer of direct replies."""
+        self.prefetch = 0
+        """How many messages each consumer may have unacknowledged; 0 for no limit."""
+        self.shared: SharedWindow | None = None
+        """The limit for all consumers together, if there is one."""
+        self.is_flowing = True
+        self.mode: Mode = Plain()
+        self._wake = signal.set
+        self._unsettled: list[Posted] = []
+        self.failure: Failure | None = None
+        """Why something that was published without confirms could not be stored."""
+
+    # -- publishing: see omq.terminals.amqp_0_9.publishing.Publisher ---------------------------------------
+
+    def published(self, posted: Posted) -> None:
+        match self.mode:
+            case Confirms():
+                self.mode.add(posted)
+            case Transaction():
+                self.mode.posted.append(posted)
+            case Plain():
+                self._unsettled.append(posted)
+
+    def look(self) -> None:
+        if self._unsettled:
+            left = [posted for posted in self._unsettled if not posted.is_settled]
+            for posted in self._unsettled:
+                if posted.is_settled and (failures := posted.failures()):
+                    self.failure = next(iter(failures.values()))
+            self._unsettled = left
+            if self.failure is None:
+                return
+        self._wake()
+
+    def confirmed(self) -> bytes:
+        """Return the acknowledgements of what was published and is settled."""
+        return self.mode.collect() if isinstance(self.mode, Confirms) else b""
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages that were published on it are not settled."""
+        waiting = sum(posted.count for posted in self._unsettled)
+        return waiting + (self.mode.unconfirmed if isinstance(self.mode, Confirms) else 0)
+
+    # -- messages out --------------------------------------------------------------------------------------
+
+    def settle(self, taken: list[Settled], outcome: Outcome) -> None:
+        """Settle messages, or note it for the commit of the transaction."""
+        if isinstance(self.mode, Transaction):
+            self.mode.settled += [(settled, outcome) for settled in taken]
+            return
+        for settled in taken:
+            settled.settle(outcome)
+
+    def flow(self, active: bool) -> None:
+        """Let consumers get messages, or not."""
+        self.is_flowing = active
+        for consumer in self.consumers.values():
+            consumer.pause(not active)
+
+    def close(self) -> None:
+        """End it: what is not acknowledged returns to the queues."""
+        for consumer in (*self.consumers.values(), *self.cancelled):
+            consumer.close()
+        self.consumers.clear()
+        self.cancelled.clear()
+        for getter in list(self.getters.values()):
+            getter.channel.close()
+        self.getters.clear()
+        self.tags.unacknowledged.clear()
+        self._unsettled.clear()
+        if isinstance(self.mode, Transaction):
+            self.mode.close()

@@ -1,0 +1,47 @@
+"""The confirms of one channel: which published messages the client is told to be safe, in their order."""
+
+from collections import deque
+
+from omq.protocol.amqp_0_9.frames import method_frame
+from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack
+from omq.terminals.amqp_0_9.posts import Posted
+
+
+class Confirms:
+    """The messages that were published on a channel since Confirm.Select, and are not confirmed yet."""
+
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._waiting: deque[Posted] = deque()
+        self._next = 1  # the tag of the first message that waits
+        self.unconfirmed = 0
+        """How many messages wait."""
+
+    def add(self, posted: Posted) -> None:
+        """These messages were published."""
+        self._waiting.append(posted)
+        self.unconfirmed += posted.count
+
+    def collect(self) -> bytes:
+        """Return the acknowledgements of the messages that are settled, up to the first one that is not."""
+        frames: list[bytes] = []
+        begin = self._next
+        while self._waiting and self._waiting[0].is_settled:
+            posted = self._waiting.popleft()
+            first = self._next
+            for index in sorted(posted.failures()):
+                self._acked(frames, begin, first + index)
+                begin = first + index + 1
+                # All messages before it are confirmed, so this can be one of several, as RabbitMQ has it.
+                nack = BasicNack(first + index, multiple=True, requeue=True)
+                frames.append(method_frame(self._channel, nack))
+            self._next = first + posted.count
+            self.unconfirmed -= posted.count
+        self._acked(frames, begin, self._next)
+        return b"".join(frames)
+
+    def _acked(self, frames: list[bytes], begin: int, end: int) -> None:
+        """The messages from `begin` to before `end` are safe."""
+        if begin < end:
+            ack = BasicAck(end - 1, multiple=end - begin > 1)
+            frames.append(method_frame(self._channel, ack))

@@ -1,0 +1,167 @@
+"""A consumer: the terminal's side of a channel of the seam, and its turns to send.
+
+A basic.get is one, too, but for one message at a time: see `omq.terminals.amqp_0_9.getting`.
+"""
+
+from collections.abc import Callable
+
+from omq import model
+from omq.drivers.problems import for_clients
+from omq.drivers.seam import Channel, Credit, End, Flow
+from omq.logs import quoted
+from omq.terminals.amqp_0_9.forms import Deliveries
+from omq.terminals.connection.sender import Sender
+from omq_storage.errors import StoreError
+
+Unreadable = Callable[["Consumer", str], None]
+
+
+class Consumer:
+    """One consumer (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
+
+    __slots__ = (
+        "_closed", "_ended", "_is_sending", "_place", "_sender", "_started", "_unreadable",
+        "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
+    )  # fmt: skip
+
+    is_exempt = False
+
+    def __init__(
+        self,
+        tag: bytes,
+        topic: model.Topic,
+        sender: Sender,
+        form: Deliveries,
+        place: Callable[[], None],
+        ended: Callable[["Consumer"], None],
+        unreadable: Unreadable,
+        *,
+        no_ack: bool,
+    ) -> None:
+        """`place` is called when it does not count as a subscription any more, `ended` when its queue was
+        deleted, and `unreadable` when its queue cannot be read from the store, with the reason.
+        """
+        self.tag = tag
+        self.topic = topic
+        self.no_ack = no_ack
+        self.form = form
+        self.channel: Channel | None = None
+        self.is_paused = False
+        """Whether the client has turned the flow off."""
+        self.window: int | None = None
+        self._sender = sender
+        self._place = place
+        self._ended = ended
+        self._unreadable = unreadable
+        self._started = False
+        self._closed = False
+        self._is_sending = False
+
+    @property
+    def flow(self) -> Flow | None:
+        return None
+
+    def open(self, channel: Channel) -> None:
+        """Give it its channel."""
+        self.channel = self.form.source = channel
+        self._sender.forwarder.opened(channel)
+        if self.is_paused:
+            channel.hold()
+
+    def grant(self, window: int) -> None:
+        """Let so many messages be unacknowledged at a time."""
+        self.window = window
+        if self.channel is not None and not self.no_ack:
+            self.channel.grant(window, Credit.WINDOW)
+
+    def start(self) -> None:
+        """The client is about to be told its tag, so messages may follow."""
+        self._started = True
+        self.wake()
+
+    def pause(self, paused: bool) -> None:
+        """Turn the flow of messages off or on."""
+        if paused == self.is_paused:
+            return
+        self.is_paused = paused
+        if self.channel is None:
+            return
+        if paused:
+            self.channel.hold()
+        elif not self._sender.forwarder.is_stalled:
+            self.channel.release()
+            self.wake()
+
+    def cancel(self) -> None:
+        """Deliver nothing more. Messages that are not acknowledged stay with it until its channel closes."""
+        if self.channel is not None:
+            self.channel.cancel()
+        self._leave()
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """Whether messages are not acknowledged yet."""
+        return self.channel is not None and self.channel.statistics().unsettled > 0
+
+    def close(self) -> None:
+        """End it: what is not acknowledged returns to the queue, after the send that is under way."""
+        self._leave()
+        self._closed = True
+        if not self._is_sending:
+            self._close_channel()
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _leave(self) -> None:
+        place, self._place = self._place, _nothing
+        place()
+
+    def _close_channel(self) -> None:
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
+
+    # -- the sender's side ---------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self._started and not self._closed:
+            self._sender.ready(self)
+
+    async def take_turn(self) -> bool:
+        channel = self.channel
+        if self._closed or channel is None or self.is_paused or not channel.ready():
+            return False
+        self._is_sending = True
+        try:
+            gone = await self._sender.forwarder.forward(
+                self.topic.topic, channel, self.form, lambda: not self._is_closed()
+            )
+        except StoreError as problem:
+            self._unreadable(self, f"{quoted(self.topic.topic)}: {for_clients(problem)}")
+            return False
+        finally:
+            self._is_sending = False
+            if self._is_closed():
+                self._close_channel()
+        del gone  # there is no way to tell the client; the log has it
+        return not self._is_closed() and channel.ready()
+
+    # -- the driver's side ---------------------------------------------------------------------------------
+
+    def replaced(self, channel: Channel) -> None:
+        self.open(channel)
+        if self.window is not None:
+            self.grant(self.window)
+        self.wake()
+
+    def ended(self, end: End) -> None:
+        self.channel = None
+        self._leave()
+        if not self._closed:
+            self._closed = True
+            self._ended(self)
+
+
+def _nothing() -> None:
+    """It does not count any more."""

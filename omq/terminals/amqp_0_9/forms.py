@@ -1,0 +1,166 @@
+"""Messages as Basic.Deliver or Basic.Get-Ok, with their content headers and body frames."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import assert_never
+
+from omq.drivers.seam import LITTLE_OCTETS, Channel, Cut, Octets
+from omq.protocol.amqp_0_9.delivery import Consumer, complete, deliveries, opening
+from omq.protocol.amqp_0_9.frames import END, FRAME, OVERHEAD, FrameType, body_frames
+from omq.terminals.amqp_0_9.unacknowledged import Unacknowledged
+from omq_storage.blocks import FRAME_HEADER
+
+
+class Tags:
+    """The delivery tags of one channel."""
+
+    __slots__ = ("next", "unacknowledged")
+
+    def __init__(self) -> None:
+        self.next = 1
+        self.unacknowledged = Unacknowledged()
+
+    def take(self, count: int) -> int:
+        """Return the first of so many new tags."""
+        tag = self.next
+        self.next += count
+        return tag
+
+
+class Deliveries:
+    """The form of one consumer: it frames messages, and numbers them with the tags of its channel.
+
+    Messages that are framed and then not sent get new tags when they are framed again.
+    """
+
+    def __init__(self, consumer: Consumer, tags: Tags, *, no_ack: bool) -> None:
+        self._consumer = consumer
+        self._tags = tags
+        self._no_ack = no_ack
+        self._first = 0
+        """The tag of the first message that `whole` framed last."""
+        self._begun: int | None = None
+        """The tag of a message of which `whole` framed more than the socket took."""
+        self.source: Channel | None = None
+        """The channel that delivers the messages."""
+
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        parts: list[Octets] = []
+        self._first = self._tags.next
+        for cut in cuts:
+            tag = self._tags.take(len(cut.ids))
+            self._remember(tag, cut.ids)
+            if len(cut.ids) == 1 and cut.block.held > LITTLE_OCTETS:
+                # Send the octets of the block without a copy: all consumers together hold them once.
+                message = cut.ids[0]
+                body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
+                head = cut.block.head(message)
+                parts.append(opening(self._consumer, tag, message, head, len(body), cut.deliveries))
+                parts += body_frames(self._consumer.channel, body, self._consumer.frame_max)
+            else:
+                parts.append(deliveries(self._consumer, tag, cut.block, cut.ids, cut.deliveries))
+        return parts
+
+    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+        count, begun = complete(parts, octets)
+        kept = self._first + count
+        if begun:
+            self._begun = kept
+            kept += 1
+        if not self._no_ack:
+            self._tags.unacknowledged.drop(kept, sum(len(cut.ids) for cut in cuts))
+        return count, begun
+
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
+        tag, self._begun = self._begun, None
+        if tag is not None:
+            return Begun(
+                self._consumer, opening(self._consumer, tag, message, head, size, deliveries), size, None
+            )
+        tag = self._tags.take(1)
+        octets = opening(self._consumer, tag, message, head, size, deliveries)
+        return Begun(self._consumer, octets, size, lambda: self._remember(tag, range(message, message + 1)))
+
+    def _remember(self, tag: int, ids: range) -> None:
+        if not self._no_ack:
+            assert self.source is not None, "a consumer has its channel before it has messages"
+            self._tags.unacknowledged.add(tag, ids, self.source)
+
+
+class _Role(Enum):
+    """What a part of a message in pieces is."""
+
+    OWED = "the rest of something that is begun and is no body: the opening, a frame header, a frame end"
+    HEADER = "a frame header"
+    BODY = "a part of the body"
+    END = "a frame end"
+
+
+class Begun:
+    """One message that leaves in pieces. Each piece has body frames of its own, so other frames may follow
+    one that left as a whole.
+    """
+
+    def __init__(
+        self, consumer: Consumer, opening: bytes, size: int, when_begun: Callable[[], None] | None
+    ) -> None:
+        """`when_begun` is called when the first octet has left."""
+        self._consumer = consumer
+        self._size = size
+        self._when_begun = when_begun
+        self._owed: Octets = opening
+        self._in_frame = 0
+        """How many octets of the body the frame that is begun still takes."""
+        self._left = 0
+        """How many octets of the body have left."""
+        self._parts: list[tuple[_Role, Octets]] = []
+        self.is_begun = False
+
+    @property
+    def body(self) -> int:
+        # The last octet is given again until the end of its frame has left.
+        return self._left if self.is_done or self._left < self._size else max(0, self._left - 1)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._owed and self._left == self._size
+
+    def framed(self, octets: Octets) -> Sequence[Octets]:
+        octets = memoryview(octets)[self._left - self.body :]
+        parts = self._parts = [(_Role.OWED, self._owed)] if self._owed else []
+        if self._in_frame:
+            piece, octets = octets[: self._in_frame], octets[self._in_frame :]
+            parts.append((_Role.BODY, piece))
+            if len(piece) == self._in_frame:
+                parts.append((_Role.END, END))
+        most = self._consumer.frame_max - OVERHEAD
+        for begin in range(0, len(octets), most):
+            piece = octets[begin : begin + most]
+            header = FRAME.pack(FrameType.BODY, self._consumer.channel, len(piece))
+            parts += ((_Role.HEADER, header), (_Role.BODY, piece), (_Role.END, END))
+        return [part for _, part in parts]
+
+    def sent(self, octets: int) -> None:
+        if octets and not self.is_begun:
+            self.is_begun = True
+            if self._when_begun is not None:
+                self._when_begun()
+        for role, part in self._parts:
+            if not octets:
+                break
+            gone = min(octets, len(part))
+            octets -= gone
+            match role:
+                case _Role.OWED | _Role.END:
+                    self._owed = part[gone:]
+                case _Role.HEADER:
+                    self._in_frame = FRAME.unpack(part)[2]
+                    self._owed = part[gone:]
+                case _Role.BODY:
+                    self._left += gone
+                    self._in_frame -= gone
+                    if not self._in_frame:
+                        self._owed = END  # unless it leaves next
+                case _:
+                    assert_never(role)
+        self._parts = []

@@ -1,0 +1,104 @@
+"""Basic.Get: one message of a queue, or the answer that it is empty.
+
+The message leaves in a turn of the sender, like those of consumers: so a large one is sent piece by piece,
+and a client that stalls holds next to nothing. The next methods of the connection are executed after it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from omq.access.topology import Getter
+from omq.drivers.seam import Channel, Cut, End, Flow, Octets
+from omq.protocol.amqp_0_9.delivery import Consumer, complete, get_opening
+from omq.protocol.amqp_0_9.frames import body_frames
+from omq.terminals.amqp_0_9.forms import Begun, Tags
+from omq.terminals.connection.sender import Sender
+from omq_storage.blocks import FRAME_HEADER
+
+
+class GetForm:
+    """The form of one message that a client asked for."""
+
+    def __init__(self, consumer: Consumer, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
+        self._consumer = consumer
+        self._tags = tags
+        self._getter = getter
+        self._no_ack = no_ack
+        self._tag = tags.take(1)
+
+    def _opening(self, head: bytes, size: int, deliveries: int) -> bytes:
+        return get_opening(self._consumer, self._tag, self._getter.ready, head, size, deliveries)
+
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        parts: list[Octets] = []
+        for cut in cuts:
+            (message,) = cut.ids
+            self._remember(message)
+            body = memoryview(cut.block.frame(message))[FRAME_HEADER:]
+            parts.append(self._opening(cut.block.head(message), len(body), cut.deliveries))
+            parts += body_frames(self._consumer.channel, body, self._consumer.frame_max)
+        return parts
+
+    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+        return complete(parts, octets)
+
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> Begun:
+        opening = self._opening(head, size, deliveries)
+        return Begun(self._consumer, opening, size, lambda: self._remember(message))
+
+    def _remember(self, message: int) -> None:
+        unacknowledged = self._tags.unacknowledged
+        unacknowledged.drop(self._tag, 1)  # if it is framed again
+        if not self._no_ack:
+            unacknowledged.add(self._tag, range(message, message + 1), self._getter.channel)
+
+
+class GetTurn:
+    """The turn of one message that was got."""
+
+    is_exempt = False
+
+    def __init__(self, sender: Sender, getter: Getter, form: GetForm) -> None:
+        self._sender = sender
+        self._getter = getter
+        self._form = form
+        self._sent = trio.Event()
+
+    @property
+    def flow(self) -> Flow | None:
+        return None
+
+    async def take_turn(self) -> bool:
+        channel = self._getter.channel
+        try:
+            # It may be found to be lost: then there is nothing to send.
+            await self._sender.forwarder.forward(self._getter.topic.topic, channel, self._form, lambda: True)
+        except BaseException:
+            self._sent.set()
+            raise
+        if channel.ready():
+            return True
+        self._sent.set()
+        return False
+
+    async def leave(self) -> None:
+        """Wait until the message is sent."""
+        self._sender.ready(self)
+        await self._sent.wait()
+
+
+class GetSubscriber:
+    """The terminal's side of a getter, which is never woken."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def wake(self) -> None:
+        pass
+
+    def replaced(self, channel: Channel) -> None:
+        self._ended()
+
+    def ended(self, end: End) -> None:
+        self._ended()

@@ -1,0 +1,40 @@
+"""What the server says of itself in Connection.Start.
+
+OpenAMQ's client library throws the table away unless its entries have the types S, I, D, T, F and V; it does
+not look into tables.
+"""
+
+import platform
+import sys
+from importlib.metadata import version
+
+from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
+
+CAPABILITIES = (
+    b"publisher_confirms",
+    b"exchange_exchange_bindings",
+    b"basic.nack",
+    b"consumer_cancel_notify",
+    b"authentication_failure_close",
+    b"per_consumer_qos",
+    b"consumer_priorities",
+    b"direct_reply_to",
+)
+
+VERSION = version("omq-server").encode()
+
+PLATFORM = f"Python {platform.python_version()} on {sys.platform}".encode()
+
+
+def server_properties(connection: str, *, direct: bool) -> Table:
+    """Return the server's properties. `connection` identifies the connection; `direct` offers DMP."""
+    entries: list[tuple[bytes, Value]] = [
+        (b"product", LongString(b"omq")),
+        (b"version", LongString(VERSION)),
+        (b"platform", LongString(PLATFORM)),
+        (b"connection", LongString(connection.encode())),
+        (b"capabilities", Table(tuple((name, Boolean(True)) for name in CAPABILITIES))),
+    ]
+    if direct:
+        entries.append((b"direct", Number(NumberType.INT32, 1)))
+    return Table(tuple(entries))

@@ -1,0 +1,94 @@
+"""What one read of a connection publishes: grouped by topic, and what became of each publish.
+
+The messages of a read for one topic are one post, in their order. Order between topics does not matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from omq.access.topology import Target
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import Failure
+from omq_storage.batches import Batch
+
+
+class Group:
+    """The messages of a read for one topic. `confirmation` is there when they are offered."""
+
+    __slots__ = ("batches", "confirmation", "count", "failure", "heads")
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.heads: list[bytes] = []
+        self.count = 0
+        self.confirmation: Confirmation | None = None
+        self.failure: Failure | None = None
+        """Why they were refused at once."""
+
+    def add(self, batch: Batch, heads: Sequence[bytes]) -> int:
+        """Add messages, and return how many there were before them."""
+        before = self.count
+        self.batches.append(batch)
+        self.heads += heads
+        self.count += batch.count
+        return before
+
+    @property
+    def is_settled(self) -> bool:
+        return self.failure is not None or (self.confirmation is not None and self.confirmation.settled)
+
+    def failures(self, begin: int, count: int) -> Sequence[Failure | None]:
+        """Return the outcome of each of these messages of a settled group; nothing if all succeeded."""
+        if self.failure is not None:
+            return [self.failure] * count
+        assert self.confirmation is not None
+        if self.confirmation.failure is None:
+            return ()
+        each = [failure for number, failure in self.confirmation.outcomes(self.count) for _ in range(number)]
+        return each[begin : begin + count]
+
+
+Groups = dict[Target, Group]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Messages of a publish in one group."""
+
+    group: Group
+    begin: int
+    """How many messages of the group are before them."""
+    count: int
+    indexes: Sequence[int] | None
+    """Which messages of the publish they are; None for all of them."""
+
+
+@dataclass(slots=True)
+class Posted:
+    """Consecutive messages that a client published on one channel."""
+
+    count: int
+    parts: list[_Part] = field(default_factory=list)
+
+    def add(self, group: Group, begin: int, count: int, indexes: Sequence[int] | None) -> None:
+        """Some of them, or all, are in this group."""
+        self.parts.append(_Part(group, begin, count, indexes))
+
+    def confirmations(self) -> list[Confirmation]:
+        """Return what confirms them."""
+        return [part.group.confirmation for part in self.parts if part.group.confirmation is not None]
+
+    @property
+    def is_settled(self) -> bool:
+        return all(part.group.is_settled for part in self.parts)
+
+    def failures(self) -> dict[int, Failure]:
+        """Return the failures of settled messages, by their indexes. A message succeeds if all its topics
+        have it.
+        """
+        found: dict[int, Failure] = {}
+        for part in self.parts:
+            for place, failure in enumerate(part.group.failures(part.begin, part.count)):
+                if failure is not None:
+                    found[place if part.indexes is None else part.indexes[place]] = failure
+        return found

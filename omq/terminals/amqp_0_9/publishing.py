@@ -1,0 +1,168 @@
+"""Publishes what a connection reads: finds the topics, posts, returns what is unroutable, and confirms.
+
+No message waits for a consumer of its queue: queues spill. So a connection that publishes and acknowledges is
+read on. It waits only while what it published is on its way to the store, and while a broadcast topic that is
+transient has no room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from omq.access.topology import REPLIES, Topology
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import Refused
+from omq.exchanges.routes import Part, TopicIsReplaced
+from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import properties as stored_properties
+from omq.protocol.amqp_0_9.delivery import names_end, returned
+from omq.protocol.amqp_0_9.events import PublishRun
+from omq.protocol.amqp_0_9.methods import BasicPublish
+from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
+from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.amqp_0_9.posts import Group, Groups, Posted
+from omq.terminals.amqp_0_9.refusals import problem_of
+from omq.terminals.connection.liveness import Excuse
+from omq_storage.batches import Batch, Bodies, joined
+
+REPLY_TO, EXPIRATION, USER_ID = 0x0200, 0x0100, 0x0010
+"""Property flags."""
+
+CHECKED = REPLY_TO | EXPIRATION | USER_ID
+
+
+class Publisher(Protocol):
+    """The channel on which messages are published."""
+
+    number: int
+    reply_queue: bytes | None
+    """The queue of the channel for direct replies."""
+
+    def published(self, posted: Posted) -> None:
+        """These messages were published, in their order."""
+
+    def look(self) -> None:
+        """Something that was published is settled."""
+
+
+class Publishing:
+    """The publishing side of one connection."""
+
+    def __init__(self, topology: Topology, outbox: Outbox, user: bytes, excused: Excuse) -> None:
+        """`user` is the name with which the client logged in. Within `excused` its silence does not count."""
+        self._topology = topology
+        self._outbox = outbox
+        self._user = user
+        self._excused = excused
+        self._groups: Groups = {}
+        self._publishers: dict[Publisher, None] = {}
+        self.frame_max = 0
+        self.is_openamq = False
+
+    async def publish(self, publisher: Publisher, run: PublishRun) -> None:
+        """Publish messages with the next `flush`. Raises ChannelProblem."""
+        heads = run.heads
+        if run.properties & CHECKED:
+            heads = self._checked(publisher, run)
+        try:
+            parts = await self._parts(run, heads)
+        except Refused as refused:
+            raise problem_of(refused.failure, BasicPublish) from refused
+        posted = Posted(run.batch.count)
+        for part in parts:
+            batch = run.batch if part.indexes is None else _chosen(run.batch, part.indexes)
+            if not part.route and run.mandatory:
+                self._return(publisher.number, batch, part.heads)
+            for target in part.route:
+                group = self._groups.get(target)
+                if group is None:
+                    group = self._groups[target] = Group()
+                posted.add(group, group.add(batch, part.heads), batch.count, part.indexes)
+        self._publishers[publisher] = None
+        publisher.published(posted)
+
+    async def _parts(self, run: PublishRun, heads: Sequence[bytes]) -> Sequence[Part]:
+        """Raises Refused."""
+        while True:
+            try:
+                return self._topology.parts(run.exchange, run.routing_key, heads)
+            except TopicIsReplaced:
+                await self._topology.settled()
+
+    async def flush(self) -> None:
+        """Post what was published."""
+        if not self._publishers:
+            return
+        groups, self._groups = self._groups, {}
+        publishers, self._publishers = self._publishers, {}
+        for target, group in groups.items():
+            try:
+                offered = self._topology.offer(target, joined(group.batches), group.heads)
+                if not isinstance(offered, Confirmation):
+                    with self._excused:
+                        offered = await offered.taken()
+            except Refused as refused:
+                group.failure = refused.failure
+            else:
+                group.confirmation = offered
+                if not offered.settled:
+                    for publisher in publishers:
+                        offered.listen(publisher.look)
+            group.batches.clear()
+            group.heads.clear()
+        for publisher in publishers:
+            publisher.look()
+
+    # -- single messages -----------------------------------------------------------------------------------
+
+    def _checked(self, publisher: Publisher, run: PublishRun) -> list[bytes]:
+        """Check properties that concern the server; return the heads as they are to be stored.
+
+        Raises ChannelProblem.
+        """
+        heads: list[bytes] = []
+        last = kept = b""
+        for head in run.heads:
+            if head != last:
+                last, kept = head, self._checked_head(publisher, head)
+            heads.append(kept)
+        return heads
+
+    def _checked_head(self, publisher: Publisher, head: bytes) -> bytes:
+        found = stored_properties.strings(head, names_end(head))
+        user = found.get("user_id", self._user)
+        if user != self._user:
+            raise _refused(f"user_id property set to {user!r} but authenticated user was {self._user!r}")
+        expiration = found.get("expiration", b"0")
+        if not expiration.isdigit() or int(expiration) >= 1 << 32:
+            raise _refused(f"invalid expiration {expiration!r}")
+        if found.get("reply_to") != REPLIES:
+            return head
+        if publisher.reply_queue is None:
+            raise _refused("fast reply consumer does not exist")
+        decoded = stored_head.decode(head)
+        properties = replace(decoded.properties, reply_to=publisher.reply_queue)
+        return stored_head.encode(replace(decoded, properties=properties))
+
+    def _return(self, channel: int, batch: Batch, heads: Sequence[bytes]) -> None:
+        for head, body in zip(heads, batch.bodies(), strict=True):
+            self._outbox.add(
+                returned(
+                    channel,
+                    self.frame_max,
+                    ReplyCode.NO_ROUTE,
+                    b"NO_ROUTE",
+                    head,
+                    body,
+                    to_openamq=self.is_openamq,
+                )
+            )
+
+
+def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
+    bodies = batch.bodies()
+    return Bodies([bodies[index] for index in indexes])
+
+
+def _refused(text: str) -> ChannelProblem:
+    return ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, BasicPublish.CLASS, BasicPublish.METHOD)

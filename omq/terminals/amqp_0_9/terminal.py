@@ -1,0 +1,526 @@
+"""The terminal of AMQP 0-9-1: one connection (docs/AMQP.md).
+
+One task reads methods and messages, and executes them in their order. Another one sends the answers,
+heartbeats and the messages of the consumers in turn.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import trio
+
+from omq.access.session import Session
+from omq.access.topology import Topology
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import ACCEPTED, Channel, Octets
+from omq.logs import quoted, subject
+from omq.protocol.amqp.fields import Boolean, Table, Value
+from omq.protocol.amqp_0_9 import methods
+from omq.protocol.amqp_0_9.events import (
+    AckRun,
+    Called,
+    ChannelFailed,
+    ClosedByPeer,
+    ConnectionFailed,
+    Event,
+    Freed,
+    LongBegun,
+    LongEnded,
+    LongPart,
+    Opened,
+    PublishRun,
+    Reply,
+    StartOk,
+    Tuned,
+)
+from omq.protocol.amqp_0_9.frames import HEARTBEAT, method_frame
+from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
+from omq.protocol.amqp_0_9.server import ServerConnection
+from omq.terminals.amqp_0_9.channel import AmqpChannel
+from omq.terminals.amqp_0_9.commands import Commands
+from omq.terminals.amqp_0_9.heartbeats import Heartbeats
+from omq.terminals.amqp_0_9.introduction import server_properties
+from omq.terminals.amqp_0_9.login import MECHANISMS, BadLogin, read_login
+from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.amqp_0_9.publishing import Publishing
+from omq.terminals.amqp_0_9.refusals import problem_of
+from omq.terminals.amqp_0_9.transactions import Transaction
+from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
+from omq.terminals.connection.admission import ReadAdmission
+from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.statistics import (
+    ConnectionStatistics,
+    HeldOctets,
+    Kind,
+    SubscriptionStatistics,
+)
+from omq_storage.batches import Bodies
+
+GOODBYE_SECONDS = 2.0
+"""How long a connection that the server ends may take to send its last answers, and to read the client's."""
+
+EVENTS_IN_TURN = 64
+"""After so many events the other connections have their turn."""
+
+log = logging.getLogger("omq.terminal")
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """It is not known whose connection it is."""
+
+    by: float
+    """The time by which it must be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The client has logged in."""
+
+    session: Session
+    topology: Topology
+    publishing: Publishing
+    commands: Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The server has sent Connection.Close, and waits for the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Nothing more is read; what is in the outbox is sent."""
+
+
+State = Greeting | Serving | Closing | Over
+"""The states of a connection.
+
+              Start-Ok             Close of the client, input ended
+    Greeting ----------> Serving -----------------------------------> Over
+        |                   |                                          ^
+        | a problem         | a problem, shut_down                     | Close-Ok, or too late
+        +-------------------+------------------> Closing --------------+
+"""
+
+
+@dataclass(slots=True)
+class _LongPublish:
+    """A message whose body comes in parts."""
+
+    begun: LongBegun
+    parts: list[bytes]
+
+
+class AmqpTerminal:
+    """One connection after its first eight octets. `serve` returns when the connection is over."""
+
+    def __init__(self, arrival: Arrival, context: Context) -> None:
+        config, memory = context.config, context.memory
+        self._transport = transport = arrival.transport
+        self._received = arrival.received
+        self._known = arrival.known
+        self._context = context
+        self._protocol = ServerConnection(config.max_message_bytes)
+        self._state: State = Greeting(math.inf)
+        self._session: Session | None = None
+        self._topology: Topology | None = None
+        self._scope = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._excused = Excuse()
+        self._admission = ReadAdmission(transport, memory, self._reading, self._excused)
+        self._sender = Sender(transport, memory.stalled, self._scope)
+        self._outbox = Outbox(self._sender.signal)
+        self._heartbeats = Heartbeats()
+        self._channels: dict[int, AmqpChannel] = {}
+        self._long: dict[int, _LongPublish] = {}
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Read and send until the client is done, or something ends the connection."""
+        if isinstance(self._state, Greeting):
+            self._state = Greeting(trio.current_time() + self._context.config.handshake_seconds)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    await self._read()
+                await self._transport.finish()
+        finally:
+            self._state = Over()
+            self._close_channels()
+            if self._topology is not None:
+                self._topology.close()
+            if self._session is not None:
+                self._session.close()
+            self._admission.close()
+            self._outbox.clear()
+            self._transport.close()
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return the statistics of the connection."""
+        return ConnectionStatistics(
+            kind=Kind.AMQP_0_9,
+            client=None if self._session is None else self._session.name,
+            peer=self._transport.peer(),
+            is_encrypted=self._transport.is_encrypted,
+            seconds=trio.current_time() - self._transport.since,
+            octets_in=self._transport.received,
+            octets_out=self._transport.sent,
+            unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
+            waiting_answers=len(self._outbox),
+            subscriptions=len(self.subscriptions()),
+            is_sending=self._sender.forwarder.is_sending,
+            stalled_seconds=self._sender.forwarder.stalled_seconds,
+            held=HeldOctets(
+                reading=self._admission.reading,
+                unfinished=self._admission.unfinished,
+                answers=self._outbox.octets,
+            ),
+        )
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """Return the statistics of its consumers, channel by channel."""
+        return [
+            SubscriptionStatistics(consumer.topic, consumer.channel.statistics())
+            for channel in self._channels.values()
+            for consumer in channel.consumers.values()
+            if consumer.channel is not None
+        ]
+
+    def sweep(self, now: float) -> None:
+        """Check whether the client is gone. Called about every second."""
+        self._sender.forwarder.look(now)
+        match self._state:
+            case Greeting(by):
+                if now > by:
+                    self._scope.cancel()
+            case Serving():
+                self._look_for_life(now)
+            case Closing() | Over():
+                pass  # the time is bounded
+            case other:
+                assert_never(other)
+
+    def _look_for_life(self, now: float) -> None:
+        received = self._transport.received
+        if self._heartbeats.is_gone(now, received, excused=self._excused.is_active):
+            peer = self._transport.peer()
+            log.info("%s: closed: no heartbeat came", peer, extra=subject(peer=peer))
+            self._scope.cancel()
+
+    def shut_down(self) -> None:
+        """End the connection: the server stops."""
+        match self._state:
+            case Greeting():
+                self._scope.cancel()
+            case Serving():
+                self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, "the server is stopping"))
+            case Closing() | Over():
+                pass
+            case other:
+                assert_never(other)
+
+    def _fail(self, problem: ConnectionProblem) -> None:
+        """End the connection with Connection.Close."""
+        if isinstance(self._state, Closing | Over):
+            return
+        self._state = Closing()
+        self._close_channels()
+        self._outbox.add(self._protocol.close(problem))
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+
+    def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
+        """End a channel with Channel.Close."""
+        closing = self._protocol.close_channel(channel.number, problem)
+        self._drop(channel.number)
+        if closing:
+            self._outbox.add(closing)
+
+    def _drop(self, number: int) -> None:
+        self._long.pop(number, None)
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            channel.close()
+
+    def _close_channels(self) -> None:
+        for number in list(self._channels):
+            self._drop(number)
+
+    def _end(self) -> None:
+        """Nothing more is read, and what is in the outbox is sent."""
+        self._state = Over()
+        self._close_channels()
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
+        self._sender.signal.set()
+
+    # -- writing: the sender asks (see omq.terminals.connection.sender.Side) -------------------------------
+
+    async def _write(self) -> None:
+        try:
+            await self._sender.run(self)
+        except trio.BrokenResourceError:
+            self._scope.cancel()  # the client closed the connection, as it may at any time
+
+    def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
+        """Return a heartbeat that is due, and the answers and confirms that are ready."""
+        parts: list[Octets] = []
+        now = trio.current_time()
+        if self._heartbeats.take(now):
+            self._look_for_life(now)
+            parts.append(HEARTBEAT)
+        if not may_answer and isinstance(self._state, Serving):
+            return parts
+        parts += self._outbox.collect()
+        if not self._outbox:  # what is confirmed was returned before
+            for channel in list(self._channels.values()):
+                if channel.failure is not None:
+                    self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))
+                elif confirmed := channel.confirmed():
+                    parts.append(confirmed)
+        return parts
+
+    def urgent_sent(self) -> None:
+        pass
+
+    def may_forward(self) -> bool:
+        return True
+
+    def has_ended(self) -> bool:
+        """Return whether nothing more is to be sent."""
+        return isinstance(self._state, Over) and not self._outbox
+
+    def due(self) -> float:
+        return self._heartbeats.due
+
+    def channels(self) -> Iterable[Channel]:
+        """Return the open channels of the seam, except those that the client has paused."""
+        for channel in self._channels.values():
+            if channel.is_flowing:
+                for consumer in channel.consumers.values():
+                    if consumer.channel is not None:
+                        yield consumer.channel
+            for getter in channel.getters.values():
+                yield getter.channel
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        properties = server_properties(self._transport.peer(), direct=self._context.config.amqp_direct)
+        self._outbox.add(self._protocol.start(properties, MECHANISMS))
+        try:
+            with self._reading:
+                while not isinstance(self._state, Over):
+                    if self._received:
+                        await self._feed()
+                        continue
+                    self._received = await self._admission.receive()
+                    if not self._received:
+                        break
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+        if self._admission.gave_way:
+            client = None if self._session is None else self._session.name
+            self._context.tell_gave_way(self._transport, client, "to complete a message")
+        self._admission.close()
+        self._end()
+
+    async def _feed(self) -> None:
+        """Execute what was received."""
+        received, self._received = self._received, b""
+        for number, event in enumerate(self._protocol.feed(received), 1):
+            if event is not None:
+                await self._execute(event)
+            if self._outbox.is_full:
+                await self._flush()
+                with self._excused:
+                    await self._outbox.room()
+            if not number % EVENTS_IN_TURN or event is None:
+                await trio.lowlevel.checkpoint()
+        await self._flush()
+        self._admission.done()
+        held = self._protocol.unfinished + sum(long.begun.size for long in self._long.values())
+        if self._admission.must_hold(held):
+            await self._admission.hold(held)
+
+    async def _flush(self) -> None:
+        if isinstance(self._state, Serving):
+            await self._state.publishing.flush()
+
+    async def _execute(self, event: Event) -> None:
+        match event:
+            case PublishRun():
+                await self._publish(event)
+            case AckRun(number, ranges):
+                self._acknowledge(number, ranges)
+            case Called(number, method):
+                await self._flush()
+                await self._call(number, method)
+            case LongBegun(number):
+                self._long[number] = _LongPublish(event, [])
+            case LongPart(number, octets):
+                if (long := self._long.get(number)) is not None:
+                    long.parts.append(octets)
+            case LongEnded(number):
+                if (long := self._long.pop(number, None)) is not None:
+                    await self._publish(_whole(long))
+            case StartOk():
+                await self._log_in(event)
+            case Tuned(_, frame_max, heartbeat):
+                self._tuned(frame_max, heartbeat)
+            case Opened():
+                self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
+            case ClosedByPeer(0):
+                await self._flush()
+                self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
+                self._end()
+            case ClosedByPeer(number):
+                await self._flush()
+                self._drop(number)
+                self._outbox.add(method_frame(number, methods.ChannelCloseOk()))
+            case Freed(0):
+                self._end()
+            case Freed():
+                pass
+            case Reply(octets):
+                self._outbox.add(octets)
+            case ChannelFailed(number, problem):
+                await self._flush()
+                closing = self._protocol.close_channel(number, problem)
+                self._drop(number)
+                self._outbox.add(closing)
+            case ConnectionFailed(problem):
+                await self._flush()
+                self._fail(problem)
+            case _:
+                assert_never(event)
+
+    # -- the handshake -------------------------------------------------------------------------------------
+
+    async def _log_in(self, event: StartOk) -> None:
+        peer, host = self._transport.peer(), self._transport.host()
+        try:
+            login = read_login(event.mechanism, event.response)
+        except BadLogin as bad:
+            self._fail(ConnectionProblem(ReplyCode.ACCESS_REFUSED, str(bad)))
+            return
+        try:
+            session = await self._context.access.connect(login.id, host, peer)
+        except Refused as refused:
+            self._refuse(refused, event.client_properties)
+            return
+        self._known()
+        self._session = session
+        self._topology = self._context.access.topology(session)
+        rates = session.rates
+        self._admission.limit(rates.received, self._transport.received)
+        self._sender.limit(rates.answered, rates.sent)
+        log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        if not isinstance(self._state, Greeting):
+            return  # the server ends the connection meanwhile
+        publishing = Publishing(self._topology, self._outbox, login.name, self._excused)
+        publishing.is_openamq = self._protocol.is_openamq
+        commands = Commands(
+            self._topology,
+            publishing,
+            self._outbox,
+            self._sender,
+            self._context.memory,
+            self._fail_channel,
+            tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
+        )
+        self._state = Serving(session, self._topology, publishing, commands)
+        self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
+
+    def _refuse(self, refused: Refused, client_properties: Table) -> None:
+        """A client that cannot read Connection.Close at this point finds the connection closed."""
+        if not _has_capability(client_properties, b"authentication_failure_close"):
+            self._end()
+            return
+        code = ReplyCode.ACCESS_REFUSED if refused.reason is Reason.FORBIDDEN else ReplyCode.NOT_ALLOWED
+        self._fail(ConnectionProblem(code, str(refused)))
+
+    def _tuned(self, frame_max: int, heartbeat: int) -> None:
+        self._heartbeats.begin(heartbeat, trio.current_time(), self._transport.received)
+        self._sender.signal.set()
+        if isinstance(self._state, Serving):
+            self._state.publishing.frame_max = frame_max
+
+    # -- methods -------------------------------------------------------------------------------------------
+
+    async def _call(self, number: int, method: methods.Method) -> None:
+        if not isinstance(self._state, Serving):
+            return
+        if not number:
+            assert isinstance(method, methods.ConnectionUpdateSecret)
+            self._outbox.add(method_frame(0, methods.ConnectionUpdateSecretOk()))
+            return
+        if isinstance(method, methods.ChannelOpen):
+            self._channels[number] = AmqpChannel(number, self._sender.signal)
+        channel = self._channels.get(number)
+        if channel is None:
+            return  # it failed meanwhile
+        try:
+            await self._state.commands.act(channel, method)
+        except ChannelProblem as problem:
+            self._fail_channel(channel, problem)
+        except ConnectionProblem as problem:
+            self._fail(problem)
+
+    async def _publish(self, run: PublishRun) -> None:
+        channel = self._channels.get(run.channel)
+        if channel is None or not isinstance(self._state, Serving):
+            return
+        if isinstance(channel.mode, Transaction):
+            if not channel.mode.hold(run):
+                text = "the transaction has more messages than there is memory for"
+                self._fail_channel(channel, ChannelProblem(ReplyCode.RESOURCE_ERROR, text))
+            return
+        try:
+            await self._state.publishing.publish(channel, run)
+        except ChannelProblem as problem:
+            await self._flush()
+            self._fail_channel(channel, problem)
+
+    def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            return
+        unacknowledged = channel.tags.unacknowledged
+        try:
+            for first, last in ranges:
+                taken = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)
+                channel.settle(taken, ACCEPTED)
+        except UnknownTag as unknown:
+            ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
+            self._fail_channel(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
+
+
+def _whole(long: _LongPublish) -> PublishRun:
+    begun = long.begun
+    return PublishRun(
+        begun.channel,
+        begun.exchange,
+        begun.routing_key,
+        begun.mandatory,
+        Bodies([b"".join(long.parts)]),
+        [begun.head],
+        begun.properties,
+    )
+
+
+def _has_capability(client_properties: Table, name: bytes) -> bool:
+    for known, value in client_properties.entries:
+        if known == b"capabilities" and isinstance(value, Table):
+            return any(entry == name and _is_true(of) for entry, of in value.entries)
+    return False
+
+
+def _is_true(value: Value) -> bool:
+    return isinstance(value, Boolean) and value.value

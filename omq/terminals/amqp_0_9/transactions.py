@@ -1,0 +1,53 @@
+"""A transaction of one channel (class Tx): what is published and acknowledged takes effect at its commit."""
+
+from omq.drivers.budget import Budget
+from omq.drivers.seam import Outcome
+from omq.protocol.amqp_0_9.events import PublishRun
+from omq.terminals.amqp_0_9.posts import Posted
+from omq.terminals.amqp_0_9.unacknowledged import Settled
+
+
+class Transaction:
+    """What waits for the commit. The memory that it takes is a share of the memory for input."""
+
+    def __init__(self, share: Budget) -> None:
+        self._share = share
+        self._held = 0
+        self.runs: list[PublishRun] = []
+        self.settled: list[tuple[Settled, Outcome]] = []
+        self.posted: list[Posted] = []
+        """What the commit that is under way has published."""
+
+    def hold(self, run: PublishRun) -> bool:
+        """Hold what was published; return False if there is no memory for it."""
+        octets = run.batch.octets + sum(map(len, run.heads))
+        if not self._share.try_take(octets):
+            return False
+        self._held += octets
+        self.runs.append(run)
+        return True
+
+    def roll_back(self) -> list[Settled]:
+        """Drop what was published; return the messages that were acknowledged, and are not any more."""
+        settled = [each for each, _ in self.settled]
+        self.close()
+        return settled
+
+    def take(self) -> tuple[list[PublishRun], list[tuple[Settled, Outcome]]]:
+        """Return what waits, in order, and begin anew."""
+        runs, self.runs = self.runs, []
+        settled, self.settled = self.settled, []
+        self.posted = []
+        self._give()
+        return runs, settled
+
+    def close(self) -> None:
+        """Drop everything."""
+        self.runs.clear()
+        self.settled.clear()
+        self._give()
+
+    def _give(self) -> None:
+        if self._held:
+            self._share.give(self._held)
+            self._held = 0

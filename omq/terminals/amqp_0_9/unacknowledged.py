@@ -1,0 +1,146 @@
+"""The messages of one channel that the client has not acknowledged yet, by their delivery tags.
+
+Consumers and Basic.Get of a channel share its tags. They increase, and some are never used: those of messages
+that were framed and then given back, because the client stalled.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from operator import attrgetter
+
+from omq.drivers.seam import Channel, Outcome
+
+MOST_GONE = 1024
+"""How many runs at the beginning of the list may be used up before it is shortened."""
+
+
+class UnknownTag(Exception):
+    """No message with this delivery tag waits to be acknowledged on the channel."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(f"unknown delivery tag {tag}")
+
+
+@dataclass(slots=True)
+class _Run:
+    """Messages with consecutive tags that one channel of the seam delivered."""
+
+    first: int
+    """The tag of the first message."""
+    ids: range
+    channel: Channel
+
+    @property
+    def next(self) -> int:
+        """The tag behind the last message."""
+        return self.first + len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Messages that leave the unacknowledged ones: to be settled on their channel."""
+
+    tag: int
+    """The tag of the first one."""
+    channel: Channel
+    ids: range
+
+    def settle(self, outcome: Outcome) -> None:
+        """Settle them. Their channel may be closed already: then they were returned."""
+        self.channel.settle(self.ids, outcome)
+
+
+_first = attrgetter("first")
+
+
+class Unacknowledged:
+    """The unacknowledged messages of one channel."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+        self._gone = 0  # so many runs at the beginning are used up
+
+    def __len__(self) -> int:
+        return sum(len(run.ids) for run in self._runs[self._gone :])
+
+    def add(self, tag: int, ids: range, channel: Channel) -> None:
+        """Messages are sent with tags from `tag` on."""
+        run = _Run(tag, ids, channel)
+        if self._runs and self._runs[-1].first > tag:
+            insort(self._runs, run, lo=self._gone, key=_first)
+        else:
+            self._runs.append(run)
+
+    def drop(self, tag: int, count: int) -> None:
+        """Messages with these tags are not sent after all."""
+        self._take(tag, tag + count)
+
+    def forget(self, channel: Channel) -> None:
+        """A channel of the seam is closed: its messages were returned."""
+        self._runs = [run for run in self._runs[self._gone :] if run.channel is not channel]
+        self._gone = 0
+
+    def take(self, first: int, last: int) -> list[Settled]:
+        """Take the messages with each of these tags. Raises UnknownTag if one of them is missing; the others
+        are taken all the same, because the channel ends.
+        """
+        taken = self._take(first, last + 1)
+        expected = first
+        for settled in taken:
+            if settled.tag != expected:
+                break
+            expected += len(settled.ids)
+        if expected != last + 1:
+            raise UnknownTag(expected)
+        return taken
+
+    def take_until(self, last: int) -> list[Settled]:
+        """Take all messages up to this tag, or all that there are for 0. Raises UnknownTag if there is no
+        message with this tag; for 0 there need not be any.
+        """
+        if last:
+            index = self._index(last)
+            if index < self._gone or last >= self._runs[index].next:
+                raise UnknownTag(last)
+            return self._take(0, last + 1)
+        found = [Settled(run.first, run.channel, run.ids) for run in self._runs[self._gone :]]
+        self.clear()
+        return found
+
+    def restore(self, settled: Settled) -> None:
+        """Put back what was taken."""
+        self.add(settled.tag, settled.ids, settled.channel)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._runs.clear()
+        self._gone = 0
+
+    def _index(self, tag: int) -> int:
+        """The index of the last run that begins at this tag or before; less than `_gone` if there is none."""
+        return bisect_right(self._runs, tag, lo=self._gone, key=_first) - 1
+
+    def _take(self, begin: int, end: int) -> list[Settled]:
+        """Take the messages whose tags are from `begin` to before `end`."""
+        start = self._index(begin)
+        if start < self._gone or self._runs[start].next <= begin:
+            start += 1
+        stop = bisect_left(self._runs, end, lo=start, key=_first)
+        taken: list[Settled] = []
+        left: list[_Run] = []
+        for run in self._runs[start:stop]:
+            low, high = max(begin, run.first), min(end, run.next)
+            ids = run.ids
+            taken.append(Settled(low, run.channel, ids[low - run.first : high - run.first]))
+            if run.first < low:
+                left.append(_Run(run.first, ids[: low - run.first], run.channel))
+            if high < run.next:
+                left.append(_Run(high, ids[high - run.first :], run.channel))
+        if start == self._gone and not left:
+            self._gone = stop
+            if stop > MOST_GONE:
+                del self._runs[:stop]
+                self._gone = 0
+        else:
+            self._runs[start:stop] = left
+        return taken

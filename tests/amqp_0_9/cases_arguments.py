@@ -1,0 +1,151 @@
+"""What a broker does about the arguments of queues."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .broker import Broker, case
+from .wire import (
+    Client,
+    Reply,
+    declare_queue,
+    delete_queue,
+    get,
+    nack,
+    properties,
+    publish,
+    reject,
+    select_confirms,
+)
+
+
+@case
+def priority_queue(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.pq", exclusive=1, x_max_priority=10))
+    client.send(*[publish(1, "", "p.pq", b"%d" % p, properties(priority=p)) for p in (0, 5, 20, 3, 10)])
+    return " ".join(client.call(get(1, "p.pq", 1)).body.decode() for _ in range(5))
+
+
+@case
+def message_ttl_of_queue(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.mt", exclusive=1, x_message_ttl=300))
+    client.send(publish(1, "", "p.mt", b"a"))
+    time.sleep(0.6)
+    return client.said(declare_queue(1, "p.mt", passive=1), get(1, "p.mt", 1))
+
+
+@case
+def queue_expires(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.qe", x_expires=400))
+    time.sleep(1.2)
+    return client.said(declare_queue(1, "p.qe", passive=1))
+
+
+@case
+def max_length_drops_head(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.ml", exclusive=1, x_max_length=2))
+    client.send(*[publish(1, "", "p.ml", b"%d" % i) for i in range(5)])
+    return client.said(get(1, "p.ml", 1), get(1, "p.ml", 1), get(1, "p.ml", 1))
+
+
+@case
+def max_length_reject_publish(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(declare_queue(1, "p.mr", exclusive=1, x_max_length=1, x_overflow="reject-publish"))
+    client.call(select_confirms(1))
+    return client.said(publish(1, "", "p.mr", b"a"), publish(1, "", "p.mr", b"b"))
+
+
+def dead(client: Client, cause: Callable[[], object], **args: Any) -> str:
+    """Tell how a message looks that became a dead letter by this cause."""
+    client.call(declare_queue(1, "p.dl", exclusive=1))
+    client.call(
+        declare_queue(
+            1, "p.dq", exclusive=1, x_dead_letter_exchange="", x_dead_letter_routing_key="p.dl", **args
+        )
+    )
+    cause()
+    time.sleep(0.5)
+    reply = client.call(get(1, "p.dl", 1))
+    return shown(reply)
+
+
+def shown(reply: Reply) -> str:
+    properties = json.dumps(reply.properties or None, sort_keys=True).replace("p.", "P.")
+    return f"{reply.name} {properties}"
+
+
+@case
+def dead_letter_rejected(broker: Broker) -> str:
+    client = broker.channel()
+    return dead(
+        client,
+        lambda: (
+            client.call(publish(1, "", "p.dq", b"a", properties(expiration="60000")) + get(1, "p.dq")),
+            client.send(reject(1, 1, 0)),
+        ),
+    )
+
+
+@case
+def dead_letter_expired(broker: Broker) -> str:
+    client = broker.channel()
+    return dead(client, lambda: client.send(publish(1, "", "p.dq", b"a", properties(expiration="100"))))
+
+
+@case
+def dead_letter_maxlen(broker: Broker) -> str:
+    client = broker.channel()
+    return dead(
+        client,
+        lambda: client.send(publish(1, "", "p.dq", b"a"), publish(1, "", "p.dq", b"b")),
+        x_max_length=1,
+    )
+
+
+@case
+def dead_letter_twice_counts(broker: Broker) -> str:
+    client = broker.channel()
+    client.call(
+        declare_queue(
+            1,
+            "p.d1",
+            exclusive=1,
+            x_message_ttl=100,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key="p.d2",
+        )
+    )
+    client.call(
+        declare_queue(1, "p.d2", exclusive=1, x_dead_letter_exchange="", x_dead_letter_routing_key="p.d1")
+    )
+    client.send(publish(1, "", "p.d1", b"a"))
+    time.sleep(0.5)
+    client.call(get(1, "p.d2"))
+    client.send(reject(1, 1, 0))
+    time.sleep(0.6)
+    reply = client.call(get(1, "p.d2", 1))
+    return shown(reply)
+
+
+@case
+def delivery_limit_quorum(broker: Broker) -> str:
+    client = broker.channel()
+    queue = "p.qq"
+    reply = client.call(declare_queue(1, queue, durable=1, x_queue_type="quorum", x_delivery_limit=2))
+    out = [reply.told()]
+    client.send(publish(1, "", queue, b"a"))
+    for _ in range(4):
+        time.sleep(0.3)
+        reply = client.call(get(1, queue))
+        out.append(reply.told()[:24] + (str(reply.properties.get("headers")) if reply.properties else ""))
+        if reply.name != "get-ok":
+            break
+        client.send(nack(1, reply.tag))
+    client.call(delete_queue(1, queue))
+    return " | ".join(out)

@@ -1,0 +1,142 @@
+"""What a broker does about direct reply-to, and about streams."""
+
+import time
+from functools import partial
+from typing import Any
+
+from .broker import Broker, case, named
+from .cases_consuming import delivered
+from .wire import (
+    Long,
+    Timestamp,
+    ack,
+    bits,
+    consume,
+    declare_queue,
+    get,
+    method,
+    nack,
+    properties,
+    publish,
+    purge,
+    qos,
+    select_confirms,
+    short,
+    table,
+)
+
+
+@case
+def direct_reply_to(broker: Broker) -> str:
+    client = broker.channel()
+    reply = client.call(consume(1, "amq.rabbitmq.reply-to", "", no_ack=1))
+    server = broker.channel()
+    server.call(declare_queue(1, "p.rpc", exclusive=1))
+    client.send(publish(1, "", "p.rpc", b"ask", properties(reply_to="amq.rabbitmq.reply-to")))
+    time.sleep(0.3)
+    reply_to = server.call(get(1, "p.rpc", 1)).properties.get("reply_to", "?")
+    server.send(publish(1, "", reply_to, b"answer"))
+    answer = client.wait()
+    return f"{reply.name} {reply_to[:22]} {answer.name} {answer.body!r}"
+
+
+@case
+def direct_reply_to_with_ack(broker: Broker) -> str:
+    return broker.channel().said(consume(1, "amq.rabbitmq.reply-to", ""))
+
+
+@case
+def stream_not_durable(broker: Broker) -> str:
+    return broker.channel().said(declare_queue(1, "p.s0", x_queue_type="stream"))
+
+
+def stream(broker: Broker, count: int = 10) -> str:
+    """Make a stream with messages, and return its name."""
+    client = broker.channel()
+    queue = f"p.st{time.time_ns()}"
+    client.call(declare_queue(1, queue, durable=1, x_queue_type="stream"))
+    client.call(select_confirms(1))
+    client.send(*[publish(1, "", queue, b"%d" % index) for index in range(count)])
+    confirmed = 0
+    while confirmed < count:
+        confirmed = max(confirmed, client.wait().tag)
+    return queue
+
+
+@case
+def stream_get(broker: Broker) -> str:
+    queue = stream(broker)
+    return broker.channel().said(get(1, queue))
+
+
+@case
+def stream_without_qos(broker: Broker) -> str:
+    queue = stream(broker)
+    return broker.channel().said(consume(1, queue, "s"))
+
+
+@case
+def stream_no_ack(broker: Broker) -> str:
+    queue = stream(broker)
+    client = broker.channel()
+    client.call(qos(1, 5))
+    return client.said(consume(1, queue, "s", no_ack=1))
+
+
+@case
+def stream_purge(broker: Broker) -> str:
+    queue = stream(broker)
+    return broker.channel().said(purge(1, queue))
+
+
+def consume_from(queue: str, offset: Any) -> bytes:
+    """A consume with the argument x-stream-offset; None for no argument."""
+    args = {} if offset is None else {"x-stream-offset": offset}
+    return method(1, 60, 20, b"\0\0" + short(queue) + short("s") + bits() + table(args))
+
+
+def read_from(offset: Any, broker: Broker) -> str:
+    queue = stream(broker)
+    client = broker.channel()
+    client.call(qos(1, 50))
+    reply = client.call(consume_from(queue, offset))
+    if reply.name != "consume-ok":
+        return reply.told()
+    got: list[str] = []
+    headers: Any = None
+    while (message := client.wait(0.7)).name == "deliver":
+        got.append(message.body.decode())
+        headers = message.properties.get("headers")
+    return f"{got[0]}..{got[-1]} headers {headers}" if got else "nothing"
+
+
+OFFSETS: dict[str, Any] = {
+    "str first": "first",
+    "str last": "last",
+    "str next": "next",
+    "int 4": 4,
+    "L 7": Long(7),
+    "L 100": Long(100),
+    "Ts -": Timestamp(int(time.time()) - 3600),
+    "Ts +": Timestamp(int(time.time()) + 3600),
+    "str 1h": "1h",
+    "str nonsense": "nonsense",
+    "NoneType None": None,
+    "int -1": -1,
+}
+
+for what, offset in OFFSETS.items():
+    named(f"stream offset {what}")(partial(read_from, offset))
+
+
+@case
+def stream_prefetch(broker: Broker) -> str:
+    queue = stream(broker, 20)
+    client = broker.channel()
+    client.call(qos(1, 5))
+    client.call(consume_from(queue, "first"))
+    first = delivered(client)
+    client.send(ack(1, 3, 1))
+    second = delivered(client)
+    client.send(nack(1, 5, 0, 1))
+    return f"{first}, after ack of 3 multiple {second}, after nack requeue {delivered(client)} nothing"
