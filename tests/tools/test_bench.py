@@ -195,3 +195,10 @@ def test_wrong_options_are_named(options: tuple[str, ...], word: str) -> None:
     result = run_bench(*options)
     assert result.returncode == 2
     assert word in result.stderr
+
+
+@pytest.mark.parametrize("options", [["--systems=nats"], ["--only=nosuch"]])
+def test_amqp_has_cases_and_systems_of_its_own(options: list[str]) -> None:
+    result = run_bench("--amqp", *options)
+    assert result.returncode == 2
+    assert "--amqp" in result.stderr

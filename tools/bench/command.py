@@ -11,6 +11,9 @@ from types import FrameType
 from typing import Any
 
 from alone import NoServer
+from amqp_command import EPILOG as AMQP_EPILOG
+from amqp_command import measure_amqp, parse_amqp_cases
+from brokers import OmqBroker, RabbitBroker
 from check import check_contents, check_systems
 from growth import Sweep
 from growth_command import EPILOG as GROWTH_EPILOG
@@ -97,7 +100,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Measure omq-server, and with --peers nats-server and redis-server at the same work.",
-        epilog=f"{EPILOG}\n{MANY_EPILOG}\n{GROWTH_EPILOG}",
+        epilog=f"{EPILOG}\n{MANY_EPILOG}\n{GROWTH_EPILOG}\n{AMQP_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
@@ -115,6 +118,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--many",
         action="store_true",
         help="measure instead many topics, many publishers, bursts and starts: see below",
+    )
+    parser.add_argument(
+        "--amqp",
+        action="store_true",
+        help="measure instead AMQP 0-9-1, beside rabbitmq-server where it is installed: see below",
     )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
@@ -171,8 +179,10 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         parser.error("times must be positive")
     if arguments.growth:
         arguments.points = growth_points(parser, arguments)
-    else:
+    elif not arguments.amqp:
         parse_cases(parser, arguments)
+    if arguments.amqp:
+        return parse_amqp_systems(parser, arguments)
     own = "omq,omq-lines,omq-plain,none"
     if arguments.growth or arguments.many:
         own = "omq,omq-lines,none" if arguments.growth else "omq,omq-lines"
@@ -183,6 +193,17 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
             parser.error(f"there is no system {word!r}")
     if arguments.directory is not None and not arguments.directory.is_dir():
         parser.error(f"there is no directory {arguments.directory}")
+    return arguments
+
+
+def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
+    """What the options say about `--amqp`."""
+    wanted = [word for word in arguments.only.split(",") if word]
+    arguments.cases = parse_amqp_cases(parser, wanted)
+    arguments.systems = [word for word in (arguments.systems or "omq,rabbitmq").split(",") if word]
+    for word in arguments.systems:
+        if word not in ("omq", "rabbitmq"):
+            parser.error(f"--amqp has no system {word!r}")
     return arguments
 
 
@@ -366,6 +387,8 @@ def main(words: Sequence[str] | None = None) -> int:
         "redis": RedisSystem(),
         "none": NoServer(),
     }
+    if arguments.amqp:
+        return amqp(arguments, settings, command)
     if arguments.spark:
         return measure_spark(arguments, settings, command)
     systems: list[System] = []
@@ -387,6 +410,21 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     report(bench, arguments)
     return 1 if bench.failed else 0
+
+
+def amqp(arguments: argparse.Namespace, settings: Settings, command: list[str]) -> int:
+    brokers = []
+    for each in (OmqBroker(OmqSystem(command, settings.weak_flush_seconds)), RabbitBroker()):
+        reason = each.missing()
+        if each.name in arguments.systems and reason is None:
+            brokers.append(each)
+        elif each.name in arguments.systems:
+            say(f"{each.name} is left out: {reason}")
+    try:
+        return measure_amqp(brokers, arguments, settings.directory, say)
+    except KeyboardInterrupt:
+        say("interrupted; everything is cleaned up")
+        return 130
 
 
 def measure_spark(arguments: argparse.Namespace, settings: Settings, command: list[str]) -> int:
