@@ -46,6 +46,11 @@ def test_unused_reserved_ids_are_returned(path: Path) -> None:
     catalogue.close()
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     assert [(record.reserved, record.resume) for record in catalogue.topics()] == [(42, 17)]
+    assert [record.lost for record in catalogue.topics()] == [range(0)]
+    catalogue.settle({0: range(5, 30)})
+    assert [record.lost for record in catalogue.topics()] == [range(5, 30)]
+    catalogue.resume({0: 40})  # what was lost is not known any more
+    assert [record.lost for record in catalogue.topics()] == [range(0)]
     catalogue.close()
 
 

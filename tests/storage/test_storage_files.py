@@ -50,6 +50,8 @@ def test_files_and_directories_belong_to_their_user_only(tmp_path: Path) -> None
         assert mode(tmp_path / name) == 0o600
     make_directory(tmp_path / "one")  # it exists
     sync_directory(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        sync_directory(tmp_path / "file")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
