@@ -202,3 +202,44 @@ def test_amqp_has_cases_and_systems_of_its_own(options: list[str]) -> None:
     result = run_bench("--amqp", *options)
     assert result.returncode == 2
     assert "--amqp" in result.stderr
+
+
+NEIGHBOURS = (
+    "large-in",
+    "large-out",
+    "parentheses",
+    "parentheses-4",
+    "deep-list",
+    "escapes",
+    "topics",
+    "subscribers",
+    "replay",
+    "guesses",
+    "tls",
+)
+
+
+def test_a_client_is_measured_beside_every_neighbour(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    figures = tmp_path / "figures.json"
+    tiny = ["--fairness", "--runs=1", "--seconds=0.05", "--stored-mib=0.5", "--weak-flush-seconds=0.05"]
+    result = run_bench(*tiny, "--json", str(figures), "--directory", str(stores))
+    assert result.returncode == 0, result.stdout + result.stderr
+    cases = {case["neighbour"]: case for case in json.loads(figures.read_text())["cases"]}
+    assert tuple(cases) == NEIGHBOURS
+    for name, case in cases.items():
+        assert case["failure"] is None, name
+        assert case["round trips"] > 0
+        for figure in (case["alone"], case["beside"]):
+            assert 0 < figure["p50"] <= figure["p99"] <= figure["max"]
+        assert case["p99 against alone"] == case["beside"]["p99"] / case["alone"]["p99"]
+    # Within so short a time not each of them completes something, such as a round of all topics.
+    assert sum(case["work a second"] > 0 for case in cases.values()) >= len(cases) - 3
+    assert not list(stores.iterdir()), "the bench left something behind"
+
+
+def test_a_neighbour_that_does_not_exist_is_refused() -> None:
+    result = run_bench("--fairness", "--only=nobody")
+    assert result.returncode == 2
+    assert "no case begins with 'nobody'" in result.stderr

@@ -15,6 +15,7 @@ from amqp_command import EPILOG as AMQP_EPILOG
 from amqp_command import measure_amqp, parse_amqp_cases
 from brokers import OmqBroker, RabbitBroker
 from check import check_contents, check_systems
+from fairness import measure_fairness
 from growth import Sweep
 from growth_command import EPILOG as GROWTH_EPILOG
 from growth_command import add_options, growth_points, measure_growth
@@ -32,6 +33,7 @@ from measure import (
     replay,
 )
 from nats_load import NatsSystem
+from neighbours import NEIGHBOURS
 from omq_load import OmqLines, OmqPlain, OmqSystem
 from redis_load import RedisSystem
 from report import EACH, MICROSECONDS, OCTETS, RATE, Row, amount, document, filesystem, machine, table
@@ -96,6 +98,11 @@ systems:
 """
 
 
+FAIRNESS_EPILOG = "neighbours with --fairness:\n" + "".join(
+    f"  {neighbour.name:<20} {neighbour.what}\n" for neighbour in NEIGHBOURS
+)
+
+
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.py",
@@ -123,6 +130,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--amqp",
         action="store_true",
         help="measure instead AMQP 0-9-1, beside rabbitmq-server where it is installed: see below",
+    )
+    parser.add_argument(
+        "--fairness",
+        action="store_true",
+        help="measure instead the round trip of a client beside heavy and hostile ones: see below",
     )
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs of each figure (default 3)")
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="time of a run (default 2)")
@@ -222,7 +234,9 @@ def parse_cases(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
     if min(arguments.sizes) < 20:
         parser.error("sizes start at 20")
     wanted = [word for word in arguments.only.split(",") if word]
-    cases = KINDS_OF_MANY if arguments.many else KINDS
+    cases: Sequence[str] = [*(KINDS_OF_MANY if arguments.many else KINDS)]
+    if arguments.fairness:
+        cases = [neighbour.name for neighbour in NEIGHBOURS]
     for word in wanted:
         if not any(case.startswith(word) for case in cases):
             parser.error(f"no case begins with {word!r}; there are {', '.join(cases)}")
@@ -389,6 +403,8 @@ def main(words: Sequence[str] | None = None) -> int:
     }
     if arguments.amqp:
         return amqp(arguments, settings, command)
+    if arguments.fairness:
+        return measure_fairness(command, settings, arguments.cases, arguments.runs, arguments.json)
     if arguments.spark:
         return measure_spark(arguments, settings, command)
     systems: list[System] = []

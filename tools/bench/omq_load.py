@@ -146,7 +146,7 @@ class OmqSystem(System):
     def start(self, directory: Path, kind: Kind) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / "omq.toml"
-        config.write_text(f"weak_flush_seconds = {self.weak_flush_seconds}\n")
+        config.write_text(self.configuration(directory))
         options = ["--listen", "127.0.0.1:0", "--store", str(directory / "store"), "--config", str(config)]
         self.launch([*self._command, *options], directory, stdout=subprocess.PIPE)
         assert self.process is not None
@@ -157,6 +157,10 @@ class OmqSystem(System):
             self.stop()
             raise BenchFailure(f"omq-server said {line!r} at start: {self.log_tail()}")
         self.port = int(ready[2])
+
+    def configuration(self, directory: Path) -> str:
+        """Return the configuration of a server with its files in `directory`."""
+        return f"weak_flush_seconds = {self.weak_flush_seconds}\n"
 
     def connect(self) -> socket.socket:
         connected = self.connect_socket()
