@@ -91,6 +91,7 @@ class Catalogue:
             lanes=Lanes(),
             unused=self._unused,
             dead_letters=self.dead_letters,
+            spills=self.writers[Level.ASYNC],
         )
         nursery.start_soon(self.ids.run)
         nursery.start_soon(self._resources.alarms.run)
@@ -222,8 +223,12 @@ class Catalogue:
         await self._in_need(partial(self._store.catalogue.settle, losses))
         next_id = await in_thread(lambda: self._store.catalogue.next_id)
         every = set().union(*known.values()) | {record.id for record in self._records.values()}
+        transient = {driver.topic.id for driver in self if not driver.is_persistent}
         for level, topics in known.items():
             for misplaced in (extents[level].keys() & every) - topics:
+                if level is Level.ASYNC and misplaced in transient:
+                    self._leftovers.add((level, misplaced))  # it had spilled, see omq.drivers.spill
+                    continue
                 log.error("topic %d has messages in %s, where it is not kept", misplaced, level.value)
             for leftover in extents[level].keys() - every:
                 if leftover >= next_id:
@@ -589,6 +594,8 @@ class Catalogue:
                 # The record is deleted: blocks that cannot be deleted now are tried again until they are.
                 self._leftovers.add((driver.environment.level, driver.topic.id))
                 await self.drop_leftovers()
+            elif isinstance(driver, QueueDriver) and driver.has_spilled:
+                self._leftovers.add((Level.ASYNC, driver.topic.id))
 
     async def drop_leftovers(self) -> None:
         """Delete the remaining blocks of deleted topics, as far as the store has room for that."""
@@ -658,6 +665,8 @@ class Catalogue:
         driver.end()
         self._stop(driver)
         self.deleted(driver)
+        if isinstance(driver, QueueDriver) and driver.has_spilled:
+            self._leftovers.add((Level.ASYNC, driver.topic.id))
 
     def _unused(self, driver: Driver) -> None:
         """Delete a topic whose last consumer has gone."""

@@ -71,6 +71,8 @@ class Resources:
     unused: Callable[["Driver"], None]
     """Called when the last consumer of a topic has gone whose lifetime ends with it."""
     dead_letters: Office
+    spills: Writer
+    """Writes the messages of transient queues that the memory has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +209,19 @@ class Driver(ABC):
             if self.resources.memory.posted.try_take(octets):
                 self.writer.submit(post)
                 return post.confirmation
-            return StorePlace(self.writer, self.resources.memory.posted, post)
+            return StorePlace(self.writer.submit, self.resources.memory.posted, post)
         if batch.octets >= self.most() and batch.count > 1:
             return TopicPlace(self, batch, heads, origins).again()
         if self.deleted:
             raise Refused.of(DELETED)
         if not self.has_ids(batch.count) or not self.entrance.try_enter(octets):
-            return TopicPlace(self, batch, heads, origins).again()
+            return self._without_room(batch, heads, origins, octets)
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
+
+    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
+        """Return the answer to messages of a transient topic without room, or ids. Raises Refused."""
+        return TopicPlace(self, batch, heads, origins).again()
 
     def try_push(self, batch: Batch, pushes: Pushes) -> bool:
         """Take over messages, and add them to what is pushed, if all subscribers have everything before them

@@ -2,15 +2,26 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from omq_storage.blocks import Block
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A block that is not in memory, but on the disk."""
+
+    first: int
+    next: int
+    held: int = 0
+    """The memory that it takes."""
 
 
 class Holdings:
     """Blocks in order, each with the number of its messages that are not done."""
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []
+        self._blocks: list[Block | OnDisk] = []
         self._starts: list[int] = []
         self._undone: list[int] = []
 
@@ -19,9 +30,20 @@ class Holdings:
         self._starts.append(block.first)
         self._undone.append(block.count)
 
-    def find(self, message: int) -> Block:
-        """Return the block of a message that is not done."""
-        return self._blocks[bisect_right(self._starts, message) - 1]
+    def append_on_disk(self, first: int, next: int) -> None:
+        """Add a block that is on the disk."""
+        self._blocks.append(OnDisk(first, next))
+        self._starts.append(first)
+        self._undone.append(next - first)
+
+    def first_on_disk(self) -> int | None:
+        """Return the first id of the oldest block on the disk that is not done."""
+        return next((block.first for block in self._blocks if isinstance(block, OnDisk)), None)
+
+    def find(self, message: int) -> Block | None:
+        """Return the block of a message that is not done; None if it is on the disk."""
+        block = self._blocks[bisect_right(self._starts, message) - 1]
+        return None if isinstance(block, OnDisk) else block
 
     def done(self, message: int, count: int) -> int:
         """Mark `count` messages of the block with `message` as done. Return the octets that became free."""
@@ -67,7 +89,8 @@ class Holdings:
         return freed
 
     def __iter__(self) -> Iterator[Block]:
-        return iter(self._blocks)
+        """Iterate over the blocks in memory."""
+        return (block for block in self._blocks if isinstance(block, Block))
 
     def summary(self) -> tuple[int, int, int | None]:
         """Return the number of messages that are not done, the octets held, and the oldest block's

@@ -13,18 +13,18 @@ from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Numbered, Reservations
 from omq.drivers.sequences import Origins
 from omq.drivers.waits import Room
-from omq.drivers.writer import Writer
 from omq_storage.batches import Batch, pieces_within
 
 
 class StorePlace(NoRoom):
     """A post to a persistent topic, which waits for the memory for posts."""
 
-    __slots__ = ("_budget", "_post", "_turn", "_writer")
+    __slots__ = ("_budget", "_post", "_submit", "_turn")
 
-    def __init__(self, writer: Writer, budget: Budget, post: Post) -> None:
+    def __init__(self, submit: Callable[[Post], None], budget: Budget, post: Post) -> None:
+        """`submit` queues the post when there is memory."""
         super().__init__()
-        self._writer = writer
+        self._submit = submit
         self._budget = budget
         self._post = post
         self._turn: Turn | None = budget.line_up(post.octets, self.woken)
@@ -35,7 +35,7 @@ class StorePlace(NoRoom):
         if not self._turn.is_granted:
             return self
         self._turn = None
-        self._writer.submit(self._post)
+        self._submit(self._post)
         return self._post.confirmation
 
     def leave(self) -> None:

@@ -15,6 +15,7 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.consumers import Consumers
 from omq.drivers.dead_letters import DeadLetters, Death
 from omq.drivers.driver import Opening
+from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered
 from omq.drivers.overflow import followed_by
 from omq.drivers.perishing import EXPIRATION, expiry, flags, now
@@ -24,13 +25,14 @@ from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.round_robin import RETRY_SECONDS, RoundRobinDriver
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Gone, Subscriber
-from omq.drivers.sequences import Origins
+from omq.drivers.sequences import Origins, producers_of, without_repeated
 from omq.drivers.sizes import Sizes, body_octets
+from omq.drivers.spill import Spill
 from omq.drivers.unsettled import number_of, ranges
 from omq.model import Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
-from omq_storage.environment import Position
+from omq_storage.environment import Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Run
 
@@ -45,6 +47,8 @@ class QueueDriver(RoundRobinDriver):
         self.options = opening.options
         self._dead: DeadLetters | None = None
         self._sizes: Sizes | None = None
+        self._spill: Spill | None = None
+        self._is_spilling = False
         super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()
         self._consumers = Consumers(single_active=self.options.single_active)
@@ -101,15 +105,84 @@ class QueueDriver(RoundRobinDriver):
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
         """See `Driver.offer`. A queue may refuse the messages that exceed its length."""
         if self.options.overflow is not Overflow.REJECT_PUBLISH or not self._has_limits():
-            return super().offer(batch, heads, origins)
+            return self._offer(batch, heads, origins)
         room = self._room_for(batch)
         if room >= batch.count:
-            return self._counting(super().offer(batch, heads, origins), batch.count)
+            return self._counting(self._offer(batch, heads, origins), batch.count)
         full = Failure(Reason.NO_ROOM, "the queue has the length that it may have")
         if not room:
             raise Refused.of(full)
-        part = super().offer(batch.part(0, room), heads[:room], origins[:room])
+        part = self._offer(batch.part(0, room), heads[:room], origins[:room])
         return followed_by(self._counting(part, room), room, batch.count - room, full)
+
+    def _offer(self, batch: Batch, heads: Sequence[bytes], origins: Origins) -> Offered:
+        if self._spill is not None and self._spill.on_the_way and not self.deleted:
+            return self._without_room(batch, heads, origins, batch.octets + sum(map(len, heads)))
+        return super().offer(batch, heads, origins)
+
+    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
+        """See `Driver._without_room`. Queues of AMQP spill: their publishers must not wait for consumers."""
+        if origins or not isinstance(self.lifetime, Ephemeral):
+            return super()._without_room(batch, heads, origins, octets)
+        return self.spill(batch, heads)
+
+    def spill(self, batch: Batch, heads: Sequence[bytes] = ()) -> Offered:
+        """Take messages of a transient topic over that have no room in its memory, as `offer` does, but onto
+        the disk. So nothing waits for its consumers.
+        """
+        assert not self.is_persistent
+        if self._spill is None:
+            self._spill = Spill(self, self.resources.spills, self.resources.memory.posted)
+        return self._spill.offer(batch, heads, batch.octets + sum(map(len, heads)))
+
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+        """See `Driver.hand_over`. What others have on its way to the disk comes first."""
+        if self._spill is None or not self._spill.on_the_way:
+            super().hand_over(batch, heads, origins, octets)
+            return
+        self.free(octets)
+        if origins:
+            last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+            batch, heads = without_repeated(batch, heads, origins, last)
+            self.resources.memory.sequences.keep(self.topic.id, last)
+        if batch.count:
+            self._spill.force(batch, heads, octets)
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether messages of a transient topic are on the disk, or were."""
+        return self._spill is not None
+
+    @property
+    def environment(self) -> Environment:
+        """See `Driver.environment`."""
+        return super().environment if self._spill is None else self._spill.environment
+
+    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
+        """See `Driver.stored`. Called for a transient topic, too, when messages were spilled."""
+        if self._spill is None:
+            super().stored(blocks, extent)
+            return
+        self._is_spilling = True
+        try:
+            for block in blocks:
+                self.next_id = block.next
+                self._count_in(block)
+                self._keep(block)
+        finally:
+            self._is_spilling = False
+        self._spill.keep_deleting(self.resources.dead_letters.start)
+
+    def _hold(self, block: Block) -> None:
+        if self._is_spilling:
+            self._holdings.append_on_disk(block.first, block.next)
+        else:
+            super()._hold(block)
+
+    def first_on_disk(self) -> int:
+        """Return an id below which no message is needed from the disk."""
+        first = self._holdings.first_on_disk()
+        return self.next_id if first is None else first
 
     def _counting(self, offered: Offered, count: int) -> Offered:
         """Count messages on their way into the queue, until they are there."""
@@ -410,8 +483,8 @@ class QueueDriver(RoundRobinDriver):
 
     async def block_of(self, message: int) -> Block | None:
         """Return the block with a dead letter, or None if it is not kept any more. Raises StoreError."""
-        if not self.is_persistent:
-            return self._holdings.find(message)
+        if not self.is_persistent and (held := self._holdings.find(message)) is not None:
+            return held
         if self.tail.covers(message):
             return self.tail.from_position(message, 1)[0]
         try:

@@ -282,7 +282,7 @@ class RoundRobinDriver(Driver):
     def _keep(self, block: Block) -> None:
         self._undealt += block.count
         if not self.is_persistent:
-            self._holdings.append(block)
+            self._hold(block)
         elif self.tail.next == block.first:
             # Never drop the oldest blocks: they are assigned next. The store has the ones that do not fit.
             if self.tail.octets + block.held <= self.resources.memory.tail_octets:
@@ -296,6 +296,10 @@ class RoundRobinDriver(Driver):
                 self.tail.forget_below(self._cursor)
                 return
         self._signal.set()
+
+    def _hold(self, block: Block) -> None:
+        """Keep the newest block of a transient topic."""
+        self._holdings.append(block)
 
     # -- out -----------------------------------------------------------------------------------------------
 
@@ -477,8 +481,8 @@ class RoundRobinDriver(Driver):
 
     async def _find(self, message: int) -> Block | None:
         """The block with a message, or the next one after it; None when the store has neither."""
-        if not self.is_persistent:
-            return self._holdings.find(message)
+        if not self.is_persistent and (held := self._holdings.find(message)) is not None:
+            return held
         if self._dealing is not None and self._dealing.first <= message < self._dealing.next:
             return self._dealing
         if self.tail.covers(message):

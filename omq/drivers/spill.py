@@ -1,0 +1,109 @@
+"""Messages of a transient queue for which the memory has no room: they wait in the environment Async.
+
+A connection that publishes to a queue may be the one that must acknowledge its messages. So it must not wait
+until others take some: what does not fit into the memory is written to the disk, and read back when it is
+dealt. Nobody needs it after a restart, which deletes it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from omq.drivers.budget import Budget
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.offer import Offered
+from omq.drivers.places import StorePlace
+from omq.drivers.posts import Post, Stored
+from omq.drivers.writer import Writer
+from omq.logs import LogThrottle, quoted
+from omq_storage.batches import Batch
+from omq_storage.environment import Environment
+from omq_storage.errors import StoreError
+
+DELETE_SECONDS = 1.0
+"""How often messages that are done are deleted from the disk."""
+
+log = logging.getLogger("omq.spill")
+
+
+class Spilling(Stored, Protocol):
+    """A queue that spills."""
+
+    def first_on_disk(self) -> int:
+        """Return an id below which no message is needed from the disk."""
+
+
+class Spill:
+    """The messages of one queue that are on the disk, or on their way there."""
+
+    def __init__(self, queue: Spilling, writer: Writer, budget: Budget) -> None:
+        """`budget` is the share of the memory for messages on their way into a store."""
+        self._queue = queue
+        self._writer = writer
+        self._budget = budget
+        self.on_the_way = 0
+        """The number of posts that are not stored yet. Later messages must go the same way, to keep the
+        order.
+        """
+        self._is_deleting = False
+        self._problems = LogThrottle.of_problem(
+            log,
+            f"{quoted(queue.topic.topic)}: messages that are done are still on the disk",
+            topic=queue.topic.topic,
+        )
+
+    @property
+    def environment(self) -> Environment:
+        """Where the messages are."""
+        return self._writer.environment
+
+    def offer(self, batch: Batch, heads: Sequence[bytes], octets: int) -> Offered:
+        """Write messages to the disk. Only the memory for messages on their way to a store limits them."""
+        post = Post(self._queue, batch, octets, Confirmation(), heads)
+        if not self._budget.try_take(octets):
+            return StorePlace(self.submit, self._budget, post)
+        self.submit(post)
+        return post.confirmation
+
+    def force(self, batch: Batch, heads: Sequence[bytes], octets: int) -> None:
+        """As `offer`, beyond the memory for messages on their way to a store."""
+        self._budget.force(octets)
+        self.submit(Post(self._queue, batch, octets, Confirmation(), heads))
+
+    def submit(self, post: Post) -> None:
+        """Write messages whose octets are counted."""
+        self.on_the_way += 1
+        post.confirmation.listen(self._arrived)
+        self._writer.submit(post)
+
+    def _arrived(self) -> None:
+        self.on_the_way -= 1
+
+    def keep_deleting(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """Delete messages that are done, until none is on the disk. `start` starts a task."""
+        if not self._is_deleting:
+            self._is_deleting = True
+            start(self._delete)
+
+    async def _delete(self) -> None:
+        try:
+            queue, deleted_below = self._queue, 0
+            while not queue.deleted:
+                await trio.sleep(DELETE_SECONDS)
+                first, is_over = queue.first_on_disk(), False
+                if first == deleted_below:
+                    continue
+                try:
+                    trim = partial(self.environment.trim, queue.topic.id, first)
+                    is_over = not (await self._writer.call(trim)).messages
+                except StoreError as problem:
+                    self._problems.add(problem)
+                    continue
+                deleted_below = first
+                if is_over and not self.on_the_way and first == queue.first_on_disk() == queue.next_id:
+                    return
+        finally:
+            self._is_deleting = False

@@ -1,0 +1,211 @@
+"""Transient queues with more messages than the memory has room for."""
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from served_drivers import KIB, MIB, NOTHING, Client, Drivers, opened, post, quiet, settled
+
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.offer import NoRoom
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.reasons import Failure, Reason
+from omq.model import Delivery, Transient
+from omq_storage.batches import Bodies
+from omq_storage.levels import Level
+
+BODY = b"x" * 10 * KIB
+
+
+async def filled(queue: QueueDriver, posts: int, each: int = 10) -> list[bytes]:
+    """Post so many messages without a consumer, each of them confirmed. Return their bodies."""
+    bodies: list[bytes] = []
+    for _ in range(posts):
+        batch = [b"%d-" % (len(bodies) + index) + BODY for index in range(each)]
+        offered = queue.offer(Bodies(batch))
+        assert isinstance(offered, Confirmation)
+        assert await settled(offered) is None
+        bodies += batch
+    return bodies
+
+
+def on_disk(drivers: Drivers, queue: QueueDriver) -> int:
+    """How many messages of a queue are on the disk."""
+    return drivers.store.level(Level.ASYNC).extent(queue.topic.id).messages
+
+
+@pytest.mark.parametrize("window", [None, 30])
+async def test_a_queue_without_a_consumer_takes_more_than_the_memory(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, window: int | None
+) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        bodies = await filled(queue, 100)
+        assert drivers.memory.statistics().waiting < MIB
+        assert queue.ready == 1000
+        spilled = on_disk(drivers, queue)
+        assert 900 < spilled < 1000
+        client = Client(queue)
+        if window is not None:
+            client.request(window)
+        while len(client.bodies) < len(bodies):
+            had = len(client.got)
+            await client.read()
+            if window is not None:
+                client.settle(*(got.id for got in client.got[had:]))
+        assert client.bodies == bodies
+        # In memory again when there is room; what was on the disk is deleted.
+        await filled(queue, 1)
+        assert on_disk(drivers, queue) == spilled
+        mock_clock.jump(1.5)
+        await quiet()
+        assert on_disk(drivers, queue) == 0
+        await client.read()
+        if window is not None:
+            client.settle(*(got.id for got in client.got[-10:]))
+        client.close()
+        assert (queue.ready, queue.info().messages) == (0, 0)
+        await quiet()
+        assert drivers.memory.statistics() == NOTHING
+
+
+async def test_messages_come_back_from_the_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        bodies = await filled(queue, 40)
+        client = Client(queue)
+        client.request(400)
+        while len(client.bodies) < len(bodies):
+            await client.read()
+        client.close()
+        assert queue.ready == 400
+        again = Client(queue)
+        while len(again.bodies) < len(bodies):
+            await again.read()
+        assert again.bodies == bodies
+        assert {got.deliveries for got in again.got} == {1}
+        again.close()
+        await filled(queue, 40)
+        assert queue.purge() == 400
+        assert drivers.memory.statistics() == NOTHING
+
+
+async def test_the_order_is_kept_while_messages_are_on_their_way(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        expected = await filled(queue, 10)
+        offers = []
+        for number in range(30):
+            batch = [b"%d" % number, b"%d+" % number + BODY]
+            expected += batch
+            offers.append(queue.offer(Bodies(batch)))
+        client = Client(queue)  # and room in the memory for those after them
+        while len(client.bodies) < len(expected):
+            await client.read()
+            await drivers.drain()
+        assert client.bodies == expected
+        for offered in offers:
+            assert isinstance(offered, Confirmation)
+            assert offered.settled
+            assert offered.failure is None
+        client.close()
+
+
+async def test_only_the_memory_for_posts_makes_a_publisher_wait(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 10)
+        drivers.memory.posted.force(MIB)
+        offered = queue.offer(Bodies([BODY] * 20))
+        given_up = queue.offer(Bodies([BODY] * 20))
+        assert isinstance(offered, NoRoom)
+        assert isinstance(given_up, NoRoom)
+        assert offered.room is None  # no consumer has to make it
+        given_up.leave()
+        drivers.memory.posted.give(MIB)
+        confirmation = await offered.taken()
+        assert await settled(confirmation) is None
+        await quiet()
+        assert queue.ready == 120
+        queue.purge()
+        # The one that was given up does not count as on its way.
+        assert queue.offer(Bodies([b"a"])).settled  # type: ignore[union-attr]
+        assert queue.purge() == 1
+
+
+async def test_a_full_disk_refuses_posts(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 10)
+        writer = drivers.catalogue.writers[Level.ASYNC]
+        writer.refusal = full = Failure(Reason.NO_ROOM, "the disk is full")
+        offered = queue.offer(Bodies([BODY] * 20))
+        assert isinstance(offered, Confirmation)
+        assert await settled(offered) == full
+        writer.refusal = None
+        await filled(queue, 1)
+        assert queue.ready == 110
+        client = Client(queue)
+        while len(client.bodies) < 110:
+            await client.read()
+        client.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_what_was_spilled_is_gone_after_a_restart(tmp_path: Path, killed: bool) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB, killed=killed) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 20)
+        # An omq topic waits, unless its publisher must not.
+        topic = await drivers.declare(Transient(), Delivery.ROUND_ROBIN)
+        assert isinstance(topic, QueueDriver)
+        waiting = topic.offer(Bodies([BODY] * 20))
+        assert isinstance(waiting, NoRoom)
+        waiting.leave()
+        spilled = topic.spill(Bodies([BODY] * 20))
+        assert isinstance(spilled, Confirmation)
+        assert await settled(spilled) is None
+        assert topic.ready == 20
+        assert on_disk(drivers, topic) == 20
+    async with opened(tmp_path / "store") as drivers:
+        assert drivers.store.level(Level.ASYNC).extents() == {}
+        kept = drivers.catalogue.lookup(b"t")
+        assert isinstance(kept, QueueDriver)
+        assert kept.ready == 0
+        await post(kept, b"a", b"b")
+        assert kept.ready == 2
+
+
+async def test_a_deleted_queue_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 20)
+        late = queue.offer(Bodies([BODY] * 20))
+        await drivers.catalogue.delete(b"q")
+        assert isinstance(late, Confirmation)
+        await settled(late)
+        await drivers.drain()
+        await drivers.catalogue.drop_leftovers()
+        assert drivers.store.level(Level.ASYNC).extents() == {}
+        assert drivers.memory.statistics() == NOTHING
+
+
+async def test_idempotent_posts_keep_their_order(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 10)
+        waiting = queue.offer(Bodies([BODY] * 10), origins=[(b"p", number) for number in range(10)])
+        assert isinstance(waiting, NoRoom)
+        client = Client(queue)
+        spilling = queue.offer(Bodies([BODY] * 30))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiting.taken)
+            while len(client.bodies) < 140:
+                await client.read()
+        assert isinstance(spilling, Confirmation)
+        assert [got.id for got in client.got] == list(range(1, 141))
+        assert queue.offer(Bodies([b"again"]), origins=[(b"p", 9)]).settled  # type: ignore[union-attr]
+        assert queue.ready == 0
+        client.close()
