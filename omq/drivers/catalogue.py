@@ -17,6 +17,7 @@ from omq.drivers.dead_letters import Office
 from omq.drivers.driver import Driver, Opening, Resources
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Lifetime, Ownership, Private, check_user
 from omq.drivers.memory import Memory
+from omq.drivers.priority_queue import PriorityQueueDriver
 from omq.drivers.problems import for_clients
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
@@ -333,7 +334,8 @@ class Catalogue:
             case Delivery.BROADCAST:
                 return BroadcastDriver(opening)
             case Delivery.ROUND_ROBIN:
-                driver = QueueDriver(opening)
+                kind = QueueDriver if opening.options.max_priority is None else PriorityQueueDriver
+                driver = kind(opening)
                 self._nursery.start_soon(self._deal, driver)
                 return driver
             case other:

@@ -1,0 +1,222 @@
+"""A queue with priorities: its messages with the highest priority are dealt first, each level in order."""
+
+from bisect import insort
+from collections.abc import Iterable, Iterator, Sequence
+
+import trio
+
+from omq.drivers.driver import READ_OCTETS, Opening
+from omq.drivers.perishing import PRIORITY, priority
+from omq.drivers.queue import QueueDriver
+from omq.drivers.round_robin import RETRY_SECONDS
+from omq.drivers.round_robin_channel import RoundRobinChannel
+from omq.drivers.seam import Gone
+from omq.drivers.unsettled import ranges
+from omq_storage.blocks import Block
+from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.runs import Ids, Returned, Run
+
+
+class Levels(Returned):
+    """Ids of messages that are ready: the highest priority leaves first, and there the lowest id.
+
+    The priority of a message is known from its arrival until it is done. Ids need a few bits each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ready: dict[int, Returned] = {}
+        self._order: list[int] = []  # the priorities of `_ready`, the highest last
+        self._known: dict[int, Ids] = {}  # for each priority but 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ready.values()))
+
+    @property
+    def lowest(self) -> int:
+        """The id that leaves next. There must be one."""
+        return self._ready[self._order[-1]].lowest
+
+    @property
+    def deliveries(self) -> int:
+        """How often that message was delivered before."""
+        return self._ready[self._order[-1]].deliveries
+
+    def learn(self, ids: range, level: int) -> None:
+        """Messages arrive with this priority."""
+        if level:
+            self._known.setdefault(level, Ids()).add(ids)
+
+    def forget(self, ids: range) -> None:
+        """Messages are done."""
+        for level, known in list(self._known.items()):
+            if known.take(ids) and not known:
+                del self._known[level]
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Add ids that are not in the queue."""
+        for run in runs:
+            rest = [run]
+            for level, known in self._known.items():
+                found = [id for ids in map(list, map(Run.ids, rest)) for id in ids if id in known]
+                if found:
+                    self._add(level, _as_runs(found, run.deliveries))
+                    left = set(found)
+                    rest = _as_runs(
+                        [id for each in rest for id in each.ids() if id not in left], run.deliveries
+                    )
+            if rest:
+                self._add(0, rest)
+        self._measure()
+
+    def _add(self, level: int, runs: Iterable[Run]) -> None:
+        ready = self._ready.get(level)
+        if ready is None:
+            ready = self._ready[level] = Returned()
+            insort(self._order, level)
+        ready.add(runs)
+
+    def pop(self) -> int:
+        """Remove and return the id that leaves next. There must be one."""
+        level = self._order[-1]
+        ready = self._ready[level]
+        id = ready.pop()
+        if not ready:
+            del self._ready[level]
+            self._order.pop()
+        self._measure()
+        return id
+
+    def runs(self) -> Sequence[Run]:
+        """Return all ids as runs, in no particular order."""
+        return [run for ready in self._ready.values() for run in ready.runs()]
+
+    def clear(self) -> None:
+        """Remove all ids."""
+        self._ready.clear()
+        self._order.clear()
+        self._measure()
+
+    def _measure(self) -> None:
+        self.octets = sum(ready.octets for ready in self._ready.values())
+
+
+class PriorityQueueDriver(QueueDriver):
+    """One queue with priorities. All its messages that are ready are in `_returned`, and the cursor is behind
+    them; what the store has is read at the start, since the heads have the priorities.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        assert opening.options.max_priority is not None
+        self._highest = opening.options.max_priority
+        self._is_loaded = trio.Event()
+        super().__init__(opening)
+        if not self.ready:
+            self._is_loaded.set()
+        self._stored = list(self._returned.runs())
+        self._levels = Levels()
+        if self._is_loaded.is_set():
+            self._returned = self._levels
+
+    async def run(self) -> None:
+        """See `RoundRobinDriver.run`."""
+        if not self._is_loaded.is_set():
+            await self._load()
+        await super().run()
+
+    async def deal_one(self, getter: RoundRobinChannel) -> bool:
+        """See `QueueDriver.deal_one`."""
+        await self._is_loaded.wait()
+        return await super().deal_one(getter)
+
+    def done(self, ids: range) -> None:
+        """See `RoundRobinDriver.done`."""
+        super().done(ids)
+        self._levels.forget(ids)
+
+    def settled(self, messages: Sequence[Run]) -> None:
+        """See `RoundRobinDriver.settled`."""
+        super().settled(messages)
+        for run in messages:
+            for ids in ranges(run):
+                self._levels.forget(ids)
+
+    def _keep(self, block: Block) -> None:
+        if not self._is_loaded.is_set():
+            super()._keep(block)  # it is read with the others
+            return
+        self._learn(block)
+        super()._keep(block)
+        if self._cursor < block.next:
+            self._sort(block)
+            self._signal.set()
+
+    def _pop_returned(self) -> int:
+        message = super()._pop_returned()
+        if not self._returned:
+            self.tail.clear()
+        return message
+
+    def _learn(self, block: Block) -> None:
+        """Read the priorities of a block."""
+        if not self._flags(block) & PRIORITY:
+            return
+        for ids, level in _levels_of(block, self._highest):
+            self._levels.learn(ids, level)
+
+    def _sort(self, block: Block) -> None:
+        """Move the cursor over a block: its messages are ready by their priorities."""
+        ids = range(max(self._cursor, block.first), block.next)
+        self._undealt -= len(ids)
+        self._cursor = block.next
+        every = Ids()
+        every.add(ids)
+        self._return(every.runs())
+        self._note_move()
+
+    async def _load(self) -> None:
+        """Read the priorities of the stored messages."""
+        message = min([self._cursor, *(run.lowest for run in self._stored)])
+        while message < self.next_id and not self.deleted:
+            try:
+                stored = await self.read(message, READ_OCTETS)
+            except DamagedBlock as damaged:
+                last = damaged.first if damaged.last is None else damaged.last
+                last = max(message, min(last, self.next_id - 1))
+                self._report(Gone(message, last, f"the store is damaged there ({damaged.why})"))
+                message = last + 1
+                continue
+            except StoreError:
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            if not stored:
+                break
+            for each in stored:
+                self._learn(each.block)
+                if each.block.next > self._cursor:
+                    self._sort(each.block)
+                message = each.block.next
+        self._undealt = 0
+        self._cursor = max(self._cursor, self.next_id)
+        waiting, self._returned = list(self._returned.runs()), self._levels
+        self._return(waiting)
+        self._is_loaded.set()
+        self._signal.set()
+        if self._is_too_long():
+            self._shorten()
+
+
+def _levels_of(block: Block, highest: int) -> Iterator[tuple[range, int]]:
+    """Yield runs of messages of a block with the same priority."""
+    begin, level = block.first, 0
+    for id, head in enumerate(block.heads_from(block.first), block.first):
+        own = min(highest, priority(head))
+        if own != level:
+            if begin < id:
+                yield range(begin, id), level
+            begin, level = id, own
+    yield range(begin, block.next), level
+
+
+def _as_runs(ids: Sequence[int], deliveries: int) -> list[Run]:
+    return [run._replace(deliveries=deliveries) for run in Ids(ids).runs()]

@@ -1,0 +1,153 @@
+"""Queues with priorities."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served_drivers import Client, Drivers, Listener, messages_of, opened, post, quiet
+
+from omq.drivers.priority_queue import Levels
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.seam import Credit, Messages, Modified
+from omq.model import Sync
+from omq.protocol.amqp import head as heads
+from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.properties import Properties
+from omq_storage.runs import Ids
+
+EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
+
+
+@pytest.fixture
+async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
+    """Drivers whose topics are deleted at the end, so that they must hold nothing."""
+    yield shared_drivers
+    for topic in list(shared_drivers.catalogue):
+        await shared_drivers.catalogue.delete(topic.topic.topic)
+
+
+async def queue_of(drivers: Drivers, *, durable: bool, **options: object) -> QueueDriver:
+    sync = Sync.WEAK if durable else None
+    return await drivers.catalogue.declare_queue(
+        b"q",
+        QueueOptions(durable=durable, sync=sync, max_priority=10, **options),  # type: ignore[arg-type]
+    )
+
+
+def head(priority: int | None) -> bytes:
+    return b"" if priority is None else heads.encode(Head(b"", b"q", Properties(priority=priority)))
+
+
+async def publish(queue: QueueDriver, *priorities: int | None) -> None:
+    """Post messages whose bodies are their priorities, in one block."""
+    await post(queue, *(b"%s" % str(each).encode() for each in priorities), heads=[*map(head, priorities)])
+
+
+async def everything(queue: QueueDriver) -> list[str]:
+    """What a getter gets, one after another."""
+    getter = queue.open_getter(Listener())
+    bodies = []
+    while await queue.deal_one(getter):
+        taken = await getter.take()
+        assert isinstance(taken, Messages)
+        bodies += [got.body.decode() for got in messages_of(taken, queue.topic.id)]
+        getter.written(1)
+    getter.close()
+    return bodies
+
+
+@EITHER
+async def test_the_highest_priority_comes_first(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    await publish(queue, 0, 5, 20, 3, 10, None)
+    await publish(queue, 5, 11)
+    await publish(queue, None)
+    assert queue.ready == 9
+    assert await everything(queue) == ["20", "10", "11", "5", "5", "3", "0", "None", "None"]
+    await quiet()
+    assert (queue.ready, queue.info().messages) == (0, 0)
+
+
+@EITHER
+async def test_what_comes_back_has_its_priority_and_its_place(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable)
+    client = Client(queue)
+    client.request(3)
+    await publish(queue, 1, 2, 3, 4, 5, 6)
+    # A consumer with room gets what is there when it comes.
+    assert [body.decode() for body in (await client.read()).bodies] == ["1", "2", "3"]
+    assert queue.ready == 3
+    await publish(queue, 4)
+    client.settle(2)
+    assert [body.decode() for body in (await client.read()).bodies] == ["1", "2", "3", "6"]
+    client.settle(3, outcome=Modified(delivery_failed=True))
+    assert [body.decode() for body in (await client.read()).bodies] == ["1", "2", "3", "6", "5"]
+    client.close()
+    assert await everything(queue) == ["6", "5", "4", "4", "3", "1"]
+
+
+@EITHER
+async def test_priorities_go_with_the_other_options(drivers: Drivers, durable: bool) -> None:
+    queue = await queue_of(drivers, durable=durable, max_length=3)
+    await publish(queue, 1, 9, 2)
+    # The head of the queue is the message with the highest priority, as RabbitMQ documents it.
+    await publish(queue, 3)
+    assert queue.ready == 3
+    assert await everything(queue) == ["3", "2", "1"]
+    await publish(queue, 1, 2)
+    assert queue.purge() == 2
+    assert await everything(queue) == []
+
+
+async def test_priorities_survive_a_kill(tmp_path: Path) -> None:
+    options = QueueOptions(durable=True, sync=Sync.WEAK, max_priority=10)
+    async with opened(tmp_path / "store", killed=True) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        for _ in range(10):
+            await publish(queue, *[0, 3, 1] * 30)
+        client = Client(queue)
+        client.channel.grant(2, Credit.WINDOW)
+        await client.read()
+        client.settle(client.ids[0])
+        await drivers.save_positions()
+    async with opened(tmp_path / "store") as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        assert queue.ready == 899
+        bodies = await everything(queue)
+        assert bodies == ["3"] * 299 + ["1"] * 300 + ["0"] * 300
+    async with opened(tmp_path / "store") as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        assert queue.ready == 0
+        await publish(queue, 1, 2)
+        assert await everything(queue) == ["2", "1"]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
+def test_levels_are_a_priority_queue(priorities: list[int], data: st.DataObject) -> None:
+    levels = Levels()
+    for id, level in enumerate(priorities):
+        levels.learn(range(id, id + 1), level)
+    undone = set(range(len(priorities)))
+    levels.add(Ids(undone).runs())
+    ready = set(undone)
+    while ready:
+        assert len(levels) == len(ready)
+        assert {id for run in levels.runs() for id in run.ids()} == ready
+        expected = min(ready, key=lambda id: (-priorities[id], id))
+        assert levels.lowest == expected
+        assert levels.pop() == expected
+        ready.discard(expected)
+        if data.draw(st.booleans()):
+            levels.forget(range(expected, expected + 1))
+            undone.discard(expected)
+        elif data.draw(st.booleans()):
+            back = undone - ready
+            levels.add(run._replace(deliveries=2) for run in Ids(sorted(back)).runs())
+            ready |= back
+            for id in back:
+                if data.draw(st.booleans()):
+                    undone.discard(id)  # it does not come back once more
+    assert levels.octets == 0
