@@ -110,6 +110,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
     max_message_bytes: Octets = 64 * MIB
+    fragment_octets: Annotated[int, msgspec.Meta(ge=MIB // 8, le=64 * MIB)] = MIB // 4
     max_credit: Count = 100_000
 
     memory_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
@@ -220,10 +221,8 @@ def check(config: Config) -> None:
     if config.max_line_bytes > config.memory_bytes:
         raise ConfigError("max_line_bytes: must not exceed memory_bytes")
     if config.max_message_bytes > LONGEST_BODY:
-        why = f"must not exceed {LONGEST_BODY:_}: a message is stored in one block, of less than 1 GiB"
+        why = f"must not exceed {LONGEST_BODY:_}: the length of a frame has 32 bits"
         raise ConfigError(f"max_message_bytes: {why}")
-    if config.max_message_bytes > config.memory_bytes:
-        raise ConfigError("max_message_bytes: must not exceed memory_bytes")
 
 
 def _check_clients(config: Config) -> None:

@@ -15,9 +15,13 @@ MAX_TOPIC_OCTETS = 255
 DEFAULT_MAX_BODY = 64 * 2**20
 """The default for the longest body of a message, in octets."""
 
-LONGEST_BODY = (1 << 30) - 1 - 17
-"""Octets: the longest body that any configuration may allow. Its frame has 17 octets more, and the block that
-it is stored in has less than 1 GiB of frames."""
+LONGEST_BODY = (1 << 32) - 1 - 13
+"""Octets: the longest body that any configuration may allow, because the length of a Message frame counts 13
+octets more."""
+
+LONGEST_HELD_BODY = (1 << 30) - 1 - 17
+"""Octets: the longest body of a message in a block. Its frame has 17 octets more, and a block has less than
+1 GiB of frames."""
 
 
 class Delivery(Enum):

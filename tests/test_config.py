@@ -10,7 +10,8 @@ import pytest
 from server_command import run_server, running_server
 
 from omq.config import Config, ConfigError, check, load, parse_address
-from omq.model import LONGEST_BODY, Delivery, Persistent, Sync, Transient
+from omq.model import LONGEST_BODY, LONGEST_HELD_BODY, Delivery, Persistent, Sync, Transient
+from omq_storage import fragments
 from omq_storage.codec import describe
 from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
 
@@ -56,8 +57,9 @@ BAD = [
     ('topics = [{name = "a", retention_seconds = inf}]', "topics.retention_seconds"),
     # What only several keys together show.
     ("max_line_bytes = 100_000_000", "max_line_bytes"),
-    ("max_message_bytes = 100_000_000", "max_message_bytes"),
-    ("memory_bytes = 4_294_967_296\nmax_message_bytes = 1_073_741_807", "block, of less than 1 GiB"),
+    ("max_message_bytes = 4_294_967_283", "32 bits"),
+    ("fragment_octets = 65_536", "fragment_octets"),
+    ("fragment_octets = 67_108_865", "fragment_octets"),
     ('max_topics = 1\ntopics = [{name = "a"}, {name = "b"}]', "max_topics"),
     # Addresses.
     ("listen = []", "listen"),
@@ -359,6 +361,7 @@ def test_logs_as_text_and_their_level(tmp_path: Path) -> None:
         assert server.stop()[2] == ""
 
 
-def test_the_longest_message_that_may_be_configured_fits_into_a_block() -> None:
-    assert LONGEST_BODY + FRAME_HEADER == FRAMES_LIMIT - 1
-    check(Config(memory_bytes=1 << 32, max_message_bytes=LONGEST_BODY))
+def test_the_longest_message_that_may_be_configured_fits_into_a_frame() -> None:
+    assert LONGEST_BODY == fragments.LONGEST_BODY
+    assert LONGEST_HELD_BODY + FRAME_HEADER == FRAMES_LIMIT - 1
+    check(Config(max_message_bytes=LONGEST_BODY))  # however little memory there is

@@ -17,7 +17,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import Exchanges
-from omq.model import TopicInfo
+from omq.model import LONGEST_HELD_BODY, TopicInfo
 
 
 class Crowded(Enum):
@@ -50,7 +50,9 @@ class AccessControl:
             catalogue=catalogue,
             leases=self.leases,
             subscriptions=self.subscriptions,
-            max_message_bytes=config.max_message_bytes,
+            max_message_bytes=min(config.max_message_bytes, config.memory_bytes, LONGEST_HELD_BODY),
+            max_uploaded_bytes=config.max_message_bytes,
+            fragment_octets=config.fragment_octets,
             max_credit=config.max_credit,
             durable_sync=config.durable_sync(),
         )

@@ -30,11 +30,13 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
+from omq.drivers.uploads import Upload
 from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
 from omq_storage.environment import BlockInfo
 from omq_storage.lookup import StoredBlock
+from omq_storage.pieces import LargeMessage
 
 if TYPE_CHECKING:
     from omq_storage._codec import Pass, Spans
@@ -60,6 +62,11 @@ class SessionContext:
     subscriptions: Quota
     """The subscriptions, feeds and early credits of all clients."""
     max_message_bytes: int
+    """The limit for messages that are held whole."""
+    max_uploaded_bytes: int
+    """The limit for messages that are stored in fragments while they arrive."""
+    fragment_octets: int
+    """The size from which on messages are stored in fragments."""
     max_credit: int
     durable_sync: Sync
     """The sync level of durable queues and streams whose declaration names none."""
@@ -101,6 +108,9 @@ class StoredMessages(Protocol):
 
     async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
         """See `Driver.replay`."""
+
+    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        """See `Driver.read_piece`."""
 
     async def stored_blocks(
         self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
@@ -164,7 +174,9 @@ class Session:
         self._shared = shared
         self._catalogue = shared.catalogue
         self.max_message_bytes = shared.max_message_bytes
-        """For terminals that know how long a message is before they read it."""
+        """For terminals that know how long a message is before they read it, and hold it whole."""
+        self.max_uploaded_bytes = shared.max_uploaded_bytes
+        self.fragment_octets = shared.fragment_octets
         self.durable_sync = shared.durable_sync
         self._client = client
         self.name = name
@@ -283,6 +295,19 @@ class Session:
         if batch.longest > self.max_message_bytes:
             raise TooLarge(self.max_message_bytes, batch.longest)
         return await driver.post(batch, heads, origins)
+
+    async def stores_leased(self, topic: Topic) -> bool:
+        """Return whether this very topic takes large messages in fragments: whether `upload_leased` is
+        possible. Raises Refused.
+        """
+        return (await self._find_leased(topic)).takes_fragments
+
+    async def upload_leased(self, topic: Topic) -> Upload:
+        """Begin a message to this very topic, which has a store, whose body comes in pieces.
+
+        Raises Refused.
+        """
+        return await Upload.begin(await self._find_leased(topic))
 
     async def check_leased(self, topic: Topic) -> None:
         """Raises Refused when the client may not publish to this very topic, or it was deleted."""

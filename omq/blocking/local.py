@@ -10,6 +10,7 @@ from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_pe
 from omq_storage.blocks import Block
 from omq_storage.catalogue import TopicRecord
 from omq_storage.errors import DamagedBlock
+from omq_storage.fragments import TooLargeToHold
 from omq_storage.levels import Level
 from omq_storage.reader import opened
 from omq_storage.records import Extent, missing_ids
@@ -70,6 +71,10 @@ class LocalStore:
                     position = messages.stop
                 yield from self._gaps(level, topic, position, end)
                 position = end
+            except TooLargeToHold as large:
+                yield from self._gaps(level, topic, position, large.message)
+                yield Gap(large.message, large.message, f"it has {large.octets} octets, too many for a block")
+                position = large.message + 1
             except DamagedBlock as damaged:
                 if damaged.first > position:
                     following = min(damaged.first, end)

@@ -16,6 +16,7 @@ from omq.drivers.seam import LITTLE_OCTETS, End, Outlet, Subscriber
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
+from omq_storage.fragments import Fragmented
 
 TRIM_BLOCKS = 64
 """The number of small blocks in a tail at which it drops the blocks that all subscribers have received."""
@@ -123,6 +124,15 @@ class BroadcastDriver(CursorDriver):
         for channel in self._channels:
             if channel.follows:
                 channel.stop_following(block.first)
+            channel.subscriber.wake()
+        self._behind = len(self._channels)
+        self.route.close()
+
+    def _keep_large(self, message: Fragmented) -> None:
+        self.tail.clear()  # whoever has not got what is in it reads on in the store
+        for channel in self._channels:
+            if channel.follows:
+                channel.stop_following(message.first)
             channel.subscriber.wake()
         self._behind = len(self._channels)
         self.route.close()

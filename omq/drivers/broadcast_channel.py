@@ -29,7 +29,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.statistics import ChannelStatistics
 from omq_storage.blocks import Block
-from omq_storage.lookup import StoredBlock
+from omq_storage.lookup import LargeBlock, StoredBlock
 
 TAKE_OCTETS = 256 << 10
 """What a live channel gives at once: then the connection's other subscriptions have their turn."""
@@ -175,12 +175,15 @@ class BroadcastChannel:
             self._limit.give(range(begun.message, begun.message + 1))
         try:
             return await self._go_on(begun)
-        except Torn:
+        except Torn as torn:
             self._give_back()
             self._begun = None
             if self._limit is not None:
                 self._limit.take_back(range(begun.message, begun.message + 1))
-            return await self.driver.replay(self.position, 1)  # returns what is gone, and why
+            try:
+                return await self.driver.replay(self.position, 1)  # returns what is gone, and why
+            except LargeBlock:
+                return Gone(begun.message, begun.message, str(torn))  # it is there, and cannot be read
 
     async def _go_on(self, begun: Pieces) -> Piece:
         """Return the next piece of a message. Raises Torn."""

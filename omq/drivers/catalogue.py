@@ -738,6 +738,12 @@ class Catalogue:
                 await paused.enter_async_context(other.paused())
             return await in_thread(partial(self._store.with_spare_room, function))
 
+    async def sweep(self) -> None:
+        """Delete the fragments of large messages that are no messages. Raises StoreError."""
+        for writer in self.writers.values():
+            while await self._in_need(writer.environment.sweep, writer):
+                pass
+
     async def make_room(self) -> None:
         """Make sure that the catalogue has pages for the next reservation of ids, and reserve disk space for
         deletions, as far as the disk has any. Raises StoreError and OSError.

@@ -27,7 +27,7 @@ from omq.drivers.queue_options import DEFAULT, QueueOptions
 from omq.drivers.reasons import DELETED, Failure, Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.seam import Channel, End, Gone, Subscriber
-from omq.drivers.sequences import Origins, producers_of, without_repeated
+from omq.drivers.sequences import Origin, Origins, producers_of, without_repeated
 from omq.drivers.statistics import DriverStatistics, Traffic
 from omq.drivers.tail import Tail
 from omq.drivers.waits import Room
@@ -39,7 +39,8 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import FRAMES_LIMIT, Block
 from omq_storage.environment import BlockInfo, Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
-from omq_storage.lookup import StoredBlock
+from omq_storage.fragments import Fragmented, Uploaded
+from omq_storage.lookup import LargeBlock, StoredBlock
 from omq_storage.pieces import LargeMessage
 from omq_storage.records import missing_ids
 from omq_storage.routes import Route
@@ -219,6 +220,26 @@ class Driver(ABC):
         self.hand_over(batch, heads, origins, octets)
         return CONFIRMED
 
+    @property
+    def takes_fragments(self) -> bool:
+        """Whether large messages may be posted in fragments."""
+        return self.is_persistent
+
+    async def post_uploaded(self, message: Uploaded, head: bytes, origin: Origin | None) -> Confirmation:
+        """Post a message whose body is stored; wait for room in the queue of posts. Only for a persistent
+        topic. The confirmation is settled as that of `offer`.
+        """
+        assert self.writer is not None, "a transient topic has no store"
+        self._used = True
+        heads = (head,) if head else ()
+        origins = () if origin is None else (origin,)
+        octets = message.octets + len(head)
+        producers = producers_of(origins)
+        post = Post(self, message, octets, Confirmation(), heads, origins, producers, self.failures)
+        await self.resources.memory.posted.take(octets)
+        self.writer.submit(post)
+        return post.confirmation
+
     def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
         """Return the answer to messages of a transient topic without room, or ids. Raises Refused."""
         return TopicPlace(self, batch, heads, origins).again()
@@ -275,7 +296,7 @@ class Driver(ABC):
         self._time = max(self._time, time.time_ns() // 1000)
         return self._time
 
-    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
         """Called when the writer has stored blocks: make them available to subscribers. `extent` is what is
         stored of the topic now.
         """
@@ -283,15 +304,22 @@ class Driver(ABC):
         for block in blocks:
             self.next_id = block.next
             self._count_in(block)
-            self._keep(block)
+            if isinstance(block, Fragmented):
+                self._keep_large(block)
+            else:
+                self._keep(block)
 
-    def _count_in(self, block: Block) -> None:
+    def _count_in(self, block: Block | Fragmented) -> None:
         self.traffic.messages_in += block.count
         self.traffic.octets_in += block.held
 
     @abstractmethod
     def _keep(self, block: Block) -> None:
         """Add the newest block, and wake the subscribers that wait for it."""
+
+    @abstractmethod
+    def _keep_large(self, message: Fragmented) -> None:
+        """Wake the subscribers that wait for a new message in fragments; it stays in the store."""
 
     @property
     def room(self) -> Room | None:
@@ -369,8 +397,9 @@ class Driver(ABC):
     async def read(self, position: int, octets: int, largest: int | None = None) -> list[StoredBlock]:
         """Return stored blocks from `position` on, without those that subscribers may not see yet.
 
-        Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets,
-        omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is also logged.
+        Raises omq_storage.lookup.LargeBlock when the first of them has more than `largest` octets or is a
+        message in fragments, omq_storage.errors.DamagedBlock when it is damaged, and StoreError, which is
+        also logged.
         """
         read = partial(self.environment.read_stored, self.topic.id, position, octets, largest=largest)
         blocks = await self._in_reader(read)
@@ -396,6 +425,11 @@ class Driver(ABC):
                 return Gone(position, min(last, known - 1), f"the store is damaged there ({damaged.why})")
             blocks = []
             kept = min(damaged.first, known)  # a damaged key may contain an id that was never assigned
+        except LargeBlock as large:
+            if large.message is None or large.message.first <= position:
+                raise
+            blocks = []
+            kept = min(large.message.first, known)
         if kept <= position:
             return blocks
         missing, were_lost = missing_ids(self.extent, self.lost, position, kept)

@@ -42,10 +42,12 @@ async def watch_disk(catalogue: Catalogue, config: Config) -> None:
 
 
 async def keep_deleting(catalogue: Catalogue) -> None:
-    """Complete deletions of topics, and reserve disk space for deletions, as far as the disk has any."""
+    """Complete deletions of topics and of large messages, delete what is left of large messages that were
+    never completed, and reserve disk space for deletions, as far as the disk has any."""
 
     async def delete() -> None:
         await catalogue.drop_leftovers()
+        await catalogue.sweep()
         await catalogue.make_room()
 
     await repeat(log, "room for deletions", TIDY_SECONDS, delete)
@@ -71,6 +73,7 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
         log.warning("there is room on the disk again")
     for writer in catalogue.writers.values():
         writer.refusal = refusal
+        writer.disk_reserve = reserve
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:

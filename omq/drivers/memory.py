@@ -34,6 +34,7 @@ class MemoryStatistics:
     stalled: int
     unconfirmed: int
     unfinished: int
+    uploaded: int
     waiting_tasks: int
     """How many tasks wait until a share has room. Publishers of persistent topics are among them."""
 
@@ -68,8 +69,10 @@ class Memory:
         """Messages held for clients that stopped reading in the middle of them."""
         self.unconfirmed = Unconfirmed(limit // 32)
         """The ids of unconfirmed messages of round-robin topics."""
-        self.unfinished = Unfinished(limit // 8)
+        self.unfinished = Unfinished(3 * limit // 32)
         """Incomplete long lines and envelopes."""
+        self.uploaded = Budget(limit // 32)
+        """Parts of large messages that are collected for the store, beyond a fragment of each."""
         self.sequences = RecentSequences(SEQUENCES_KEPT)
         """Last sequence numbers of producers of transient topics. Not a share: their number is limited."""
 
@@ -85,6 +88,7 @@ class Memory:
             stalled=self.stalled.used,
             unconfirmed=self.unconfirmed.used,
             unfinished=self.unfinished.used,
+            uploaded=self.uploaded.used,
             waiting_tasks=self.unfinished.waiting
             + sum(
                 share.waiting

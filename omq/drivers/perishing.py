@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from omq.protocol.amqp import head as heads
 from omq_storage.blocks import Block
+from omq_storage.fragments import Fragmented
 
 EXPIRATION = 0x0100
 """The property flag of expiration."""
@@ -31,12 +32,12 @@ def priority(head: bytes) -> int:
     return heads.decode(head).properties.priority or 0 if head else 0
 
 
-def flags(block: Block) -> int:
+def flags(block: Block | Fragmented) -> int:
     """Return the property flags that any message of the block has."""
     return 0 if block.heads is None else block.heads.property_flags()
 
 
-def expiry(block: Block, message: int, ttl: int | None) -> int | None:
+def expiry(block: Block | Fragmented, message: int, ttl: int | None) -> int | None:
     """Return when a message of a queue with this time to live expires, in microseconds; None for never."""
     own = expiration_ms(block.head(message))
     if own is not None:

@@ -40,7 +40,10 @@ class Pieces:
             if self._looked_at is None:
                 self._looked_at = await self._look()
             looked_at = self._looked_at
-            found = await driver.read_piece(looked_at, self.begin, self._held or LITTLE_OCTETS)
+            try:
+                found = await driver.read_piece(looked_at, self.begin, self._held or LITTLE_OCTETS)
+            except DamagedBlock as damaged:
+                raise _torn(damaged) from damaged
             if found is not None:
                 return Piece(looked_at.topic, self.message, looked_at.head, looked_at.size, self.begin, found)
             self._looked_at = None
@@ -51,7 +54,7 @@ class Pieces:
         try:
             found = await self._driver.look_at(self.message)
         except DamagedBlock as damaged:
-            raise Torn(f"the store is damaged there ({damaged.why})") from damaged
+            raise _torn(damaged) from damaged
         if found is None:
             raise Torn("it is no longer kept")
         return found
@@ -60,3 +63,7 @@ class Pieces:
         """Free the memory of the last piece."""
         self._driver.resources.memory.replayed.give(self._held)
         self._held = 0
+
+
+def _torn(damaged: DamagedBlock) -> Torn:
+    return Torn(f"the store is damaged there ({damaged.why})")

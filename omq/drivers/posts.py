@@ -11,6 +11,7 @@ from omq.drivers.reservations import Numbered
 from omq.drivers.sequences import Origins
 from omq_storage.batches import Batch
 from omq_storage.blocks import Block
+from omq_storage.fragments import Fragmented, Uploaded
 from omq_storage.records import Extent
 
 
@@ -24,7 +25,7 @@ class Stored(Numbered, Protocol):
     def now(self) -> int:
         """Microseconds since the epoch, never going back."""
 
-    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
         """Called when these blocks have the persistence of the topic. `extent` is what is stored of it
         now.
         """
@@ -39,7 +40,7 @@ class Post:
     """
 
     driver: Stored
-    batch: Batch
+    batch: Batch | Uploaded
     octets: int
     confirmation: Confirmation
     heads: Sequence[bytes] = ()

@@ -34,6 +34,8 @@ from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
 from omq_storage.environment import Environment, Extent, Position
 from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.fragments import Fragmented
+from omq_storage.lookup import LargeBlock
 from omq_storage.runs import Ids, Run
 
 _LOOKED_AHEAD = 64
@@ -53,7 +55,7 @@ class QueueDriver(RoundRobinDriver):
         self._getters: set[RoundRobinChannel] = set()
         self._consumers = Consumers(single_active=self.options.single_active)
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
-        self._scanned: tuple[Block, int] | None = None
+        self._scanned: tuple[Block | Fragmented, int] | None = None
         self._alarm: float | None = None
         self._used_at = trio.current_time()
         self._is_timed = False
@@ -158,7 +160,7 @@ class QueueDriver(RoundRobinDriver):
         """See `Driver.environment`."""
         return super().environment if self._spill is None else self._spill.environment
 
-    def stored(self, blocks: Sequence[Block], extent: Extent) -> None:
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
         """See `Driver.stored`. Called for a transient topic, too, when messages were spilled."""
         if self._spill is None:
             super().stored(blocks, extent)
@@ -166,6 +168,7 @@ class QueueDriver(RoundRobinDriver):
         self._is_spilling = True
         try:
             for block in blocks:
+                assert isinstance(block, Block), "only a persistent topic takes fragments"
                 self.next_id = block.next
                 self._count_in(block)
                 self._keep(block)
@@ -218,6 +221,18 @@ class QueueDriver(RoundRobinDriver):
         super()._keep(block)
         if self._is_too_long():
             self._shorten()
+
+    def _keep_large(self, message: Fragmented) -> None:
+        if message.own_head and not self.is_perishable:
+            self.is_perishable = bool(self._flags(message) & EXPIRATION)
+        super()._keep_large(message)
+
+    @property
+    def takes_fragments(self) -> bool:
+        # What the limits, the dead letters and the priorities of a queue need is in memory.
+        options = self.options
+        is_plain = options.dead_letter_exchange is None and options.max_priority is None
+        return super().takes_fragments and is_plain and not self._has_limits()
 
     # -- the length ----------------------------------------------------------------------------------------
 
@@ -283,13 +298,13 @@ class QueueDriver(RoundRobinDriver):
 
     # -- messages that expire ------------------------------------------------------------------------------
 
-    def _flags(self, block: Block) -> int:
+    def _flags(self, block: Block | Fragmented) -> int:
         """Return the property flags of a block. It is looked at again and again while it is dealt."""
         if self._scanned is None or self._scanned[0] is not block:
             self._scanned = block, flags(block)
         return self._scanned[1]
 
-    def _drop_expired(self, block: Block) -> int:
+    def _drop_expired(self, block: Block | Fragmented) -> int:
         """See `RoundRobinDriver._drop_expired`. Messages expire at the head of the queue only."""
         has_own = bool(self._flags(block) & EXPIRATION)
         if self._ttl is None and not has_own:
@@ -312,7 +327,7 @@ class QueueDriver(RoundRobinDriver):
             stop += 1
         return stop
 
-    def _is_expired(self, block: Block, message: int, moment: int | None = None) -> bool:
+    def _is_expired(self, block: Block | Fragmented, message: int, moment: int | None = None) -> bool:
         due = expiry(block, message, self._ttl)
         return due is not None and due <= (now() if moment is None else moment)
 
@@ -343,7 +358,7 @@ class QueueDriver(RoundRobinDriver):
         if not self.has_taker():
             self._read_ahead.clear()  # a queue that waits holds no memory
 
-    def _drop_head(self, block: Block | None, message: int) -> bool:
+    def _drop_head(self, block: Block | Fragmented | None, message: int) -> bool:
         """Drop the first message, or several, if it is time. Return whether to look at the next one."""
         if block is None or block.first > message:
             if self._returned:
@@ -491,6 +506,9 @@ class QueueDriver(RoundRobinDriver):
             stored = await self.read(message, 1)
         except DamagedBlock as damaged:
             self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
+            return None
+        except LargeBlock as large:  # from before the queue had a dead letter exchange
+            self._report(Gone(message, message, f"it has {large.octets} octets, too many for a dead letter"))
             return None
         found = stored[0].block if stored else None
         return found if found is not None and found.first <= message else None

@@ -29,6 +29,8 @@ class Replaying:
             try:
                 return await self._driver.replay(position, self.octets or 1, largest)
             except LargeBlock as large:
+                if large.message is not None:
+                    break  # in fragments: it is never read whole
                 largest = large.octets
             if not self.octets or largest > replayed.limit:
                 break

@@ -31,6 +31,8 @@ from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay
 from omq_storage.blocks import Block
 from omq_storage.environment import Position
 from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.fragments import Fragmented
+from omq_storage.lookup import LargeBlock
 from omq_storage.runs import Returned, Run
 
 RETRY_SECONDS = 1.0
@@ -78,7 +80,7 @@ class RoundRobinDriver(Driver):
         self._signal = Signal()
         self._holdings = Holdings()
         self._held = 0
-        self._dealing: Block | None = None
+        self._dealing: Block | Fragmented | None = None
         self._read_ahead: deque[Block] = deque()
         self.rejections = 0
         """The number of messages that subscribers have rejected so far."""
@@ -301,6 +303,10 @@ class RoundRobinDriver(Driver):
         """Keep the newest block of a transient topic."""
         self._holdings.append(block)
 
+    def _keep_large(self, message: Fragmented) -> None:
+        self._undealt += 1
+        self._signal.set()
+
     # -- out -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -361,7 +367,7 @@ class RoundRobinDriver(Driver):
         if taker is None and self._choosy and not self._takers(message):
             self._set_aside()
             return False
-        block: Block | None = None
+        block: Block | Fragmented | None = None
         damage: str | None = None
         try:
             block = await self._find(message)
@@ -430,7 +436,7 @@ class RoundRobinDriver(Driver):
         self._leave_behind(block)
         return self._cursor > begin
 
-    def _leave_behind(self, block: Block) -> None:
+    def _leave_behind(self, block: Block | Fragmented) -> None:
         """Drop what is needed no more when all of a block is assigned."""
         if self._cursor == block.next:
             self._dealing = None
@@ -443,7 +449,7 @@ class RoundRobinDriver(Driver):
         self._undealt = max(0, self._undealt - (cursor - self._cursor))
         self._cursor = cursor
 
-    def _deal_block(self, block: Block, stop: int) -> None:
+    def _deal_block(self, block: Block | Fragmented, stop: int) -> None:
         """Deal from the cursor up to the id `stop`, in rounds in which every subscriber that can take gets
         equally many.
         """
@@ -466,10 +472,15 @@ class RoundRobinDriver(Driver):
         self._note_move()
         self._invite()
 
-    def _deal_to(self, channel: RoundRobinChannel, block: Block, ids: range, deliveries: int = 0) -> None:
+    def _deal_to(
+        self, channel: RoundRobinChannel, block: Block | Fragmented, ids: range, deliveries: int = 0
+    ) -> None:
         """Large ones that come from the store are left there until they are sent: however many subscribers
         there are, they are not all in memory.
         """
+        if isinstance(block, Fragmented):
+            channel.deal_large(block, block.first, deliveries)
+            return
         if not self.is_persistent or block.held <= READ_OCTETS or self.tail.covers(block.first):
             channel.deal(block, ids, deliveries)
             return
@@ -479,8 +490,10 @@ class RoundRobinDriver(Driver):
     def _turn_after(self, channel: RoundRobinChannel) -> None:
         self._channels.rotate(-1 - self._channels.index(channel))
 
-    async def _find(self, message: int) -> Block | None:
-        """The block with a message, or the next one after it; None when the store has neither."""
+    async def _find(self, message: int) -> Block | Fragmented | None:
+        """The block with a message, or the next one after it; None when the store has neither. A message in
+        fragments stands for a block.
+        """
         if not self.is_persistent and (held := self._holdings.find(message)) is not None:
             return held
         if self._dealing is not None and self._dealing.first <= message < self._dealing.next:
@@ -490,7 +503,12 @@ class RoundRobinDriver(Driver):
         while self._read_ahead and self._read_ahead[0].next <= message:
             self._read_ahead.popleft()
         if not self._read_ahead or self._read_ahead[0].first > message:
-            stored = await self.read(message, READ_OCTETS)
+            try:
+                stored = await self.read(message, READ_OCTETS)
+            except LargeBlock as large:
+                found = large.message
+                # Stored, and not seen yet: as what `read` leaves out.
+                return None if found is None or found.first >= self.next_id else found
             self._read_ahead = deque(found.block for found in stored)
         return self._read_ahead[0] if self._read_ahead else None
 
@@ -507,13 +525,13 @@ class RoundRobinDriver(Driver):
     async def _watch_head(self) -> None:
         """No more messages can be dealt now: expire the first ones when it is time."""
 
-    def _drop_expired(self, block: Block) -> int:
+    def _drop_expired(self, block: Block | Fragmented) -> int:
         """Move the cursor over messages of this block that are expired. Return up to which id the following
         ones are not, which is the cursor if none is left.
         """
         return block.next
 
-    def _is_expired(self, block: Block, message: int) -> bool:
+    def _is_expired(self, block: Block | Fragmented, message: int) -> bool:
         """Return whether a message of this block is expired."""
         return False
 

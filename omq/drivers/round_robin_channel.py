@@ -51,6 +51,7 @@ from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import Deliveries, Unsettled, again, delivered, number_of, ranges
 from omq_storage.blocks import Block
+from omq_storage.fragments import Fragmented
 from omq_storage.runs import Run
 
 OUTBOX_OCTETS = 256 << 10
@@ -167,7 +168,7 @@ class RoundRobinChannel:
             self._unsettled.add(ids, deliveries)
         self.subscriber.wake()
 
-    def deal_large(self, block: Block, message: int, deliveries: int = 0) -> None:
+    def deal_large(self, block: Block | Fragmented, message: int, deliveries: int = 0) -> None:
         """Assign a large message, which is not held in memory until it is sent."""
         large = Large(message, mean_octets(block), deliveries)
         self._queued.append(large)
@@ -518,6 +519,6 @@ class RoundRobinChannel:
             self._shared.leave(self)
 
 
-def mean_octets(block: Block) -> int:
+def mean_octets(block: Block | Fragmented) -> int:
     """Return the average size of a message of the block on the wire."""
     return block.size // block.count

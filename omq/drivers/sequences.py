@@ -7,8 +7,12 @@ one of that producer: the server confirms it as if it were new, and drops it.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
+from typing import TypeVar
 
 from omq_storage.batches import Batch, Bodies
+from omq_storage.fragments import Uploaded
+
+Posted = TypeVar("Posted", Batch, Batch | Uploaded)
 
 Origin = tuple[bytes, int]
 """The producer of a message, 0 to 255 octets, and its sequence number, 0 to 2^64-1."""
@@ -49,8 +53,8 @@ def producers_of(origins: Origins) -> set[bytes]:
 
 
 def without_repeated(
-    batch: Batch, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
-) -> tuple[Batch, Sequence[bytes]]:
+    batch: Posted, heads: Sequence[bytes], origins: Origins, last: dict[bytes, int]
+) -> tuple[Posted, Sequence[bytes]]:
     """Return the messages that are not repeated, and their heads.
 
     `last`: the last sequence number of each producer; updated with those of these messages.
@@ -58,6 +62,8 @@ def without_repeated(
     new = [origin is None or _moves_on(last, *origin) for origin in origins]
     if not origins or all(new):
         return batch, heads
+    if isinstance(batch, Uploaded):
+        return Bodies([]), []
     return Bodies(list(compress(batch.bodies(), new))), list(compress(heads, new))
 
 

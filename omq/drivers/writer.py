@@ -10,6 +10,7 @@ consecutive.
 """
 
 import logging
+import os
 import time
 import traceback
 from collections import OrderedDict, deque
@@ -24,17 +25,18 @@ import trio
 from omq.drivers.budget import Budget
 from omq.drivers.posts import LATE, Post, Stored
 from omq.drivers.problems import DEFECT, for_clients
-from omq.drivers.reasons import DELETED, Failure
+from omq.drivers.reasons import DELETED, Failure, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.sequences import without_repeated
 from omq.drivers.signal import Signal
 from omq.drivers.statistics import WriterStatistics
 from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
-from omq_storage.batches import blocks_of
+from omq_storage.batches import Batch, blocks_of
 from omq_storage.blocks import Block
 from omq_storage.environment import Environment
-from omq_storage.errors import StoreError, StoreFull
+from omq_storage.errors import Limit, StoreError, StoreFull
+from omq_storage.fragments import Fragmented, Fragments, Uploaded
 
 GROUP_OCTETS = 4 << 20
 """The limit of one commit in octets: less than the budget for posts, so that more can arrive meanwhile."""
@@ -42,6 +44,9 @@ GROUP_OCTETS = 4 << 20
 GROUP_PRODUCERS = 1024
 """A commit with this number of idempotent producers takes no further post. One post of a sink has far fewer.
 """
+
+GROUP_FRAGMENT_OCTETS = 1 << 20
+"""A commit of fragments ends with the part that reaches this. Posts wait for one of them at most."""
 
 log = logging.getLogger("omq.writer")
 
@@ -52,8 +57,20 @@ T = TypeVar("T")
 class Portion:
     """What one commit stores of a topic: blocks, and the last sequence number of each producer in them."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[Block | Fragmented]
     sequences: Mapping[bytes, int]
+
+
+class _Waiting:
+    """A part of a large message that waits for its commit, and the outcome."""
+
+    __slots__ = ("driver", "failure", "is_done", "part")
+
+    def __init__(self, driver: Stored, part: Fragments) -> None:
+        self.driver = driver
+        self.part = part
+        self.is_done = False
+        self.failure: Failure | None = None
 
 
 class Posts:
@@ -102,6 +119,8 @@ class Writer:
         self.environment = environment
         self.refusal: Failure | None = None
         """Why posts are refused now (the disk's reserve is reached); None otherwise."""
+        self.disk_reserve = 0
+        """Octets of free disk that parts of large messages leave."""
         self.was_full = False
         """Whether a commit found no room since the last round of housekeeping."""
         self._moved: set[Stored] = set()
@@ -121,6 +140,8 @@ class Writer:
         self._messages = 0
         self._octets = 0
         self._failures = 0
+        self._fragments: deque[_Waiting] = deque()
+        self._turn_of_fragments = trio.Lock()
 
     def statistics(self) -> WriterStatistics:
         """Return a snapshot of what waits, and of what was stored so far."""
@@ -167,6 +188,64 @@ class Writer:
         """Run a writing call of the environment between commits, in a thread."""
         async with self._lock:
             return await in_thread(function)
+
+    async def put_fragments(self, driver: Stored, part: Fragments) -> None:
+        """Store a part of a body of this topic, in a commit of its own or together with parts of others.
+
+        These commits are small and take turns with those of posts. Raises Refused.
+        """
+        waiting = _Waiting(driver, part)
+        self._fragments.append(waiting)
+        try:
+            async with self._turn_of_fragments:
+                while not waiting.is_done:
+                    await self._commit_fragments()
+        finally:
+            if waiting in self._fragments:
+                self._fragments.remove(waiting)
+        if waiting.failure is not None:
+            raise Refused.of(waiting.failure)
+
+    async def _commit_fragments(self) -> None:
+        async with self._lock:
+            group: list[_Waiting] = []
+            octets = 0
+            while self._fragments and octets < GROUP_FRAGMENT_OCTETS:
+                group.append(self._fragments.popleft())
+                octets += len(group[-1].part.octets)
+            # Others' parts are among them, so this connection may not end in the middle.
+            with trio.CancelScope(shield=True):
+                await self._put_all(group)
+
+    async def _put_all(self, group: Sequence["_Waiting"]) -> None:
+        """Store these parts in one transaction; if that fails, one by one."""
+        for waiting in group:
+            waiting.failure = DELETED if waiting.driver.deleted else self.refusal
+        parts = [waiting.part for waiting in group if waiting.failure is None]
+        try:
+            if parts:
+                await in_thread(partial(self._put_within_reserve, parts))
+        except StoreError as problem:
+            self.was_full |= isinstance(problem, StoreFull)
+            if len(parts) > 1:
+                for waiting in group:
+                    await self._put_all([waiting])
+                return
+            self._problems.add(problem)
+            for waiting in group:
+                waiting.failure = waiting.failure or for_clients(problem)
+        for waiting in group:
+            waiting.is_done = True
+
+    def _put_within_reserve(self, parts: Sequence[Fragments]) -> None:
+        """Raises StoreFull when the disk's reserve is reached: a large message can fill a disk faster than
+        housekeeping looks.
+        """
+        path = self.environment.path
+        status = os.statvfs(path)
+        if status.f_bavail * status.f_frsize < self.disk_reserve:
+            raise StoreFull(Limit.DISK, f"The disk of {path} has less free than the reserve.")
+        self.environment.put_fragments(parts)
 
     def paused(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager that stops the writer during its block."""
@@ -345,7 +424,7 @@ class Writer:
                 self._defects.add(what, topic=driver.topic.topic)
         return {}
 
-    def _count(self, blocks: Sequence[Block], seconds: float) -> None:
+    def _count(self, blocks: Sequence[Block | Fragmented], seconds: float) -> None:
         """Count what a commit stored."""
         self._commits += 1
         self._last_commit_seconds = seconds
@@ -354,7 +433,21 @@ class Writer:
         self._octets += sum(block.held for block in blocks)
 
 
-def _blocks(driver: Stored, posts: Sequence[Post]) -> list[Block]:
+def _blocks(driver: Stored, posts: Sequence[Post]) -> list[Block | Fragmented]:
     """Return the messages of these posts as blocks with the next ids of the topic."""
-    batches = [(post.batch, post.heads, post.octets) for post in posts]
-    return blocks_of(driver.topic.id, driver.next_id, driver.now(), batches)
+    topic, next_id, now = driver.topic.id, driver.next_id, driver.now()
+    found: list[Block | Fragmented] = []
+    batches: list[tuple[Batch, Sequence[bytes], int]] = []
+    for post in posts:
+        if isinstance(post.batch, Uploaded):
+            if batches:
+                found += blocks_of(topic, next_id, now, batches)
+                next_id = found[-1].next
+                batches = []
+            found.append(post.batch.message(topic, next_id, now, post.heads[0] if post.heads else b""))
+            next_id += 1
+        else:
+            batches.append((post.batch, post.heads, post.octets))
+    if batches:
+        found += blocks_of(topic, next_id, now, batches)
+    return found

@@ -45,6 +45,7 @@ from struct import Struct
 from crc32c import crc32c
 
 from omq_storage import codec, numbers
+from omq_storage.crc import combined
 from omq_storage.errors import DamagedBlock, NewerFormat
 from omq_storage.heads import Heads, encode_heads, merge_heads
 from omq_storage.numbers import Octets
@@ -250,6 +251,23 @@ def pack(block: Block) -> bytes:
     for part in arrays:
         checksum = crc32c(part, checksum)
     return b"".join((start, _CHECKSUM.pack(checksum), rest, *arrays))
+
+
+def packed_around(block: Block, beginning: bytes, octets: int, checksum: int) -> bytes:
+    """Return the beginning of the stored value of a block whose frames are not in memory.
+
+    Its frames are ``beginning``, which is the end of the returned value, and then ``octets`` with this
+    ``checksum``.  The heads follow those.
+
+    ``block`` has everything but the frames.
+    """
+    side = b"" if block.heads is None else bytes(block.heads.octets)
+    arrays = bytes(block.offsets) + (b"" if block.heads is None else bytes(block.heads.offsets))
+    start = _START.pack(MAGIC, _VERSION, 0 if block.heads is None else _HEADS, 0)
+    size = len(beginning) + octets
+    rest = _REST.pack(block.topic, block.first, block.time, block.count, size, len(side)) + arrays + beginning
+    whole = crc32c(side, combined(crc32c(rest, crc32c(start)), checksum, octets))
+    return start + _CHECKSUM.pack(whole) + rest
 
 
 def end(topic: int, message: int) -> bytes:

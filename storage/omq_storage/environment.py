@@ -44,7 +44,7 @@ from omq_storage.identity import IDENTITY, IDENTITY_KEY, Identity, pack_identity
 from omq_storage.levels import Level
 from omq_storage.lookup import StoredBlock, extent_of, infos_from, read_stored, verified
 from omq_storage.merging import plan
-from omq_storage.pieces import LargeMessage, open_message, read_piece
+from omq_storage.pieces import Intact, LargeMessage, open_message, read_piece, verify_fragments
 from omq_storage.producers import PRODUCER_TABLES, forget_producers, keep_sequences, last_sequences
 from omq_storage.records import (
     BLOCKS,
@@ -98,6 +98,7 @@ class Environment:
     """
 
     level: Level
+    path: Path
 
     def __init__(self, path: Path, level: Level, *, map_size: int, boot_id: str) -> None:
         """Open the environment in this existing directory, after ``checkpoint.recover``.
@@ -107,6 +108,7 @@ class Environment:
         Raises StoreError, and OSError when the checkpoint file cannot be used.
         """
         self.level = level
+        self.path = path
         # Reentrant: a deletion holds it from its first attempt to its last, see _with_room.
         self._write_lock = RLock()
         self._closed = False
@@ -121,6 +123,7 @@ class Environment:
         self._bodies: set[int] = set()
         self._last_body: int | None = None
         self._bodies_lock = Lock()
+        self._intact = Intact()
         with self._database.reading() as transaction:
             known = transaction.get(IDENTITY, IDENTITY_KEY) if transaction.has(IDENTITY) else None
             self._identity = None if known is None else unpack_identity(IDENTITY_KEY, known)
@@ -196,6 +199,7 @@ class Environment:
         for block in blocks:
             if isinstance(block, Fragmented):
                 self.abandon(block.body)  # it is a message, and not written any more
+                self._intact.add(block.body)
         return extents
 
     # -- messages in fragments: see omq_storage.fragments --------------------------------------------------
@@ -303,11 +307,26 @@ class Environment:
 
         Raises DamagedBlock and NewerFormat when its block cannot be read.
         """
-        return open_message(self._database, topic, message)
+        while True:
+            found = open_message(self._database, topic, message)
+            if found is None or not isinstance(found.place, Fragmented) or self._intact.has(found.place.body):
+                return found
+            try:
+                verify_fragments(self._database, found.place)
+            except DamagedBlock:
+                if open_message(self._database, topic, message) == found:
+                    raise  # otherwise it was deleted meanwhile
+            else:
+                self._intact.add(found.place.body)
 
     def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
         """Return a copy of a part of its body; see ``pieces.read_piece``."""
-        return read_piece(self._database, message, begin, octets)
+        try:
+            return read_piece(self._database, message, begin, octets)
+        except DamagedBlock:
+            if isinstance(message.place, Fragmented):
+                self._intact.discard(message.place.body)  # whoever opens it next learns of it at once
+            raise
 
     def blocks(self, topic: int, first: int, limit: int = 1024) -> list[BlockInfo]:
         """Return the index records of up to ``limit`` blocks that ``read`` would find, without their

@@ -23,11 +23,11 @@ from itertools import islice, takewhile
 from struct import Struct
 
 from omq_storage import numbers
-from omq_storage.blocks import Block
+from omq_storage.blocks import Block, packed_around
 from omq_storage.checksummed import Octets, verify, with_checksum
 from omq_storage.database import Reading, View, Writing
 from omq_storage.errors import DamagedBlock, DamagedRecord, StoreError
-from omq_storage.heads import encode_heads
+from omq_storage.heads import Heads, encode_heads
 from omq_storage.plain import FRAME_HEADER, FRAMES_LIMIT
 from omq_storage.records import BLOCKS, BlockInfo, block_key, key_block
 
@@ -65,7 +65,7 @@ class Fragmented:
     """Octets of the body."""
     checksum: int
     """The CRC-32C of the body."""
-    head: bytes = b""
+    own_head: bytes = b""
 
     count = 1
     span = 0
@@ -83,17 +83,54 @@ class Fragmented:
     @property
     def held(self) -> int:
         """Octets of body and head."""
-        return self.size + len(self.head)
+        return self.size + len(self.own_head)
 
     @property
     def has_heads(self) -> bool:
         """Whether it has a head."""
-        return bool(self.head)
+        return bool(self.own_head)
+
+    @property
+    def heads(self) -> Heads | None:
+        """Its head as those of a block."""
+        return encode_heads([self.own_head], 1) if self.own_head else None
+
+    def head(self, message: int) -> bytes:
+        """Return its head, as a block does."""
+        return self.own_head
+
+    def message_time(self, message: int) -> int:
+        """Return its time, as a block does."""
+        return self.time
 
     @property
     def stored_octets(self) -> int:
         """Octets of the stored values."""
-        return len(MAGIC) + 4 + _DESCRIPTION.size + len(self.head) + self.size
+        return len(MAGIC) + 4 + _DESCRIPTION.size + len(self.own_head) + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """One message whose whole body is stored in fragments, and that gets its id when it is posted."""
+
+    body: int
+    """The number of the body."""
+    size: int
+    checksum: int
+    """The CRC-32C of the body."""
+
+    count = 1
+    octets = FRAME_HEADER
+    """Octets of memory that it takes, as those of a batch."""
+
+    @property
+    def longest(self) -> int:
+        """Octets of the body."""
+        return self.size
+
+    def message(self, topic: int, first: int, time: int, head: bytes) -> Fragmented:
+        """Return the message with this id."""
+        return Fragmented(topic, first, time, self.body, self.size, self.checksum, head)
 
 
 class TooLargeToHold(StoreError):
@@ -133,7 +170,7 @@ def info_of(message: Fragmented) -> BlockInfo:
 
 def pack_fragmented(message: Fragmented) -> bytes:
     """Return the value that is stored in place of a block."""
-    record = _DESCRIPTION.pack(message.body, message.time, message.size, message.checksum) + message.head
+    record = _DESCRIPTION.pack(message.body, message.time, message.size, message.checksum) + message.own_head
     return MAGIC + with_checksum(BLOCKS, block_key(message.topic, message.first), record)
 
 
@@ -200,8 +237,20 @@ def assembled(get: View, message: Fragmented) -> Block:
     header = frame_header(message)
     frames = b"".join((header, *body_of(get, message)))
     offsets = numbers.pack([0, len(frames)])
-    heads = encode_heads([message.head], 1) if message.head else None
-    return Block(message.topic, message.first, 1, message.time, frames, offsets, None, heads)
+    return Block(message.topic, message.first, 1, message.time, frames, offsets, None, message.heads)
+
+
+def packed_beginning(message: Fragmented) -> bytes:
+    """Return what ``pack`` would return for the block of this message, up to the body.  Its body follows, and
+    its head.
+
+    Raises TooLargeToHold.
+    """
+    if message.size + FRAME_HEADER >= FRAMES_LIMIT:
+        raise TooLargeToHold(message.topic, message.first, message.size)
+    offsets = numbers.pack([0, FRAME_HEADER + message.size])
+    block = Block(message.topic, message.first, 1, message.time, b"", offsets, None, message.heads)
+    return packed_around(block, frame_header(message), message.size, message.checksum)
 
 
 def frame_header(message: Fragmented) -> bytes:
@@ -252,10 +301,11 @@ def take_loose(transaction: Writing, message: Fragmented) -> None:
 def sweep(transaction: Writing, kept: frozenset[int], topic: int | None, divisor: int) -> bool:
     """Delete up to 64 MiB of fragments of loose bodies that are not ``kept``, divided by ``divisor``.
 
-    ``topic``: only those of this topic.  Return whether there may be more.  A damaged record of a loose body
-    is deleted, and its fragments stay.
+    ``topic``: only those of this topic.  Return whether any fragment was deleted: the record of a body goes
+    in a later call.  So there is always another commit after the last deletion, and LMDB can reuse the pages
+    in the one after that.  A damaged record of a loose body is deleted, and its fragments stay.
     """
-    left = _SWEPT // divisor
+    left = limit = max(1, _SWEPT // divisor)
     loose = transaction.cursor(LOOSE)
     key = b""
     while loose.set_range(key + b"\0"):
@@ -269,11 +319,11 @@ def sweep(transaction: Writing, kept: frozenset[int], topic: int | None, divisor
             continue
         deleted = _delete_fragments(transaction, key, left)
         left -= deleted
+        if not deleted:
+            transaction.delete(LOOSE, key)
         if left <= 0:
-            return True
-        transaction.delete(LOOSE, key)
-        left -= 1
-    return False
+            break
+    return left < limit
 
 
 def _delete_fragments(transaction: Writing, body: bytes, limit: int) -> int:

@@ -4,10 +4,13 @@
 for each MiB of the message body.  ``read_piece`` verifies a later piece against these.  So reading a piece
 costs one MiB of checksum computation at most, and the piece is exactly what was verified.
 
-The fragments of a message that is stored in fragments have checksums of their own.
+The fragments of a message that is stored in fragments have checksums of their own, and never change.  So all
+of them are verified only when nothing is known of the message: then a damaged message is detected before its
+first piece is sent.  ``Intact`` remembers which bodies were verified or written by this process.
 """
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import assert_never
 
 from crc32c import crc32c
@@ -15,9 +18,12 @@ from crc32c import crc32c
 from omq_storage.blocks import FRAME_HEADER
 from omq_storage.database import Database
 from omq_storage.errors import DamagedBlock
-from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, pack_fragmented
+from omq_storage.fragments import FRAGMENT_OCTETS, Fragmented, fragment, fragment_count, pack_fragmented
 from omq_storage.lookup import described, infos_from, viewed
 from omq_storage.records import BLOCKS, BlockInfo, block_key
+
+_VERIFIED_AT_ONCE = 256
+_REMEMBERED = 1 << 14
 
 CHECKED_OCTETS = 1 << 20
 """Octets of a body that share one checksum.  No piece crosses the border between two such parts."""
@@ -75,7 +81,7 @@ def _open_in_block(database: Database, topic: int, message: int, info: BlockInfo
     with database.viewing() as get:
         if info.body:
             found = described(topic, info, get(BLOCKS, block_key(topic, info.first)))
-            return LargeMessage(topic, message, found.head, found.size, found)
+            return LargeMessage(topic, message, found.own_head, found.size, found)
         block, value = viewed(get, topic, info)
         body = block.frame(message)[FRAME_HEADER:]
         parts = range(0, max(1, len(body)), CHECKED_OCTETS)
@@ -133,3 +139,36 @@ def _piece_of_block(
         if len(part) != end - start or crc32c(part) != place.checksums[number]:
             return None
         return bytes(part[begin - start : begin - start + octets])
+
+
+class Intact:
+    """The numbers of the bodies in fragments that were verified, or written, last.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[int, None] = {}
+        self._lock = Lock()
+
+    def has(self, body: int) -> bool:
+        """Return whether this body is known to be intact."""
+        return body in self._bodies
+
+    def add(self, body: int) -> None:
+        """Remember a body, and forget the one that was added first if there are too many."""
+        with self._lock:
+            self._bodies[body] = None
+            if len(self._bodies) > _REMEMBERED:
+                del self._bodies[next(iter(self._bodies))]
+
+    def discard(self, body: int) -> None:
+        """Forget a body: a fragment of it is damaged."""
+        with self._lock:
+            self._bodies.pop(body, None)
+
+
+def verify_fragments(database: Database, message: Fragmented) -> None:
+    """Verify all fragments of a message, in short transactions.  Raises DamagedBlock."""
+    count = fragment_count(message.size)
+    for begin in range(0, count, _VERIFIED_AT_ONCE):
+        with database.viewing() as get:
+            for index in range(begin, min(count, begin + _VERIFIED_AT_ONCE)):
+                fragment(get, message, index)

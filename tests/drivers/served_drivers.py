@@ -43,7 +43,7 @@ from omq_storage.store import Store
 KIB, MIB = 1 << 10, 1 << 20
 STRONG, WEAK, ASYNC = Persistent(Sync.STRONG), Persistent(Sync.WEAK), Persistent(Sync.ASYNC)
 PERSISTENCES: list[Persistence] = [Transient(), STRONG, WEAK, ASYNC]
-NOTHING = MemoryStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = MemoryStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 _FRAME = struct.Struct(">IBQI")
 

@@ -223,6 +223,7 @@ async def test_sinks_that_do_not_go_on_give_way(
     caplog.set_level("INFO")
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
+        await client.ask(b"(Declare t Broadcast Transient)")
         octets = envelopes([b"x" * 2 * MIB])
         unfinished = host.server.memory.unfinished
         slow, other, waiting = [await sink(host, client) for _ in range(3)]
@@ -246,6 +247,7 @@ async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClo
     """Of two that take the memory from a third, the one that sends nothing more gives way."""
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
+        await client.ask(b"(Declare t Broadcast Transient)")
         octets = envelopes([b"x" * 2 * MIB])
         unfinished = host.server.memory.unfinished
         quick, slow, waiting = [await sink(host, client) for _ in range(3)]
@@ -270,6 +272,7 @@ async def test_a_sink_that_goes_on_does_not_give_way(store: Path, clock: MockClo
 async def test_whoever_takes_long_gives_way_however_much_it_sends(store: Path, clock: MockClock) -> None:
     async with serving(store, memory_bytes=4 * MIB, max_message_bytes=3 * MIB) as host:
         client = await host.connect()
+        await client.ask(b"(Declare t Broadcast Transient)")
         octets = envelopes([b"x" * 2 * MIB])
         unfinished = host.server.memory.unfinished
         first, second, waiting = [await sink(host, client) for _ in range(3)]

@@ -45,9 +45,11 @@ def allocated() -> int:
 
 
 @asynccontextmanager
-async def small_server(store: Path) -> AsyncIterator[InProcess]:
+async def small_server(store: Path, **settings: int) -> AsyncIterator[InProcess]:
     """One that may hold one large message and little more."""
-    async with serving(store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000) as host:
+    async with serving(
+        store, memory_bytes=8 * MIB, max_message_bytes=8 * MIB, ping_seconds=1000, **settings
+    ) as host:
         yield host
 
 
@@ -186,8 +188,10 @@ async def test_nothing_is_held_of_what_is_stored(
 async def test_who_is_being_sent_what_is_deleted_gets_the_whole_message(
     store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, way: str, delivery: bytes
 ) -> None:
-    """Within the second before a client is stalled what it is sent is at hand; and so it is then."""
-    async with small_server(store) as host:
+    """Within the second before a client is stalled what it is sent is at hand; and so it is then. That holds
+    for messages in blocks.
+    """
+    async with small_server(store, fragment_octets=64 * MIB) as host:
         client = await declared(host, delivery + b" (Persistent Weak)")
         reader = await Reader.open(host, client, way, b"From_current")
         await send_all(host, client, [body_of(1)])

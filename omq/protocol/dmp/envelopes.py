@@ -84,6 +84,18 @@ class EnvelopeBatch:
         return self.batch.count
 
 
+@dataclass(frozen=True, slots=True)
+class LongEnvelope:
+    """An envelope whose body is not held: what comes before the body, and the beginning of the body."""
+
+    head: bytes
+    options: int
+    size: int
+    """Octets of the whole body."""
+    body: bytes
+    """The octets of the body that have come."""
+
+
 class EnvelopeError(ValueError):
     """The octets are not valid envelopes; the connection cannot be read further.
 

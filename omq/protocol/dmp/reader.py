@@ -20,6 +20,7 @@ from omq.protocol.dmp.envelopes import (
     EnvelopeBatch,
     EnvelopeError,
     EnvelopeRun,
+    LongEnvelope,
     beginning,
 )
 from omq.protocol.steps import Steps, finished
@@ -70,6 +71,44 @@ class EnvelopeReader:
     def expected(self) -> int:
         """The size of the unfinished envelope, as far as known; 0 if there is none."""
         return max(self._needed, len(self._unfinished)) if self._unfinished else 0
+
+    @property
+    def max_message(self) -> int:
+        """The longest accepted body in octets."""
+        return self._max_message
+
+    @max_message.setter
+    def max_message(self, octets: int) -> None:
+        self._max_message = octets
+
+    def taking_long(self, octets: int) -> Steps[LongEnvelope | None]:
+        """Take the unfinished envelope out of the reader if it has at least `octets` octets, and everything
+        before its body has come; otherwise return None.
+
+        The caller then gets the rest of its body itself, and feeds the reader with what follows. `octets` is
+        above MAX_HEAD. Raises `EnvelopeError` as `feed` does.
+        """
+        needed = NUMBER.size + MAX_HEAD + AFTER_HEAD
+        if self._needed < octets or len(self._unfinished) < needed:
+            return None
+        beginning = bytes(self._unfinished[:needed])
+        (length,) = NUMBER.unpack_from(beginning)
+        start = NUMBER.size
+        try:
+            head_end, table = stored_head.bounds(beginning, start, needed - AFTER_HEAD)
+            left = length - (head_end - start) - AFTER_HEAD
+            (number,) = NUMBER.unpack_from(beginning, head_end)
+            options = 0 if number == left <= self._max_message else _options(number, left, self._max_message)
+            if table is not None:
+                yield from check_headers(beginning, table, head_end)
+        except FieldError as error:
+            nothing = EnvelopeRun([], [], [])
+            raise EnvelopeError(self._name(error, 0), nothing) from error
+        body = bytes(memoryview(self._unfinished)[head_end + AFTER_HEAD :])
+        self._unfinished = bytearray()
+        self._needed = NUMBER.size
+        self._read += 1
+        return LongEnvelope(beginning[start:head_end], options, left, body)
 
     def drop(self) -> None:
         """Drop the unfinished envelope. Do not feed the reader after that."""

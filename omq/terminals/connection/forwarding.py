@@ -258,9 +258,13 @@ class Forwarder:
             why = str(torn)
         except StoreError as problem:
             why = for_clients(problem).text
+        await self.break_off(topic, why)
+        raise AssertionError("the connection has ended")
+
+    async def break_off(self, topic: bytes, why: str) -> None:
+        """End the connection in the middle of a frame that cannot be completed: this task is cancelled."""
         self._cut_off(topic, why)
         await trio.sleep_forever()
-        raise AssertionError("the connection has ended")
 
     async def _send_held(self, topic: bytes, begun: Begun, body: Octets, block: Block) -> None:
         with self._stalled.holding(

@@ -20,11 +20,12 @@ from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
+from omq.drivers.uploads import Upload
 from omq.logs import quoted
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
-from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError, LongEnvelope
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
 from omq.protocol.steps import Steps
@@ -158,6 +159,7 @@ class SinkService:
         self._finished = False
         self._reading = trio.CancelScope()
         self._admission = ReadAdmission(transport, context.memory, self._reading)
+        self._is_stored = False
 
     @property
     def held(self) -> HeldOctets:
@@ -218,6 +220,13 @@ class SinkService:
     async def _read(self, received: bytes) -> None:
         """Read envelopes until the client has finished, or there is a problem."""
         self._admission.limit(self._session.rates.received, len(received))
+        try:
+            self._is_stored = await self._session.stores_leased(self._topic)
+        except Refused as refused:
+            self.fail(problem_of(refused.failure))
+            return
+        if self._is_stored:
+            self._envelopes.max_message = self._session.max_uploaded_bytes
         while True:
             if received:
                 await self._take(received)
@@ -230,6 +239,12 @@ class SinkService:
             self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
 
     async def _take(self, received: bytes) -> None:
+        while received:
+            received = await self._take_envelopes(received)
+
+    async def _take_envelopes(self, received: bytes) -> bytes:
+        """Post the messages of whole envelopes, and one long envelope. Return what was received after it."""
+        long: LongEnvelope | None = None
         try:
             batch = await in_turns(self._envelopes.reading(received))
         except EnvelopeError as error:
@@ -240,8 +255,75 @@ class SinkService:
             await self._post(batch)
             if len(batch):
                 self._admission.finished()
+            long = await self._take_long()
         self._admission.done()
-        await self._admission.hold(self._envelopes.expected)
+        if long is not None:
+            return await self._post_long(long)
+        if not self._is_long():
+            await self._admission.hold(self._envelopes.expected)
+        return b""
+
+    # -- long envelopes ------------------------------------------------------------------------------------
+
+    def _is_long(self) -> bool:
+        """Whether the unfinished envelope is to be stored in fragments: then it takes no memory."""
+        return self._is_stored and self._envelopes.expected >= self._session.fragment_octets
+
+    async def _take_long(self) -> LongEnvelope | None:
+        """Return the unfinished envelope if it is long, and what comes before its body is there."""
+        if not self._is_long():
+            return None
+        try:
+            return await in_turns(self._envelopes.taking_long(self._session.fragment_octets))
+        except EnvelopeError as error:
+            self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
+            return None
+
+    async def _post_long(self, long: LongEnvelope) -> bytes:
+        """Store the body of a long envelope as it arrives, and post its message. Return what was received
+        after it.
+        """
+        try:
+            if long.options:
+                await self._look_for_takers([long.options])
+            upload = await self._session.upload_leased(self._topic)
+        except Refused as refused:
+            self.fail(problem_of(refused.failure))
+            return b""
+        try:
+            return await self._upload(upload, long)
+        except Refused as refused:
+            self.fail(problem_of(refused.failure))
+            return b""
+        finally:
+            upload.close()
+
+    async def _upload(self, upload: Upload, long: LongEnvelope) -> bytes:
+        """Store the body, and post the message. Return what was received after it. Raises Refused."""
+        left = long.size
+        received = long.body
+        while True:
+            await upload.add(received[:left])
+            behind = received[left:]
+            left = max(0, left - len(received))
+            self._admission.done()
+            if not left:
+                break
+            received = await self._admission.receive()
+            if not received:
+                self._finished = True
+                why = f"the connection ended {long.size - left} octets into the body of an envelope"
+                self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
+                return b""
+        if self._problem is not None:
+            return b""  # a post failed meanwhile, so later messages must not be stored
+        head = b"" if long.head == PLAIN_HEAD else long.head
+        confirmation = await upload.post(head, origin(long.head))
+        self._posts.begin(1)
+        self._settle_later(confirmation, 1)
+        return behind
+
+    # -- posts ---------------------------------------------------------------------------------------------
 
     async def _post(self, batch: EnvelopeBatch) -> None:
         count = len(batch)
@@ -263,9 +345,11 @@ class SinkService:
             self._topic, portion.batch, portion.heads, portion.origins
         )
         self._posts.begin(portion.batch.count)
+        self._settle_later(confirmation, portion.batch.count)
 
+    def _settle_later(self, confirmation: Confirmation, count: int) -> None:
         def settle() -> None:
-            problem = self._posts.settle(portion.batch.count, confirmation)
+            problem = self._posts.settle(count, confirmation)
             if problem is not None:
                 self.fail(problem)
 

@@ -8,6 +8,7 @@ So a connection holds one piece, no matter how much it fetches and how slowly it
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -26,7 +27,10 @@ from omq.protocol.omq.sentences import gone, sentence
 from omq.terminals.connection.sender import Sender
 from omq.terminals.omq.replies import Replies
 from omq_storage.blocks import Octets, end
-from omq_storage.errors import StoreError
+from omq_storage.errors import DamagedBlock, StoreError
+from omq_storage.fragments import Fragmented, TooLargeToHold, packed_beginning
+from omq_storage.lookup import LargeBlock
+from omq_storage.pieces import LargeMessage
 
 PIECE_OCTETS = 4 << 20
 """The size of a piece if there is memory for two of this size. Each piece costs one turn of a thread."""
@@ -41,6 +45,16 @@ class _Asked:
 
     command: types.Fetch
     archive: Archive
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A message in fragments, which is sent as a block without being held."""
+
+    topic: StoredMessages
+    message: Fragmented
+    beginning: bytes
+    """The octets of the frame before the body."""
 
 
 class Fetches:
@@ -63,7 +77,7 @@ class Fetches:
         """Where its task runs; set it before the first command."""
         self._is_running = False
         self._commands: deque[_Asked] = deque()
-        self._frames: deque[tuple[Octets, ...]] = deque()
+        self._frames: deque[tuple[Octets, ...] | _Large] = deque()
         self._is_sending = False
         self._added = Signal()
         self._sent = Signal()
@@ -99,7 +113,11 @@ class Fetches:
         if self._frames:
             self._is_sending = True
             try:
-                await self._sender.forwarder.send(self._frames.popleft())
+                frame = self._frames.popleft()
+                if isinstance(frame, _Large):
+                    await self._send_pieces(frame)
+                else:
+                    await self._sender.forwarder.send(frame)
             finally:
                 self._is_sending = False
             self._sent.set()
@@ -171,7 +189,12 @@ class Fetches:
         )
         await self._budget.take(piece)
         self._held = piece
-        found = await topic.replay(position, piece)
+        try:
+            found = await topic.replay(position, piece)
+        except LargeBlock as block:
+            large = block.message
+            assert large is not None, "without another limit, only messages in fragments are too large"
+            return await self._send_large(topic, command, large)
         if topic.deleted:
             raise Refused.of(DELETED)
         if isinstance(found, Gone):
@@ -192,6 +215,45 @@ class Fetches:
         await self._send(frames)
         return position
 
+    async def _send_large(self, topic: StoredMessages, command: types.Fetch, message: Fragmented) -> int:
+        """Send a message in fragments as a block, or the Error that it is too large for one; return the id
+        after it.
+        """
+        try:
+            beginning = packed_beginning(message)
+        except TooLargeToHold:
+            why = f"it has {message.size} octets, too many for a block"
+            await self._send([_error(command, gone(message.first, message.first, why))])
+            return message.next
+        octets = len(beginning) + message.size + len(message.own_head)
+        self._hold(READ_OCTETS)
+        await self._send([_Large(topic, message, block_header(octets) + beginning)])
+        return message.next
+
+    async def _send_pieces(self, large: "_Large") -> None:
+        """Send a block in pieces, as one frame. Raises trio.BrokenResourceError."""
+        forwarder = self._sender.forwarder
+        message = large.message
+        looked_at = LargeMessage(message.topic, message.first, message.own_head, message.size, message)
+        sent = 0
+        parts: tuple[Octets, ...] = (large.beginning,)
+        while True:
+            await forwarder.send(parts)
+            if sent == message.size:
+                break
+            try:
+                piece = await large.topic.read_piece(looked_at, sent, READ_OCTETS)
+                why = "it is no longer kept"
+            except DamagedBlock as damaged:
+                piece, why = None, f"the store is damaged there ({damaged.why})"
+            except StoreError as problem:
+                piece, why = None, for_clients(problem).text
+            if piece is None:
+                await forwarder.break_off(large.topic.topic.topic, why)
+            else:
+                sent += len(piece)
+                parts = (piece, message.own_head) if sent == message.size else (piece,)
+
     async def _wait_for_rate_limit(self) -> None:
         if self.rate_limit is not None:
             await trio.sleep_until(self.rate_limit.until)
@@ -204,7 +266,7 @@ class Fetches:
             self._budget.give(self._held - octets)
         self._held = octets
 
-    async def _send(self, frames: list[tuple[Octets, ...]]) -> None:
+    async def _send(self, frames: Sequence["tuple[Octets, ...] | _Large"]) -> None:
         """Give frames to the sender, and wait until it has sent them."""
         self._frames += frames
         self._since = trio.current_time()

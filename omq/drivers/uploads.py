@@ -1,0 +1,96 @@
+"""A large message on its way into the store of a topic, piece by piece."""
+
+from crc32c import crc32c
+
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.driver import Driver
+from omq.drivers.problems import for_clients
+from omq.drivers.reasons import Refused
+from omq.drivers.sequences import Origin
+from omq.threads import in_thread
+from omq_storage.errors import StoreError
+from omq_storage.fragments import FRAGMENT_OCTETS, Fragments, Uploaded
+
+PORTION_OCTETS = 1 << 20
+"""What one message collects for a commit if the memory allows; otherwise a fragment."""
+
+
+class Upload:
+    """Stores the body of one message as it arrives. It holds a fragment, and more while memory is free.
+
+    Call `close` at the end in any case: what did not become a message is deleted.
+    """
+
+    def __init__(self, driver: Driver, body: int) -> None:
+        """Use `begin`."""
+        assert driver.writer is not None
+        self._driver = driver
+        self._writer = driver.writer
+        self._body = body
+        self._collected: list[bytes] = []
+        self._octets = 0
+        self._taken = 0  # octets of the memory for uploads
+        self._index = 0
+        self._size = 0
+        self._checksum = 0
+        self._is_posted = False
+
+    @classmethod
+    async def begin(cls, driver: Driver) -> "Upload":
+        """Begin a message to a persistent topic. Raises Refused."""
+        assert driver.writer is not None, "a transient topic has no store"
+        try:
+            return cls(driver, await in_thread(driver.writer.environment.begin_body))
+        except StoreError as problem:
+            raise Refused.of(for_clients(problem)) from problem
+
+    async def add(self, octets: bytes) -> None:
+        """Take the next octets of the body, and store what is enough for a commit. Raises Refused."""
+        self._collected.append(octets)
+        self._octets += len(octets)
+        self._size += len(octets)
+        self._checksum = crc32c(octets, self._checksum)
+        if self._octets < FRAGMENT_OCTETS:
+            return
+        if not self._taken and self._driver.resources.memory.uploaded.try_take(PORTION_OCTETS):
+            self._taken = PORTION_OCTETS
+        if self._octets >= max(self._taken, FRAGMENT_OCTETS):
+            await self._store(self._octets // FRAGMENT_OCTETS * FRAGMENT_OCTETS)
+
+    async def _store(self, octets: int) -> None:
+        """Store the first octets that are collected. Raises Refused."""
+        whole = b"".join(self._collected)
+        part = Fragments(self._driver.topic.id, self._body, self._index, whole[:octets])
+        self._collected = [whole[octets:]]
+        del whole
+        try:
+            await self._writer.put_fragments(self._driver, part)
+        finally:
+            self._give_back()
+        self._octets -= octets
+        self._index += -(-octets // FRAGMENT_OCTETS)
+
+    async def post(self, head: bytes, origin: Origin | None) -> Confirmation:
+        """The body is complete: post the message. Raises Refused."""
+        if self._octets:
+            await self._store(self._octets)
+        uploaded = Uploaded(self._body, self._size, self._checksum)
+        confirmation = await self._driver.post_uploaded(uploaded, head, origin)
+        self._is_posted = True
+        confirmation.listen(self._abandon)  # if the message was repeated or not stored
+        return confirmation
+
+    def close(self) -> None:
+        """End the upload; what was posted stays posted."""
+        self._collected.clear()
+        self._give_back()
+        if not self._is_posted:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        self._writer.environment.abandon(self._body)
+
+    def _give_back(self) -> None:
+        if self._taken:
+            self._driver.resources.memory.uploaded.give(self._taken)
+            self._taken = 0
