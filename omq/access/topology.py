@@ -103,7 +103,7 @@ class Topology:
 
     def close(self) -> None:
         """Delete the exclusive queues of the connection."""
-        self._owner.end()
+        self._catalogue.end(self._owner)
 
     def _check(self, right: Right, name: bytes) -> None:
         """Raises Refused."""

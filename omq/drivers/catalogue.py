@@ -69,6 +69,9 @@ EVERY_ID = 1 << 63
 TOPIC_IDS_RESERVED = 1024
 """How many ids of ephemeral topics are reserved at a time, so that few of them cost a write to the disk."""
 
+DELETED_AT_ONCE = 8
+"""How many topics of a connection that has ended are deleted in one step."""
+
 READERS = 4
 """The number of threads that read from the store at a time."""
 
@@ -447,6 +450,15 @@ class Catalogue:
         if own is not None:
             own.add(id, partial(self._delete_ephemeral, driver))
         return driver
+
+    def end(self, owner: Ownership) -> None:
+        """Delete the topics of a connection that has ended: in steps, because there may be thousands."""
+        if owner.end(DELETED_AT_ONCE):
+            self._nursery.start_soon(self._end, owner)
+
+    async def _end(self, owner: Ownership) -> None:
+        while owner.end(DELETED_AT_ONCE):
+            await trio.lowlevel.checkpoint()
 
     async def _ephemeral_id(self) -> int:
         id = next(self._ephemeral_ids, None)

@@ -28,12 +28,17 @@ class Ownership:
         """Remove a topic that is deleted."""
         self._delete.pop(topic, None)
 
-    def end(self) -> None:
-        """Delete the topics; the owner gets no more."""
+    def end(self, most: int | None = None) -> bool:
+        """Delete the topics, at most so many of them; the owner gets no more. Return whether some are left,
+        for which this is to be called again.
+        """
         self._is_over = True
-        while self._delete:
+        while self._delete and most != 0:
             _, delete = self._delete.popitem()
             delete()
+            if most is not None:
+                most -= 1
+        return bool(self._delete)
 
 
 @dataclass(frozen=True, slots=True)

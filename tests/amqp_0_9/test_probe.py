@@ -83,10 +83,8 @@ DECIDED = {
 }
 """What omq answers where it was decided to answer otherwise than RabbitMQ 3.10."""
 
-QUEUES = "queues do not have it yet"
 
 NOT_YET = {
-    "priority queue": QUEUES,
     "stream offset L 100": "a consumer cannot wait for a message id",
     "stream offset Ts +": "a consumer cannot begin at a time",
 }

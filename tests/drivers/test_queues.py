@@ -173,6 +173,18 @@ async def test_an_exclusive_queue_belongs_to_its_owner(drivers: Drivers) -> None
     assert deleted == [b"mine", b"ours"]
 
 
+async def test_thousands_of_queues_end_in_steps(drivers: Drivers) -> None:
+    owner = Ownership()
+    for number in range(1000):
+        await drivers.catalogue.declare_queue(b"%d" % number, QueueOptions(exclusive=True), owner)
+    drivers.catalogue.end(owner)
+    assert drivers.catalogue.topic_count > 900
+    with pytest.raises(Refused, match="ended"):
+        await drivers.catalogue.declare_queue(b"late", QueueOptions(exclusive=True), owner)
+    await quiet()
+    assert drivers.catalogue.topic_count == 0
+
+
 @EITHER
 async def test_an_auto_delete_queue_ends_with_its_last_consumer(
     drivers: Drivers, options: QueueOptions
