@@ -4,16 +4,12 @@
 except for DECIDED, which docs/AMQP.md explains, and for NOT_YET.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from server_command import running_server
-
-from omq.access.hashes import KEY_OCTETS, SALT_OCTETS, SecretHash
 
 from . import (
     cases_arguments,
@@ -25,6 +21,7 @@ from . import (
     cases_streams,
 )
 from .broker import CASES, Broker
+from .serving import serving_guest
 
 GROUPS = (
     cases_connection,
@@ -90,32 +87,11 @@ NOT_YET = {
 }
 """The cases in which omq does not answer yet as it should, and what is missing."""
 
-CONFIG = """\
-[[clients]]
-name = "guest"
-secret = "{secret}"
-declare = ["*"]
-publish = ["*"]
-subscribe = ["*"]
-delete = ["*"]
-"""
-
-
-def configuration() -> str:
-    """A client guest, whose secret is guest."""
-    salt = bytes(SALT_OCTETS)
-    key = hashlib.scrypt(b"guest", salt=salt, n=2, r=2, p=1, dklen=KEY_OCTETS)
-    return CONFIG.format(secret=SecretHash(1, 2, 1, salt, key))
-
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """The address of a server with one client, who is called guest."""
-    folder = tmp_path_factory.mktemp("probe")
-    (folder / "omq.toml").write_text(configuration())
-    with running_server(
-        "--config", folder / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder / "store"
-    ) as server:
+    with serving_guest(tmp_path_factory.mktemp("probe")) as server:
         yield "127.0.0.1", server.port
 
 

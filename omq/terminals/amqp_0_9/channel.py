@@ -10,7 +10,7 @@ from omq.drivers.signal import Signal
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.forms import Tags
-from omq.terminals.amqp_0_9.posts import Posted
+from omq.terminals.amqp_0_9.posts import Posted, settled
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import Settled
 
@@ -73,6 +73,10 @@ class AmqpChannel:
                 return
         self._wake()
 
+    async def settled(self) -> None:
+        """Wait until everything that was published on it is in its queues, or refused."""
+        await settled(self.mode.waiting() if isinstance(self.mode, Confirms) else list(self._unsettled))
+
     def confirmed(self) -> bytes:
         """Return the acknowledgements of what was published and is settled."""
         return self.mode.collect() if isinstance(self.mode, Confirms) else b""
@@ -88,10 +92,10 @@ class AmqpChannel:
     def settle(self, taken: list[Settled], outcome: Outcome) -> None:
         """Settle messages, or note it for the commit of the transaction."""
         if isinstance(self.mode, Transaction):
-            self.mode.settled += [(settled, outcome) for settled in taken]
+            self.mode.settled += [(each, outcome) for each in taken]
             return
-        for settled in taken:
-            settled.settle(outcome)
+        for each in taken:
+            each.settle(outcome)
 
     def flow(self, active: bool) -> None:
         """Let consumers get messages, or not."""

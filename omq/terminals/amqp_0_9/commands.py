@@ -5,11 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import trio
-
 from omq import model
 from omq.access.topology import REPLIES, IsStream, Topology
-from omq.drivers.confirmation import all_of
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Reason, Refused
@@ -30,15 +27,22 @@ from omq.terminals.amqp_0_9.forms import Deliveries
 from omq.terminals.amqp_0_9.getting import GetForm, GetSubscriber, GetTurn
 from omq.terminals.amqp_0_9.offsets import FromAgo, FromLast, FromTime, read_offset
 from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.amqp_0_9.posts import settled
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.amqp_0_9.transactions import Transaction
 from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
+from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
 
 REQUEUED = Modified(delivery_failed=True)
 """The outcome of a message that returns to its queue: it counts one delivery more."""
+
+LOOKING = (
+    methods.BasicGet, methods.QueueDeclare, methods.QueueDelete, methods.QueuePurge, methods.TxCommit,
+)  # fmt: skip
+"""The methods whose answers depend on what is in a queue."""
 
 TAG_OCTETS = 16
 """The random octets of a consumer tag that the server makes: 22 characters."""
@@ -55,11 +59,12 @@ class Commands:
         sender: Sender,
         memory: Memory,
         fail: Callable[[AmqpChannel, ChannelProblem], None],
+        excused: Excuse,
         *,
         tells_cancels: bool,
     ) -> None:
-        """`fail` ends a channel. `tells_cancels`: whether the client wants to know that a queue of a consumer
-        was deleted.
+        """`fail` ends a channel. Within `excused` the silence of the client does not count. `tells_cancels`:
+        whether the client wants to know that a queue of a consumer was deleted.
         """
         self._topology = topology
         self._publishing = publishing
@@ -67,6 +72,7 @@ class Commands:
         self._sender = sender
         self._memory = memory
         self._fail = fail
+        self._excused = excused
         self._tells_cancels = tells_cancels
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
         """While a queue is deleted, what its consumers are told after the answer."""
@@ -75,7 +81,13 @@ class Commands:
         self._outbox.add(method_frame(channel.number, method), then=then)
 
     async def act(self, channel: AmqpChannel, method: Method) -> None:
-        """Execute a method, and answer it. Raises ChannelProblem and ConnectionProblem."""
+        """Execute a method, and answer it. Raises ChannelProblem and ConnectionProblem.
+
+        A method that looks into a queue finds in it what was published before on the same channel.
+        """
+        if isinstance(method, LOOKING):
+            with self._excused:
+                await channel.settled()
         try:
             await self._perform(channel, method)
         except Refused as refused:
@@ -180,8 +192,8 @@ class Commands:
                 await self._commit(channel, _transaction(channel, method), method)
                 self._answer(channel, methods.TxCommitOk())
             case methods.TxRollback():
-                for settled in _transaction(channel, method).roll_back():
-                    channel.tags.unacknowledged.restore(settled)
+                for taken in _transaction(channel, method).roll_back():
+                    channel.tags.unacknowledged.restore(taken)
                 self._answer(channel, methods.TxRollbackOk())
             case methods.DirectPut() | methods.DirectGet():
                 what = "sink" if isinstance(method, methods.DirectPut) else "feed"
@@ -407,11 +419,8 @@ class Commands:
         for run in runs:
             await self._publishing.publish(channel, run)
         await self._publishing.flush()
-        posted = transaction.posted
-        settled = trio.Event()
-        all_of([each for part in posted for each in part.confirmations()]).listen(settled.set)
-        await settled.wait()
-        for part in posted:
+        await settled(transaction.posted)
+        for part in transaction.posted:
             for failure in part.failures().values():
                 raise problem_of(failure, type(method))
         for taken, outcome in acknowledged:

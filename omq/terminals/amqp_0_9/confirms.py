@@ -22,6 +22,10 @@ class Confirms:
         self._waiting.append(posted)
         self.unconfirmed += posted.count
 
+    def waiting(self) -> list[Posted]:
+        """Return what is not confirmed yet."""
+        return list(self._waiting)
+
     def collect(self) -> bytes:
         """Return the acknowledgements of the messages that are settled, up to the first one that is not."""
         frames: list[bytes] = []

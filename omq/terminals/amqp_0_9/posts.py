@@ -3,13 +3,26 @@
 The messages of a read for one topic are one post, in their order. Order between topics does not matter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import trio
+
 from omq.access.topology import Target
-from omq.drivers.confirmation import Confirmation
+from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.reasons import Failure
 from omq_storage.batches import Batch
+
+
+async def settled(posted: Iterable["Posted"]) -> None:
+    """Wait until all of these are settled."""
+    pending = [
+        confirmation for each in posted for confirmation in each.confirmations() if not confirmation.settled
+    ]
+    if pending:
+        are_settled = trio.Event()
+        all_of(pending).listen(are_settled.set)
+        await are_settled.wait()
 
 
 class Group:
@@ -32,6 +45,10 @@ class Group:
         self.heads += heads
         self.count += batch.count
         return before
+
+    def offered(self) -> None:
+        """Hold the messages no longer: they are offered, and what was offered must not change."""
+        self.batches, self.heads = [], []
 
     @property
     def is_settled(self) -> bool:

@@ -108,8 +108,7 @@ class Publishing:
                 if not offered.settled:
                     for publisher in publishers:
                         offered.listen(publisher.look)
-            group.batches.clear()
-            group.heads.clear()
+            group.offered()
         for publisher in publishers:
             publisher.look()
 

@@ -378,10 +378,14 @@ class AmqpTerminal:
                 self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
             case ClosedByPeer(0):
                 await self._flush()
+                for channel in list(self._channels.values()):
+                    await channel.settled()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
                 self._end()
             case ClosedByPeer(number):
                 await self._flush()
+                if (closed := self._channels.get(number)) is not None:
+                    await closed.settled()
                 self._drop(number)
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()))
             case Freed(0):
@@ -433,6 +437,7 @@ class AmqpTerminal:
             self._sender,
             self._context.memory,
             self._fail_channel,
+            self._excused,
             tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
         self._state = Serving(session, self._topology, publishing, commands)
