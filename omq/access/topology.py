@@ -21,6 +21,7 @@ from functools import partial
 
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
+from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Ownership, check_user
@@ -31,11 +32,12 @@ from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Credit, Subscriber
 from omq.drivers.shared_window import SharedWindow
+from omq.drivers.times import first_since
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import Part
 from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind
 from omq.logs import quoted
-from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
+from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
 from omq_storage.batches import Batch
 
@@ -284,12 +286,21 @@ class Topology:
     ) -> tuple[S, Channel]:
         """Open a channel on a queue, or on a stream: see `Session.open`. Raises Refused.
 
-        `replay` is where to begin in a stream; `priority` is for consumers of a queue.
+        `replay` is where to begin in a stream: with a message that there is not yet, the channel waits for
+        it. `priority` is for consumers of a queue.
         """
         self._check(Right.SUBSCRIBE, name)
         driver = self._find(name)
-        begin = FromCurrent() if isinstance(driver, QueueDriver) else replay
-        return self._session.open_driver(driver, begin, make, exclusive=exclusive, priority=priority)
+        if isinstance(driver, QueueDriver):
+            begin: Replay = FromCurrent()
+        elif isinstance(replay, FromMessage) and replay.id > driver.next_id:
+            begin = FromMessage(driver.next_id)
+        else:
+            begin = replay
+        opened = self._session.open_driver(driver, begin, make, exclusive=exclusive, priority=priority)
+        if isinstance(replay, FromMessage) and isinstance(opened[1], BroadcastChannel):
+            opened[1].wait_for(replay.id)
+        return opened
 
     def share(self, channel: Channel, window: SharedWindow | None) -> None:
         """Let a window that other consumers share limit the channel of a queue; None: no longer. A stream
@@ -312,11 +323,16 @@ class Topology:
         return FromMessage(driver.next_id - 1) if driver.next_id > 1 else FromCurrent()
 
     async def from_time(self, name: bytes, seconds: int) -> Replay:
-        """Where the first message of this time, or a later one, is. Raises Refused."""
-        return FromBeginning()
+        """Where the first message of this time, or a later one, is; the end of the stream if there is none.
+        Raises Refused, and omq_storage.errors.StoreError.
+        """
+        driver = self._find(name)
+        if not driver.is_persistent:
+            raise Refused(Reason.NO_REPLAY, "a transient topic cannot be replayed")
+        return FromMessage(await first_since(driver, seconds * 1_000_000))
 
     async def from_ago(self, name: bytes, seconds: int) -> Replay:
-        """Where the first message is that is no older than so many seconds. Raises Refused."""
+        """Where the first message is that is no older than so many seconds. Raises as `from_time`."""
         return await self.from_time(name, max(0, int(time.time()) - seconds))
 
     def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:

@@ -367,6 +367,10 @@ class BroadcastChannel:
         self._bind(limit)
         self._look_drained(limit)
 
+    def wait_for(self, message: int) -> None:
+        """Begin with this message, which there is not yet. Call it before anything else."""
+        self._position = self._unwritten = max(self._position, message)
+
     # -- credit --------------------------------------------------------------------------------------------
 
     def grant(self, n: int, kind: Credit) -> None:

@@ -81,10 +81,7 @@ DECIDED = {
 """What omq answers where it was decided to answer otherwise than RabbitMQ 3.10."""
 
 
-NOT_YET = {
-    "stream offset L 100": "a consumer cannot wait for a message id",
-    "stream offset Ts +": "a consumer cannot begin at a time",
-}
+NOT_YET = {}
 """The cases in which omq does not answer yet as it should, and what is missing."""
 
 

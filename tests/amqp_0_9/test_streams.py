@@ -1,0 +1,83 @@
+"""Streams: broadcast topics that are replayed with the argument x-stream-offset, by raw octets."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .broker import Broker
+from .cases_streams import consume_from, stream
+from .serving import serving_guest
+from .wire import Client, Long, Timestamp, ack, declare_queue, publish, qos, select_confirms
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with serving_guest(tmp_path_factory.mktemp("streams")) as server:
+        yield "127.0.0.1", server.port
+
+
+@pytest.fixture
+def broker(address: tuple[str, int]) -> Iterator[Broker]:
+    broker = Broker(address)
+    yield broker
+    broker.close()
+
+
+def consumer(broker: Broker, queue: str, offset: Any, prefetch: int = 0) -> Client:
+    """Consume a stream from there."""
+    client = broker.channel()
+    if prefetch:
+        client.call(qos(1, prefetch))
+    assert client.call(consume_from(queue, offset)).name == "consume-ok"
+    return client
+
+
+def publish_all(broker: Broker, queue: str, bodies: list[bytes]) -> None:
+    client = broker.channel()
+    client.call(select_confirms(1))
+    client.send(*[publish(1, "", queue, body) for body in bodies])
+    confirmed = 0
+    while confirmed < len(bodies):
+        confirmed = client.wait().tag
+
+
+def test_a_consumer_begins_at_a_time(broker: Broker) -> None:
+    queue = "since"
+    broker.channel().call(declare_queue(1, queue, durable=1, x_queue_type="stream"))
+    publish_all(broker, queue, [b"early", b"too"])
+    time.sleep(1.1)
+    middle = int(time.time())
+    while time.time() < middle + 1:  # the next whole second
+        time.sleep(0.05)
+    publish_all(broker, queue, [b"late", b"later"])
+    assert consumer(broker, queue, Timestamp(middle)).bodies() == [b"late", b"later"]
+    assert consumer(broker, queue, Timestamp(middle - 60)).bodies() == [b"early", b"too", b"late", b"later"]
+    assert consumer(broker, queue, Timestamp(middle + 60)).bodies() == []
+
+
+def test_a_consumer_begins_some_time_ago(broker: Broker) -> None:
+    queue = stream(broker)
+    assert len(consumer(broker, queue, "30s").bodies()) == 10
+    assert len(consumer(broker, queue, "1Y").bodies()) == 10
+
+
+def test_a_consumer_waits_for_a_message_that_is_not_there_yet(broker: Broker) -> None:
+    queue = stream(broker)
+    client = consumer(broker, queue, Long(13), prefetch=5)
+    other = consumer(broker, queue, "next")
+    publish_all(broker, queue, [b"eleven", b"twelve", b"thirteen", b"fourteen"])
+    assert client.bodies() == [b"thirteen", b"fourteen"]
+    assert other.bodies() == [b"eleven", b"twelve", b"thirteen", b"fourteen"]
+
+
+def test_the_prefetch_is_exact_until_the_end(broker: Broker) -> None:
+    queue = stream(broker, 20)
+    client = consumer(broker, queue, "first", prefetch=3)
+    got: list[bytes] = []
+    while found := client.bodies(0.3):
+        assert len(found) <= 3
+        got += found
+        client.send(ack(1, len(got), 1))
+    assert got == [b"%d" % index for index in range(20)]
