@@ -101,6 +101,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
     missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
     handshake_seconds: Seconds = 10
+    stall_seconds: Seconds = 0.25
 
     lease_seconds: Seconds = 60
     lease_same_host: bool = True
@@ -178,7 +179,7 @@ def load(path: Path | None) -> Config:
 def check(config: Config) -> None:
     """Check the keys against one another. Raises ConfigError with one line that names the key."""
     for key in (
-        "handshake_seconds", "lease_seconds", "weak_flush_seconds",
+        "handshake_seconds", "stall_seconds", "lease_seconds", "weak_flush_seconds",
         "async_flush_seconds", "retention_seconds",
     ):  # fmt: skip
         seconds = getattr(config, key)

@@ -5,7 +5,7 @@ the others loses nothing, and one that is slower than they are slows nobody: the
 
 A subscriber that stands still sets none. That is a property of its connection, not of its place in this
 topic: a client that reads as fast as it can has not got to this topic yet when it has much of others to
-read. So it stands still when its connection takes nothing at all for STALL_SECONDS. Then it does so for
+read. So it stands still when its connection takes nothing at all for `stall_seconds`. Then it does so for
 all topics, which need not find out one by one, and until the connection takes something again.
 
 Publishers are admitted one at a time, each when what the one before it handed over is counted too.
@@ -17,9 +17,6 @@ import trio
 
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.driver import Driver
-
-STALL_SECONDS = 0.25
-"""How long publishers wait for the fastest subscriber while its connection takes nothing."""
 
 
 class Backpressure:
@@ -64,7 +61,8 @@ class Backpressure:
         """See who moves, when the first subscriber must have moved."""
         since = [since for channel, (_, since) in self._watched.items() if not channel.stands_still()]
         self.is_watching = True
-        self._driver.resources.alarms.at(min(since, default=now) + STALL_SECONDS, self._look_who_moves)
+        resources = self._driver.resources
+        resources.alarms.at(min(since, default=now) + resources.stall_seconds, self._look_who_moves)
 
     def _look_who_moves(self) -> None:
         """Let publishers go on that wait for subscribers which stand still."""
@@ -78,7 +76,7 @@ class Backpressure:
             progress = channel.progress()
             before, since = watched.get(channel, (None, now))
             self._watched[channel] = (progress, since if progress == before else now)
-            if progress == before and now >= since + STALL_SECONDS:
+            if progress == before and now >= since + self._driver.resources.stall_seconds:
                 channel.found_still()
         entrance.look()
         self._look_later(now)

@@ -32,6 +32,7 @@ class BroadcastDriver(CursorDriver):
         self._behind = 0
         """The number of its channels that do not follow: see `BroadcastChannel.follows`."""
         self._backpressure = Backpressure(self, self._channels)
+        self.route.owner = self
         self._aim()
 
     def _open(self, subscriber: Subscriber, replay: Replay) -> BroadcastChannel:
@@ -196,7 +197,7 @@ class BroadcastDriver(CursorDriver):
         if len(outlets) < len(channels):  # a connection has two channels: `try_push` knows how often to send
             self.route.close()
             return
-        self.route.open(self.resources.lanes.to(outlets) if outlets else None, self)
+        self.route.open(self.resources.lanes.to(outlets) if outlets else None)
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
         for channel in self._channels:

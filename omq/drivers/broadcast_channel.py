@@ -318,11 +318,16 @@ class BroadcastChannel:
             self.driver.fell_behind()
 
     def fall_behind(self, position: int) -> None:
-        end = self.driver.next_id
-        self.traffic.messages_out -= end - position
-        if position < end:
-            self._fall_behind(position)
-            self.subscriber.wake()
+        """The subscriber has the messages below `position` only, although others were counted as sent."""
+        before = self.unwritten
+        if position >= before:
+            return
+        self.traffic.messages_out -= before - position
+        self._fall_behind(position)
+        self._position = self._unwritten = position
+        if self._limit is not None:
+            self._bind(self._limit)
+        self.subscriber.wake()
 
     # -- whether it sets the pace of publishers ------------------------------------------------------------
 

@@ -93,6 +93,7 @@ class Catalogue:
             ids=self.ids,
             alarms=Alarms(),
             lanes=Lanes(),
+            stall_seconds=config.stall_seconds,
             unused=self._unused,
             dead_letters=self.dead_letters,
             spills=self.writers[Level.ASYNC],
@@ -625,6 +626,7 @@ class Catalogue:
 
     def _stop(self, driver: Driver) -> None:
         driver.deleted = True
+        driver.route.owner = None
         scope = self._dealers.pop(driver, None)
         if scope is not None:
             scope.cancel()

@@ -69,6 +69,8 @@ class Resources:
     ids: Reservations
     alarms: Alarms
     lanes: Lanes
+    stall_seconds: float
+    """How long publishers wait for the fastest subscriber while its connection takes nothing."""
     unused: Callable[["Driver"], None]
     """Called when the last consumer of a topic has gone whose lifetime ends with it."""
     dead_letters: Office
@@ -539,6 +541,7 @@ class Driver(ABC):
         """The topic is deleted: end its channels."""
         self.deleted = True
         self.route.close()
+        self.route.owner = None
         for channel, subscriber in list(self.subscribers()):
             channel.close()
             subscriber.ended(End.DELETED)

@@ -171,33 +171,10 @@ class Lanes:
 
 
 def send_passed(passed: "Pass") -> None:
-    """Send what one pass over received lines has for each connection, without waiting, and let the
-    subscribers of the rest fall behind.
-    """
+    """Send what one pass over received lines has for each connection, without waiting."""
     places: dict[Outlet, list[int]] = {}
     for place, lane in enumerate(passed.lanes):
         for outlet in lane.outlets:
             places.setdefault(outlet, []).append(place)
-    remembered: dict[int, Pusher] = {}
     for outlet, own in places.items():
-        taken = outlet.try_send([passed.frames[place] for place in own])
-        for place in own:
-            octets = len(passed.frames[place])
-            if taken < octets:
-                _fall_back(passed, place, outlet, taken, remembered)
-            taken = max(0, taken - octets)
-
-
-def _fall_back(passed: "Pass", lane: int, outlet: Outlet, sent: int, remembered: dict[int, Pusher]) -> None:
-    """Let the subscribers on a connection pull what is behind the first `sent` octets of a lane."""
-    rest, behind = passed.unsent(lane, sent)
-    if rest:
-        outlet.complete(rest)
-    for topic, position, octets in behind:
-        driver = remembered.get(topic)
-        if driver is None:
-            driver = remembered[topic] = passed.route(topic).owner
-            first, count, frames, offsets = passed.run(topic)
-            driver.remember(Block(driver.topic.id, first, count, driver.now(), frames, offsets))
-        driver.unsent(octets)
-        driver.fall_behind(outlet, position)
+        outlet.push(passed, own)

@@ -9,10 +9,13 @@ its own commands to them.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from omq.drivers.statistics import ChannelStatistics, Traffic
 from omq_storage.blocks import Block
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Pass
 
 Octets = bytes | memoryview
 
@@ -191,6 +194,15 @@ class Outlet(Protocol):
 
     def is_clear(self) -> bool:
         """Whether it has nothing to send, is not sending, and its rate limit is open."""
+
+    def has_room(self) -> bool:
+        """Whether `push` may be called: nothing but earlier pushes is to be sent, and not too much."""
+
+    def is_filled(self) -> bool:
+        """Whether it has no room because of earlier pushes alone, and its client takes something."""
+
+    def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
+        """Send what these lanes of a pass have, now or when the socket takes it."""
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Send what the socket takes now; return how many octets it took. A connection that broke takes

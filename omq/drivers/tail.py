@@ -2,11 +2,28 @@
 
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from omq_storage.blocks import Block
 
 MOST_BLOCKS = 512
 """The greatest number of blocks that one call of `from_position` returns, so that its loop stays short."""
+
+
+class Holder(Protocol):
+    """A tail, or a backlog of a connection."""
+
+    @property
+    def octets(self) -> int:
+        """How many octets it has."""
+
+    def forget(self, octets: int, kept: int) -> bool:
+        """Drop about `octets` of the oldest blocks, but not the last `kept`.
+
+        Return whether any was dropped.
+        """
+
+    def __len__(self) -> int: ...
 
 
 class TailMemory:
@@ -19,19 +36,23 @@ class TailMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self._tails: dict[Tail, None] = {}
+        self._tails: dict[Holder, None] = {}
 
     def share(self) -> int:
         """Return how many octets a topic's fastest subscriber may be behind without losing messages."""
         return self.limit // (2 * max(2, len(self._tails) + 1))
 
-    def grew(self, tail: "Tail", octets: int) -> None:
-        self.used += octets
-        self._tails[tail] = None
+    def grew(self, tail: Holder, octets: int) -> None:
+        self.hold(tail, octets)
         if self.used > self.limit:
             self._make_room(tail)
 
-    def _make_room(self, growing: "Tail") -> None:
+    def hold(self, tail: Holder, octets: int) -> None:
+        """Count octets that nobody loses anything for now."""
+        self.used += octets
+        self._tails[tail] = None
+
+    def _make_room(self, growing: Holder) -> None:
         """Free memory down to an eighth below the limit, so that not every block needs a search for
         the largest.
         """
@@ -46,7 +67,7 @@ class TailMemory:
             if tail.forget(min(self.used - wanted, max(1, lead)), kept):
                 heappush(largest, (-tail.octets, number, tail))
 
-    def shrank(self, tail: "Tail", octets: int) -> None:
+    def shrank(self, tail: Holder, octets: int) -> None:
         self.used -= octets
         if not len(tail):
             self._tails.pop(tail, None)

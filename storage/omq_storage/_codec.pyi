@@ -44,7 +44,7 @@ class Route:
     is_open: bool
     owner: Any
     def __init__(self, topic: int, next_id: int, reserved: int) -> None: ...
-    def open(self, lane: Lane | None, owner: object) -> None: ...
+    def open(self, lane: Lane | None) -> None: ...
     def close(self) -> None: ...
 
 @final
@@ -53,6 +53,7 @@ class Pass:
     frames: list[bytes]
     messages: int
     is_full: bool
+    filled: Lane | None
     def __init__(
         self, routes: dict[bytes, Route], allowed: Container[bytes] | None, largest: int
     ) -> None: ...

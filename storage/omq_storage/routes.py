@@ -42,15 +42,14 @@ class PlainRoute:
         self.octets_out = 0
         self.is_open = False
         self.owner: object = None
+        """The driver of the topic; None when the topic is deleted."""
 
-    def open(self, lane: "Lane | None", owner: object) -> None:
+    def open(self, lane: "Lane | None") -> None:
         """All subscribers have everything: what comes goes to the connections of `lane`, None for nobody."""
-        self.owner = owner
         self.is_open = True
 
     def close(self) -> None:
         """Messages must be offered to the driver of the topic."""
-        self.owner = None
         self.is_open = False
 
 

@@ -21,7 +21,7 @@ from served_drivers import (
     quiet,
 )
 
-from omq.drivers.backpressure import STALL_SECONDS
+from omq.config import Config
 from omq.drivers.confirmation import CONFIRMED
 from omq.drivers.driver import Driver
 from omq.drivers.lifetime import Durable, Ownership, Private
@@ -31,6 +31,8 @@ from omq.drivers.seam import ACCEPTED, Credit, End
 from omq.model import Delivery, FromCurrent, FromMessage, Transient
 from omq_storage.batches import Bodies
 from omq_storage.store import Store
+
+STALL_SECONDS = Config().stall_seconds
 
 EACH = pytest.mark.parametrize("delivery", list(Delivery))
 UNTIL_UNUSED = Durable(with_last_consumer=True)

@@ -20,7 +20,7 @@ from served_drivers import (
 )
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.backpressure import STALL_SECONDS
+from omq.config import Config
 from omq.drivers.confirmation import CONFIRMED, Confirmation
 from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom
@@ -29,6 +29,8 @@ from omq.drivers.seam import Octets
 from omq.model import Delivery, Transient
 from omq_storage.batches import Bodies
 from omq_storage.errors import StoreFailed
+
+STALL_SECONDS = Config().stall_seconds
 
 ROUND_ROBIN, BROADCAST = Kind(Delivery.ROUND_ROBIN, Transient()), Kind(Delivery.BROADCAST, Transient())
 
@@ -373,6 +375,15 @@ class Connection:
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         raise AssertionError("it is never clear")
+
+    def has_room(self) -> bool:
+        return self.is_clear()
+
+    def is_filled(self) -> bool:
+        return False
+
+    def push(self, passed: object, lanes: Sequence[int]) -> None:
+        raise AssertionError("nothing is routed here")
 
     def complete(self, rest: bytes) -> None:
         raise AssertionError("nothing was begun")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -9,13 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_drivers import Drivers, opened, quiet
 
+from omq.drivers.backlog import Backlog
 from omq.drivers.driver import Driver
 from omq.drivers.push import Pushes, send_passed
 from omq.drivers.seam import LITTLE_OCTETS, Channel, Credit, End, Messages, Octets
+from omq.drivers.tail import TailMemory
 from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
 from omq_storage import codec
 from omq_storage.batches import Bodies
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Pass
 
 
 @dataclass(eq=False)
@@ -28,13 +34,17 @@ class Connection:
     ready: dict["Subscription", None] = field(default_factory=dict)
     calls: int = 0
     still_at: int | None = None
+    memory: TailMemory = field(default_factory=lambda: TailMemory(1 << 20))
+
+    def __post_init__(self) -> None:
+        self.backlog = Backlog(self.memory)
 
     @property
     def sent(self) -> int:
         return len(self.octets)
 
     def is_clear(self) -> bool:
-        return not self.rest and not self.ready
+        return not self.rest and not self.ready and not self.backlog
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         self.calls += 1
@@ -47,10 +57,27 @@ class Connection:
         assert not self.rest
         self.rest = rest
 
+    def has_room(self) -> bool:
+        return not self.rest and not self.ready and not self.backlog.is_full()
+
+    def is_filled(self) -> bool:
+        return False
+
+    def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
+        taken = 0 if self.backlog else self.try_send([passed.frames[lane] for lane in lanes])
+        for lane in lanes:
+            octets = len(passed.frames[lane])
+            if taken < octets:
+                self.backlog.add_frames(self, passed, lane, taken)
+            taken = max(0, taken - octets)
+
     async def drain(self) -> None:
         """The client reads: first what was begun is completed, then each subscription has a turn."""
         self.octets += self.rest
         self.rest = b""
+        octets = b"".join(self.backlog.parts(1000))
+        self.backlog.sent(len(octets))
+        self.octets += octets
         for subscription in list(self.ready):
             await subscription.pull()
 

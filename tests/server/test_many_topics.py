@@ -4,9 +4,12 @@ import socket
 import struct
 from pathlib import Path
 
-from omq.protocol.omq.types import Confirmed, Message, Subscribed
+import trio
 
-from .conversation import Conversation, InProcess, publish, serving
+from omq.model import Topic
+from omq.protocol.omq.types import Confirmed, Message, Subscribed, Unsubscribed
+
+from .conversation import PATIENCE, Conversation, InProcess, publish, serving
 
 TOPICS = 200
 ROUNDS = 40
@@ -106,3 +109,49 @@ async def test_lines_of_one_read_take_effect_in_their_order(tmp_path: Path) -> N
         assert Confirmed(2) in answers
         bodies = [await other.frame() for _ in range(3)]
         assert [each.body for each in bodies if isinstance(each, Message)] == [b"here, too", b"first"]
+
+
+async def test_publishers_wait_for_a_subscriber_that_moves_and_it_loses_nothing(tmp_path: Path) -> None:
+    """A subscriber that reads little at a time; what it has not read yet is more than sockets take."""
+    async with serving(tmp_path / "store", ping_seconds=1000, stall_seconds=PATIENCE) as host:
+        publisher = await declare_all(host)
+        subscriber, numbers = await subscribe_all(host, receive_octets=4096)
+        await publisher.send(one_round(0))
+        assert await publisher.ask(b"(Confirm 1)") == Confirmed(1)
+        published = 1 + 100
+        done = trio.Event()
+
+        async def publish_all() -> None:
+            for turn in range(1, published):
+                await publisher.stream.send_all(one_round(turn))
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish_all)
+            turns = dict.fromkeys(range(TOPICS), 0)
+            for _ in range(TOPICS * published):
+                frame = await subscriber.frame()
+                assert isinstance(frame, Message)
+                number = numbers[frame.topic]
+                assert (frame.id, frame.body) == (turns[number] + 1, body(number, turns[number]))
+                turns[number] += 1
+            await done.wait()
+        assert host.server.memory.statistics().tails == 0
+
+
+async def test_no_message_follows_the_answer_to_unsubscribe(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store", ping_seconds=1000, stall_seconds=0.05) as host:
+        publisher = await declare_all(host)
+        subscriber, numbers = await subscribe_all(host, receive_octets=4096)
+        topics = {number: topic for topic, number in numbers.items()}
+        for turn in range(60):
+            await publisher.send(one_round(turn))
+        await subscriber.say(*(b"(Unsubscribe %s)" % name(number) for number in range(0, TOPICS, 2)))
+        gone = set[int]()
+        while len(gone) < TOPICS // 2:
+            match await subscriber.frame():
+                case Message(topic=topic):
+                    assert topic not in gone
+                case Unsubscribed(Topic(id=topic)):
+                    gone.add(topic)
+        assert gone == {topics[number] for number in range(0, TOPICS, 2)}

@@ -24,9 +24,13 @@ class Outlet:
     """A connection that can take messages at once, or cannot."""
 
     clear: bool = True
+    filled: bool = False
 
-    def is_clear(self) -> bool:
-        return self.clear
+    def has_room(self) -> bool:
+        return self.clear and not self.filled
+
+    def is_filled(self) -> bool:
+        return self.filled
 
 
 def lane(*outlets: Outlet) -> "Lane":
@@ -35,7 +39,7 @@ def lane(*outlets: Outlet) -> "Lane":
 
 def route(topic: int, to: "Lane | None" = None, first: int = 1, reserved: int = 1000) -> "Route":
     made = codec.native.Route(topic, first, reserved)
-    made.open(to, OWNER)
+    made.open(to)
     return made
 
 
@@ -123,6 +127,19 @@ def test_a_topic_is_the_same_however_it_is_written() -> None:
     assert (passed.messages, rest, position) == (0, {b'"\\097"': [b"3"]}, 19)
 
 
+def test_a_pass_ends_where_messages_must_wait() -> None:
+    full, other, blocked = Outlet(filled=True), Outlet(), Outlet(clear=False)
+    waiting = lane(full)
+    routes = {b"a": route(1, lane(other)), b"b": route(2, waiting), b"c": route(3, lane(full, other))}
+    routes |= {b"d": route(4, lane(full, blocked))}
+    data = lines((b"a", b"1"), (b"c", b"2"), (b"d", b"3"), (b"a", b"4"), (b"b", b"5"), (b"a", b"6"))
+    passed, rest, position = deal(routes, data)
+    # Nobody waits for the slower of two, nor for one that has something else to send.
+    assert rest == {b"c": [b"2"], b"d": [b"3"]}
+    assert (passed.messages, passed.is_full, passed.filled) == (2, True, waiting)
+    assert data[position:] == lines((b"b", b"5"), (b"a", b"6"))
+
+
 def test_one_pass_is_bounded() -> None:
     data = lines(*[(b"a", b"x")] * 5000)
     passed, rest, position = deal({b"a": route(1, lane(Outlet()), reserved=10_000)}, data)
@@ -188,10 +205,11 @@ def test_places_outside_are_refused() -> None:
 def test_the_plain_route_has_the_same_numbers() -> None:
     for made in (codec.native.Route(4, 5, 6), PlainRoute(4, 5, 6)):
         assert (made.topic, made.next_id, made.reserved, made.is_open) == (4, 5, 6, False)
-        made.open(None, OWNER)
-        assert (made.is_open, made.owner) == (True, OWNER)
+        made.owner = OWNER
+        made.open(None)
+        assert made.is_open
         made.close()
-        assert (made.is_open, made.owner) == (False, None)
+        assert (made.is_open, made.owner) == (False, OWNER)
         made.messages_in += 1
         made.octets_out -= 1
         counted = (made.messages_in, made.octets_in, made.messages_out, made.octets_out)

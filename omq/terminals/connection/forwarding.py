@@ -91,6 +91,14 @@ class Forwarder:
         if self.is_stalled:
             self._recover()
 
+    async def wait_taken(self) -> None:
+        """Wait until the client has taken some of what was sent. Raises trio.BrokenResourceError."""
+        self._waits_since = trio.current_time()
+        try:
+            await self._transport.wait_taken()
+        finally:
+            self._waits_since = None
+
     async def forward(
         self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
     ) -> Gone | None:

@@ -14,17 +14,22 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from omq.access.limits import RateLimit
+from omq.drivers.backlog import Backlog
 from omq.drivers.seam import Channel, Flow, Octets
 from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
+from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.transport import MOST_PARTS, Transport
 from omq_storage.blocks import Block
+
+if TYPE_CHECKING:
+    from omq_storage._codec import Pass
 
 MOST_SHARED_OCTETS = 256 << 10
 LEAST_SHARED_OCTETS = 16 << 10
@@ -84,7 +89,9 @@ class Side(Protocol):
 class Sender:
     """Sends on one connection. `run` is the only task that does."""
 
-    def __init__(self, transport: Transport, stalled: Stalled, scope: trio.CancelScope) -> None:
+    def __init__(
+        self, transport: Transport, stalled: Stalled, tails: TailMemory, scope: trio.CancelScope
+    ) -> None:
         """`scope` is the connection: it is cancelled if a message that is begun cannot be completed."""
         self._transport = transport
         self.forwarder = Forwarder(transport, stalled, scope)
@@ -99,6 +106,8 @@ class Sender:
         self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
         self.still_at: int | None = None
+        self.backlog = Backlog(tails)
+        self._sends_backlog = False  # and nothing else, although it is busy
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared_octets = MOST_SHARED_OCTETS
 
@@ -133,9 +142,31 @@ class Sender:
         return self._transport.sent
 
     def is_clear(self) -> bool:
-        if self._is_busy or self._ready or self._rest or self._side is None or self._transport.pending:
+        if self._is_busy or self.backlog.entries or self._transport.pending:
+            return False
+        return self._may_push()
+
+    def has_room(self) -> bool:
+        if self._is_busy and not self._sends_backlog:
+            return False
+        return not self.backlog.is_full() and self._may_push()
+
+    def is_filled(self) -> bool:
+        return self.backlog.is_full() and self.still_at != self.sent and self._may_push()
+
+    def _may_push(self) -> bool:
+        if self._ready or self._rest or self._side is None:
             return False
         return self._side.may_forward() and (self._messages is None or self._messages.is_open())
+
+    def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
+        taken = 0 if self.backlog.entries else self.try_send([passed.frames[lane] for lane in lanes])
+        for lane in lanes:
+            octets = len(passed.frames[lane])
+            if taken < octets:
+                self.backlog.add_frames(self, passed, lane, taken)
+                self.signal.set()
+            taken = max(0, taken - octets)
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         taken = 0
@@ -174,12 +205,13 @@ class Sender:
             self.forwarder.channels = tuple
             self._ready.clear()
             self._exempt.clear()
+            self.backlog.close()
 
     async def _run(self, side: Side) -> None:
         while True:
             self._is_busy = True
-            if self._rest or self._transport.pending:
-                await self._complete()
+            if self._rest or self._transport.pending or self.backlog.entries:
+                await self._complete(side)
             elif urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open()):
                 await self._send_urgent(side, urgent)
             elif (source := self._next(side)) is not None:
@@ -277,14 +309,39 @@ class Sender:
             position += 1
         share.flow.passed(position, octets)
 
-    async def _complete(self) -> None:
+    async def _complete(self, side: Side) -> None:
         rest, self._rest = self._rest, b""
         before = self._transport.sent
         try:
             await self.forwarder.send([rest] if rest else [])
+            if self.backlog.entries:
+                await self._send_backlog(side)
         finally:
             if self._messages is not None:
                 self._messages.spend(self._transport.sent - before)
+
+    async def _send_backlog(self, side: Side) -> None:
+        """Send the backlog that there is now. Answers go behind it: one of them may tell that no message of a
+        topic will follow.
+        """
+        backlog = self.backlog
+        urgent = side.urgent(may_answer=self._answers is None or self._answers.is_open())
+        for part in urgent:
+            backlog.add(part)
+        end = backlog.end
+        self._sends_backlog = True
+        try:
+            while backlog.entries and backlog.begin < end:
+                backlog.sent(self._transport.try_send(backlog.parts(MOST_PARTS)))
+                if backlog.entries and backlog.begin < end:
+                    await self.forwarder.wait_taken()
+        finally:
+            self._sends_backlog = False
+            if urgent:
+                if self._answers is not None:
+                    self._answers.spend(sum(map(len, urgent)))
+                side.urgent_sent()
+        await self.forwarder.send([])
 
     async def _send_urgent(self, side: Side, urgent: Sequence[Octets]) -> None:
         before = self._transport.sent

@@ -15,6 +15,7 @@ import trio
 
 from omq.access.leases import DmpEnd, Principal
 from omq.access.session import Session
+from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted, subject
@@ -42,7 +43,7 @@ from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
 from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Spans
+    from omq_storage._codec import Lane, Spans
 
 LONGEST_CONNECT = 4 << 10
 """Where clients are configured, the longest line before the client is known."""
@@ -126,7 +127,7 @@ class OmqTerminal:
         self._lines = LineReader(config.max_line_bytes)
         self._liveness = Liveness(config.ping_seconds, config.missed_pings)
         self._admission = ReadAdmission(transport, memory, self._reading, self._liveness.excused)
-        self._sender = Sender(transport, memory.stalled, self._scope)
+        self._sender = Sender(transport, memory.stalled, memory.tails, self._scope)
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies)
         self._subscriptions = Subscriptions(self._sender, self._replies)
@@ -137,6 +138,8 @@ class OmqTerminal:
         self._held: HeldPublishes | None = None
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
+        self._filled: Lane | None = None
+        """The connections for which the rest of the current read must wait."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -367,6 +370,10 @@ class OmqTerminal:
             if not await self._act_on(events):
                 return False
             alive = alive or bool(events)
+            if self._filled is not None:
+                lane, self._filled = self._filled, None
+                with self._liveness.excused:
+                    await wait_for_room(lane.outlets, self._context.config.stall_seconds)
         if alive or self._has_routed:
             self._liveness.signs += 1
             self._admission.finished()
@@ -395,6 +402,7 @@ class OmqTerminal:
         dealt, position, passed = self._session.route(lines, position, most)
         if passed.messages:
             self._has_routed = True
+        self._filled = passed.filled
         return dealt, position, passed.is_full
 
     async def _act_on(self, events: Sequence[Event]) -> bool:

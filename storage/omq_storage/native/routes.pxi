@@ -27,7 +27,7 @@ cdef class Route:
     cdef public int64_t messages_out
     cdef public int64_t octets_out
     cdef readonly bint is_open
-    cdef readonly object owner
+    cdef public object owner
     cdef Lane _lane
     cdef uint64_t _pass  # the last pass that has used it, and its place there
     cdef uint32_t _place
@@ -43,14 +43,12 @@ cdef class Route:
         self._pass = 0
         self._place = 0
 
-    def open(self, Lane lane, owner):
+    def open(self, Lane lane):
         self._lane = lane
-        self.owner = owner
         self.is_open = True
 
     def close(self):
         self._lane = None
-        self.owner = None
         self.is_open = False
 
 
@@ -95,6 +93,7 @@ cdef class Pass:
     cdef readonly list frames  # the octets for each lane
     cdef readonly int64_t messages
     cdef readonly bint is_full
+    cdef readonly Lane filled  # the lane that has no room, where the pass stopped
     cdef dict _routes
     cdef object _allowed
     cdef int64_t _largest
@@ -115,6 +114,7 @@ cdef class Pass:
         self.frames = []
         self.messages = 0
         self.is_full = False
+        self.filled = None
         self._routes = routes
         self._allowed = allowed
         self._largest = min(max(largest, 0), LITTLE - HEADER)
@@ -132,7 +132,7 @@ cdef class Pass:
         PyMem_RawFree(self._passed)
 
     cdef int64_t topic(self, bytes name) except -2:
-        """Return the place of a topic in this pass; -1 if its messages are not routed."""
+        """Return the place of a topic in this pass; -1 if its messages are not routed, -3 if they must wait."""
         cdef PyObject* found = PyDict_GetItem(self._routes, name)
         cdef Route route
         cdef uint32_t lane
@@ -145,7 +145,7 @@ cdef class Pass:
             return -1
         lane = NO_LANE if route._lane is None else self.lane(route._lane)
         if lane == NO_LANE and route._lane is not None:
-            return -1
+            return -1 if self.filled is None else -3
         if self._topic_count == self._topic_capacity:
             self.make_room_for_topics()
         cdef Passing* passing = &self._topics[self._topic_count]
@@ -163,7 +163,11 @@ cdef class Pass:
         return self._topic_count - 1
 
     cdef uint32_t lane(self, Lane lane) except? 0xFFFFFFFE:
-        """Return the place of a lane in this pass; NO_LANE if its connections take nothing at once now."""
+        """Return the place of a lane in this pass; NO_LANE if a connection takes nothing at once now.
+
+        When all of them are filled, and move, the publisher must wait: then the pass ends.
+        """
+        cdef Py_ssize_t filled = 0
         if lane._pass == self._number:
             return lane._place
         lane._pass = self._number
@@ -171,8 +175,15 @@ cdef class Pass:
         if self._outlets + len(lane.outlets) > MOST_OUTLETS and self.lanes:
             return NO_LANE
         for outlet in lane.outlets:
-            if not outlet.is_clear():
-                return NO_LANE
+            if not outlet.has_room():
+                if not outlet.is_filled():
+                    return NO_LANE
+                filled += 1
+        if filled:
+            if filled == len(lane.outlets):
+                self.filled = lane
+                self.is_full = True
+            return NO_LANE
         self._outlets += len(lane.outlets)
         lane._place = <uint32_t>len(self.lanes)
         self.lanes.append(lane)

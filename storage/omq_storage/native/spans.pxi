@@ -180,7 +180,8 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
     is copied unchanged: one with escapes is parsed in steps.  The topics of two pairs always differ, however they are
     written: a topic with escapes has a pair of its own.
 
-    With `routed`, the messages that can be routed go there instead, and it also stops when that is full.
+    With `routed`, the messages that can be routed go there instead, and it also stops when that is full, or
+    where messages must wait.
     """
     cdef const uint8_t* octets = octets_of(data)
     cdef int64_t size = PyBytes_GET_SIZE(data)
@@ -239,6 +240,8 @@ def deal_lines(bytes data not None, Py_ssize_t position, Py_ssize_t most, Pass r
                     alone = True
             key = PyBytes_FromStringAndSize(<const char*>octets + name, name_end - name)
             place = -1 if routed is None or alone else routed.topic(key)
+            if place == -3:
+                break
             spans = None
             last = topic
             last_length = topic_end - topic

@@ -1,0 +1,171 @@
+"""What a connection has been pushed and its socket has not taken: order, loss under pressure, and room."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from served_drivers import Drivers
+from test_pushes import Connection, Subscription, push, route, transient
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.drivers.backlog import MOST_OCTETS, Backlog, wait_for_room
+from omq.drivers.seam import Gone, Messages
+from omq.drivers.tail import Tail, TailMemory
+from omq_storage import codec
+from omq_storage.batches import Bodies
+from omq_storage.blocks import encode
+
+needs_codec = pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+
+
+def press(memory: TailMemory) -> None:
+    """Let a tail take all of this memory."""
+    Tail(memory, 2 * memory.limit).append(encode(1, 1, [bytes(memory.limit)], 0))
+
+
+async def taken(subscription: Subscription) -> list[object]:
+    """What a subscriber pulls, until there is nothing more: gaps, and ranges of ids."""
+    found: list[object] = []
+    channel = subscription.channel
+    while channel.ready():
+        match await channel.take():
+            case Gone() as gone:
+                found.append((gone.first, gone.last, gone.reason))
+            case Messages(cuts):
+                found += [cut.ids for cut in cuts]
+                channel.written(sum(len(cut.ids) for cut in cuts))
+    return found
+
+
+@needs_codec
+async def test_who_has_a_backlog_is_pushed_to_behind_it(shared_drivers: Drivers) -> None:
+    first, second = await transient(shared_drivers, 2)
+    connection = Connection(room=20)
+    every = [Subscription(connection, topic) for topic in (first, second)]
+    assert route(shared_drivers, {first: [b"a"], second: [b"b"]}) == {}
+    assert route(shared_drivers, {second: [b"c"], first: [b"d"]}) == {}
+    assert len(connection.backlog) == 2
+    assert connection.backlog.octets == 4 * 18 - 20
+    assert [each.channel.statistics().behind for each in every] == [0, 0]
+    # What cannot be routed is pulled when the backlog has left.
+    assert push({first: [b"e"]}) == [first]
+    await first.post(Bodies([b"e"]))
+    await connection.drain()
+    assert connection.got() == {
+        first.topic.id: [(1, b"a"), (2, b"d"), (3, b"e")],
+        second.topic.id: [(1, b"b"), (2, b"c")],
+    }
+
+
+@needs_codec
+async def test_under_pressure_a_backlog_is_dropped_and_the_subscribers_are_told(
+    shared_drivers: Drivers,
+) -> None:
+    topics = first, second = await transient(shared_drivers, 2)
+    connection, other = Connection(room=20), Connection()
+    every = [Subscription(connection, topic) for topic in topics]
+    for topic in topics:
+        Subscription(other, topic)
+    assert route(shared_drivers, {first: [b"a"], second: [b"b", b"c"]}) == {}
+    assert route(shared_drivers, {first: [b"d"]}) == {}
+    connection.backlog.add(b"an answer")
+    press(connection.memory)
+    # The message that was begun is completed, and what is no message is sent.
+    assert [bytes(part) for part in connection.backlog.parts(9)][1:] == [b"an answer"]
+    assert connection.backlog.octets == 16 + 9
+    assert [each.channel.statistics().behind for each in every] == [1, 1]
+    assert [topic.statistics().messages_out for topic in topics] == [3, 3]
+    assert [topic.statistics().octets_out for topic in topics] == [3 * 18, 3 * 18]
+    await second.post(Bodies([b"e"]))
+    assert await taken(every[0]) == [(2, 2, "the subscriber was too slow")]
+    assert await taken(every[1]) == [(2, 2, "the subscriber was too slow"), range(3, 4)]
+    await shared_drivers.catalogue.delete(second.topic.topic)
+
+
+@needs_codec
+async def test_a_backlog_outlives_topics_and_subscriptions(shared_drivers: Drivers) -> None:
+    topics = deleted, left, _ = await transient(shared_drivers, 3)
+    connection = Connection(room=0)
+    every = [Subscription(connection, topic) for topic in topics]
+    assert route(shared_drivers, {topic: [b"a"] for topic in topics}) == {}
+    await shared_drivers.catalogue.delete(deleted.topic.topic)
+    every[1].channel.close()
+    every[2].channel.hold()
+    press(connection.memory)
+    assert connection.backlog.octets == 0
+    every[2].channel.release()
+    assert await taken(every[2]) == [(1, 1, "the subscriber was too slow")]
+    assert route(shared_drivers, {left: [b"b"]}) == {}
+
+
+def test_a_backlog_is_full_from_a_size_on_and_sooner_when_memory_is_short() -> None:
+    memory = TailMemory(4 * MOST_OCTETS)
+    backlog = Backlog(memory)
+    backlog.add(bytes(MOST_OCTETS - 1))
+    assert not backlog.is_full()
+    other = Backlog(memory)
+    other.add(b"ab")
+    assert backlog.is_full()
+    other.close()
+    assert memory.used == MOST_OCTETS - 1
+    assert not backlog.is_full()
+    backlog.add(b"c")
+    assert backlog.is_full()
+    assert [len(part) for part in backlog.parts(1)] == [MOST_OCTETS - 1]
+    backlog.sent(MOST_OCTETS - 2)
+    assert b"".join(backlog.parts(9)) == b"\0c"
+    backlog.sent(2)
+    assert (len(backlog), backlog.octets, memory.used) == (0, 0, 0)
+
+
+class Filled:
+    """A connection whose client takes its backlog."""
+
+    def __init__(self) -> None:
+        self.backlog = Backlog(TailMemory(64 << 20))
+        self.backlog.add(bytes(MOST_OCTETS))
+        self.still_at: int | None = None
+        self.sent = 0
+
+    def take(self, octets: int) -> None:
+        self.sent += octets
+        self.backlog.sent(octets)
+
+
+@pytest.mark.parametrize(
+    "freed",
+    [
+        lambda filled: filled.take(MOST_OCTETS // 2),
+        lambda filled: filled.backlog.close(),
+    ],
+)
+async def test_publishers_wait_until_a_backlog_has_room(
+    freed: Callable[[Filled], None], autojump_clock: MockClock
+) -> None:
+    slow, fast = Filled(), Filled()
+    done = trio.Event()
+
+    async def wait() -> None:
+        await wait_for_room((slow, fast), 5.0)
+        done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        for _ in range(3):  # somebody moves, if slowly
+            await trio.sleep(4.0)
+            fast.take(1)
+            await wait_all_tasks_blocked()
+            assert not done.is_set()
+        freed(fast)
+        await done.wait()
+    assert trio.current_time() == pytest.approx(12.0, abs=0.1)
+    assert fast.still_at is None
+
+
+async def test_nobody_waits_for_connections_that_stand_still(autojump_clock: MockClock) -> None:
+    filled = Filled(), Filled()
+    begin = trio.current_time()
+    await wait_for_room(filled, 5.0)
+    assert trio.current_time() - begin == pytest.approx(5.0)
+    assert [each.still_at for each in filled] == [0, 0]
