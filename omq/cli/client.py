@@ -10,8 +10,9 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import trio
@@ -144,6 +145,9 @@ PublishLines = Callable[[bytes], Awaitable[object]]
 
 
 async def _pub(client: Client, options: argparse.Namespace) -> None:
+    if options.file is not None:
+        await _publish_whole(client, options.topic, options.file)
+        return
     if not options.dmp:
         longest = LONGEST_LINE - len(publish_start(options.topic)) - len('")')
         lines = partial(client.publish_lines, options.topic)
@@ -159,6 +163,27 @@ async def _pub(client: Client, options: argparse.Namespace) -> None:
 async def _lines_to_sink(sink: Sink, text: bytes) -> None:
     if text:
         await sink.publish_many(text.removesuffix(b"\n").split(b"\n"))
+
+
+async def _publish_whole(client: Client, topic: str, path: Path) -> None:
+    """Publish a file as one message. Raises InputError unless its size is known and stays."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: its size must be known, so it must be a regular file")
+        shown = sys.stderr is not None and sys.stderr.isatty()
+        with tqdm(total=status.st_size, unit="B", unit_scale=True, disable=not shown, file=sys.stderr) as bar:
+
+            async def pieces() -> AsyncIterator[bytes]:
+                while data := file.read(READ_OCTETS):  # hardly blocks: a thread would cost more
+                    yield data
+                    bar.update(len(data))
+
+            async with client.sink(topic) as sink:
+                try:
+                    await sink.publish_from(pieces(), status.st_size)
+                except ValueError as error:
+                    raise InputError(f"{path}: {error}") from error
 
 
 async def _publish(

@@ -73,12 +73,13 @@ def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse
 
     pub = command(
         "pub",
-        "publish one message, or each line of a file",
+        "publish one message, a file, or each line of a file",
         """examples:
   omq pub prices 'EUR 1.0843'
   omq pub --confirm log --lines access.log
   tail -f access.log | omq pub log -
   omq pub --dmp log --lines access.log
+  omq pub backups --file backup.tar
 
 The server declares undeclared topics, if its configuration allows that.""",
     )
@@ -88,6 +89,12 @@ The server declares undeclared topics, if its configuration allows that.""",
         "body", nargs="?", metavar="BODY", help="the message; - for each line of standard input"
     )
     source.add_argument("--lines", type=_file, metavar="FILE", help="publish each line of this file")
+    source.add_argument(
+        "--file",
+        type=_file,
+        metavar="FILE",
+        help="publish this file as one message of any size, through a DMP sink; waits until it is stored",
+    )
     pub.add_argument(
         "--confirm",
         action="store_true",

@@ -2,7 +2,8 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from contextlib import aclosing, nullcontext
 from typing import assert_never
 
 import trio
@@ -13,6 +14,7 @@ from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolE
 from omq.client.outlet import Outlet
 from omq.client.reasons import reason
 from omq.client.sink_heads import Heads, head_of
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.client import (
@@ -58,6 +60,9 @@ class Sink:
         self._heads = heads
         self._failure: OmqError | None = None
         self._finishing = False
+        self._streaming: trio.Event | None = None
+        """Set when the message is complete whose pieces are being sent."""
+        self._running = trio.CancelScope()
         self._ended = trio.Event()
         self._outlet = Outlet(opened.stream, self._refuse, lambda: None)
 
@@ -90,6 +95,53 @@ class Sink:
         self._queue([body], self._heads.following(1, head), [options] if options else [])
         await self._outlet.pause()
 
+    async def publish_from(
+        self,
+        pieces: AsyncIterable[bytes],
+        length: int,
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+    ) -> None:
+        """Send one message whose body comes in pieces of any size, `length` octets together. The client never
+        holds all of it, and the server does not either if the topic is persistent.
+
+        Other tasks that publish with this sink wait meanwhile. If the pieces raise an exception or have
+        another length, or if this is cancelled, the message cannot be completed: the sink ends with a
+        ConnectionLost, and nothing of the message is stored. Then this raises that exception, ValueError or
+        Cancelled.
+
+        Raises ValueError for a head or a length that does not fit into an envelope.
+        """
+        head = head_of(exchange, routing_key, properties)
+        await self._room()
+        heads = self._heads.following(1, head)
+        beginning = dmp_writer.opening_for_sink(length, heads[0] if heads else PLAIN_HEAD)
+        self._streaming = trio.Event()
+        whole = False
+        try:
+            self._outlet.post(beginning)
+            left = length
+            async with aclosing(pieces) if isinstance(pieces, AsyncGenerator) else nullcontext():
+                async for piece in pieces:
+                    left -= len(piece)
+                    if left < 0:
+                        break
+                    await self._outlet.send(piece)
+                    await self._outlet.pause()
+            if left:
+                raise ValueError(f"the pieces do not have {length} octets together")
+            self._heads.sent(1)
+            self.sent += 1
+            whole = True
+        finally:
+            if not whole:
+                self._end(ConnectionLost("the sink was ended in the middle of a message"))
+                self._running.cancel()
+            self._streaming.set()
+            self._streaming = None
+
     async def publish_many(
         self,
         bodies: Iterable[bytes],
@@ -116,6 +168,8 @@ class Sink:
         Returns the number of stored messages, which equals the number of sent ones. A second call returns the
         same.
         """
+        while self._streaming is not None:
+            await self._streaming.wait()
         if not self._finishing:
             self._finishing = True
             try:
@@ -133,10 +187,11 @@ class Sink:
     async def run(self) -> None:
         """Send and receive until the sink has ended."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._outlet.run)
-                await self._listen()
-                nursery.cancel_scope.cancel()
+            with self._running:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._outlet.run)
+                    await self._listen()
+                    nursery.cancel_scope.cancel()
         finally:
             self._end(ConnectionLost("the sink was closed before its messages were confirmed"))
             self._stream.socket.close()
@@ -149,6 +204,9 @@ class Sink:
 
     async def _room(self) -> None:
         await self._outlet.room()
+        while self._streaming is not None:  # another task is in the middle of a message
+            await self._streaming.wait()
+            await self._outlet.room()
         if self._finishing:
             raise trio.ClosedResourceError("the sink is closed")
 

@@ -31,6 +31,19 @@ def test_lines_of_a_file_and_of_standard_input(shell: Shell, tmp_path: Path) -> 
     ]
 
 
+def test_a_file_as_one_message(shell: Shell, tmp_path: Path) -> None:
+    body = b"".join(b"%07d\n" % n for n in range(300_000))
+    file = tmp_path / "file"
+    file.write_bytes(body)
+    assert shell.ok("pub", "whole", "--file", str(file)) == b""
+    read = ("sub", "whole", "--from", "beginning", "--count", "1", "--format", "raw")
+    assert shell.ok(*read) == body
+    for wrong, why in (("/dev/zero", b"must be a regular file"), ("/nowhere", b"No such file")):
+        refused = shell.omq("pub", "whole", "--file", wrong)
+        assert refused.returncode != 0
+        assert why in refused.stderr
+
+
 def test_formats(shell: Shell) -> None:
     shell.ok("pub", "--dmp", "formats", "-", input="é\n".encode() + b"\xff\n")
     read = ("sub", "formats", "--dmp", "--from", "beginning", "--count", "2", "--format")

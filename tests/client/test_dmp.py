@@ -1,6 +1,7 @@
 """Sinks and feeds of the client library, against a real server."""
 
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -317,3 +318,65 @@ async def test_a_gap_in_a_feed_is_reported(client: Client, caplog: pytest.LogCap
         opened.news(b'Feed "a topic": 541 INTERNAL-ERROR the disk')
         assert feed.notices == ['Feed "a topic": 541 INTERNAL-ERROR the disk']
         assert "541 INTERNAL-ERROR" in caplog.text
+
+
+# -- bodies in pieces ---------------------------------------------------------------------------------------
+
+LONG = b"".join(b"%07d\n" % n for n in range(200_000))
+
+
+async def pieces_of(body: bytes, octets: int) -> AsyncIterator[bytes]:
+    for begin in range(0, len(body), octets):
+        await trio.lowlevel.checkpoint()
+        yield body[begin : begin + octets]
+
+
+async def test_a_body_in_pieces(client: Client) -> None:
+    properties = Properties(content_type=b"text/plain")
+    async with client.sink("t", producer="p") as sink:
+        await sink.publish(b"first")
+        await sink.publish_from(pieces_of(LONG, 10_007), len(LONG), properties=properties)
+        await sink.publish(b"last")
+        await sink.publish_from(pieces_of(b"", 1), 0)
+        assert sink.next == 5
+    assert sink.stored == 4
+    async with client.feed("t", FromBeginning()) as feed:
+        found = [await anext(feed) for _ in range(4)]
+    assert [message.body for message in found] == [b"first", LONG, b"last", b""]
+    assert found[1].head.properties.content_type == b"text/plain"
+
+
+async def test_other_tasks_publish_before_and_after_a_body_in_pieces(client: Client) -> None:
+    async with client.sink("t") as sink, trio.open_nursery() as nursery:
+        for body in (LONG[:900_000], LONG[100:900_000]):
+            nursery.start_soon(sink.publish_from, pieces_of(body, 10_007), len(body))
+        for _ in range(20):
+            nursery.start_soon(sink.publish, b"little")
+        nursery.start_soon(sink.publish_many, [b"many"] * 100)
+    found = await bodies_of(client, "t", 122)
+    assert sorted(map(len, found)) == sorted([900_000, 899_900, *[6] * 20, *[4] * 100])
+
+
+@pytest.mark.parametrize("length", [len(LONG) - 1, len(LONG) + 1])
+async def test_pieces_of_another_length_end_the_sink(client: Client, length: int) -> None:
+    with pytest.raises(ValueError, match=f"do not have {length} octets together"):
+        async with client.sink("t") as sink:
+            await sink.publish_from(pieces_of(LONG, 10_007), length)
+    with pytest.raises(ConnectionLost, match="in the middle of a message"):
+        await sink.publish(b"more")
+    assert await messages_in(client, b"t") == 0
+
+
+async def test_a_body_that_is_given_up_ends_the_sink(client: Client) -> None:
+    with trio.move_on_after(0.05):
+        async with client.sink("t") as sink:
+
+            async def endless() -> AsyncIterator[bytes]:
+                yield LONG
+                await trio.sleep_forever()
+
+            await sink.publish_from(endless(), 1 << 30)
+    assert await messages_in(client, b"t") == 0
+    with pytest.raises(ValueError, match="does not fit into an envelope"):
+        async with client.sink("t") as sink:
+            await sink.publish_from(pieces_of(b"", 1), 1 << 32)

@@ -82,6 +82,13 @@ def opening(length: int, head: bytes) -> bytes:
     return _begin(length, head, 0, SMALLEST_ON_FEEDS)
 
 
+def opening_for_sink(length: int, head: bytes, options: int = 0) -> bytes:
+    """The octets that `for_sink` writes before a body of this length. Raises as `for_sink` does."""
+    if length + len(head) + AFTER_HEAD > _LONGEST_SIZE:
+        raise ValueError(f"a body of {length} octets does not fit into an envelope")
+    return _begin(length, head, options, 0)
+
+
 def _run(bodies: Sequence[Octets], heads: Sequence[bytes], options: Sequence[int], smallest: int) -> bytes:
     count = len(bodies)
     if (heads and len(heads) != count) or (options and len(options) != count):
