@@ -33,6 +33,7 @@ from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Channel, Credit, Subscriber
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.times import first_since
+from omq.drivers.uploads import Upload
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import Part
 from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind
@@ -142,6 +143,21 @@ class Topology:
         if batch.longest > self._session.max_message_bytes:
             raise TooLarge(self._session.max_message_bytes, batch.longest)
         return driver.offer(batch, heads)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest body of a message that is held until it is complete."""
+        return self._session.max_message_bytes
+
+    def takes_upload(self, route: Sequence[Driver], octets: int) -> bool:
+        """Return whether the body of a message goes to the stores of these topics as it arrives."""
+        if octets < self._session.fragment_octets or not route:
+            return False
+        return all(driver.takes_fragments for driver in route)
+
+    async def upload(self, driver: Driver) -> Upload:
+        """Begin a message to a topic of a route. Raises Refused."""
+        return await Upload.begin(driver)
 
     # -- exchanges -----------------------------------------------------------------------------------------
 

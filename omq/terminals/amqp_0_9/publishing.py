@@ -61,13 +61,7 @@ class Publishing:
 
     async def publish(self, publisher: Publisher, run: PublishRun) -> None:
         """Publish messages with the next `flush`. Raises ChannelProblem."""
-        heads = run.heads
-        if run.properties & CHECKED:
-            heads = self._checked(publisher, run)
-        try:
-            parts = await self._parts(run, heads)
-        except Refused as refused:
-            raise problem_of(refused.failure, BasicPublish) from refused
+        parts = await self.parts(publisher, run)
         posted = Posted(run.batch.count)
         for part in parts:
             batch = run.batch if part.indexes is None else _chosen(run.batch, part.indexes)
@@ -81,13 +75,16 @@ class Publishing:
         self._publishers[publisher] = None
         publisher.published(posted)
 
-    async def _parts(self, run: PublishRun, heads: Sequence[bytes]) -> Sequence[Part]:
-        """Raises Refused."""
+    async def parts(self, publisher: Publisher, run: PublishRun) -> Sequence[Part]:
+        """Check messages, and divide them by the topics that get them. Raises ChannelProblem."""
+        heads = self._checked(publisher, run) if run.properties & CHECKED else run.heads
         while True:
             try:
                 return self._topology.parts(run.exchange, run.routing_key, heads)
             except TopicIsReplaced:
                 await self._topology.settled()
+            except Refused as refused:
+                raise problem_of(refused.failure, BasicPublish) from refused
 
     async def flush(self) -> None:
         """Post what was published."""

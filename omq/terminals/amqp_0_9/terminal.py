@@ -44,6 +44,7 @@ from omq.terminals.amqp_0_9.commands import Commands
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.introduction import server_properties
 from omq.terminals.amqp_0_9.login import MECHANISMS, BadLogin, read_login
+from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.publishing import Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
@@ -59,7 +60,6 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
-from omq_storage.batches import Bodies
 
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send its last answers, and to read the client's."""
@@ -86,6 +86,7 @@ class Serving:
     topology: Topology
     publishing: Publishing
     commands: Commands
+    long: LongPublishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,6 @@ State = Greeting | Serving | Closing | Over
 """
 
 
-@dataclass(slots=True)
-class _LongPublish:
-    """A message whose body comes in parts."""
-
-    begun: LongBegun
-    parts: list[bytes]
-
-
 class AmqpTerminal:
     """One connection after its first eight octets. `serve` returns when the connection is over."""
 
@@ -138,7 +131,7 @@ class AmqpTerminal:
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels: dict[int, AmqpChannel] = {}
-        self._long: dict[int, _LongPublish] = {}
+        self._long: LongPublishes | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -155,6 +148,8 @@ class AmqpTerminal:
         finally:
             self._state = Over()
             self._close_channels()
+            if self._long is not None:
+                self._long.close()
             if self._topology is not None:
                 self._topology.close()
             if self._session is not None:
@@ -244,7 +239,8 @@ class AmqpTerminal:
             self._outbox.add(closing)
 
     def _drop(self, number: int) -> None:
-        self._long.pop(number, None)
+        if self._long is not None:
+            self._long.drop(number)
         channel = self._channels.pop(number, None)
         if channel is not None:
             channel.close()
@@ -328,6 +324,8 @@ class AmqpTerminal:
         if self._admission.gave_way:
             client = None if self._session is None else self._session.name
             self._context.tell_gave_way(self._transport, client, "to complete a message")
+            text = "a message took too long to complete while others wait for its memory"
+            self._fail(ConnectionProblem(ReplyCode.RESOURCE_ERROR, text))
         self._admission.close()
         self._end()
 
@@ -345,7 +343,7 @@ class AmqpTerminal:
                 await trio.lowlevel.checkpoint()
         await self._flush()
         self._admission.done()
-        held = self._protocol.unfinished + sum(long.begun.size for long in self._long.values())
+        held = self._protocol.unfinished + (0 if self._long is None else self._long.octets)
         if self._admission.must_hold(held):
             await self._admission.hold(held)
 
@@ -362,14 +360,8 @@ class AmqpTerminal:
             case Called(number, method):
                 await self._flush()
                 await self._call(number, method)
-            case LongBegun(number):
-                self._long[number] = _LongPublish(event, [])
-            case LongPart(number, octets):
-                if (long := self._long.get(number)) is not None:
-                    long.parts.append(octets)
-            case LongEnded(number):
-                if (long := self._long.pop(number, None)) is not None:
-                    await self._publish(_whole(long))
+            case LongBegun(number) | LongPart(number) | LongEnded(number):
+                await self._publish_long(number, event)
             case StartOk():
                 await self._log_in(event)
             case Tuned(_, frame_max, heartbeat):
@@ -440,7 +432,8 @@ class AmqpTerminal:
             self._excused,
             tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
-        self._state = Serving(session, self._topology, publishing, commands)
+        self._long = LongPublishes(self._topology, publishing)
+        self._state = Serving(session, self._topology, publishing, commands, self._long)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
@@ -493,6 +486,27 @@ class AmqpTerminal:
             await self._flush()
             self._fail_channel(channel, problem)
 
+    async def _publish_long(self, number: int, event: LongBegun | LongPart | LongEnded) -> None:
+        channel = self._channels.get(number)
+        if channel is None or not isinstance(self._state, Serving):
+            return
+        long = self._state.long
+        try:
+            match event:
+                case LongBegun():
+                    await long.begin(channel, event, must_hold=isinstance(channel.mode, Transaction))
+                case LongPart(_, octets):
+                    with self._excused:
+                        await long.add(number, octets)
+                case LongEnded():
+                    run = await long.end(channel, number)
+                    if run is not None:
+                        await self._publish(run)
+                case _:
+                    assert_never(event)
+        except ChannelProblem as problem:
+            self._fail_channel(channel, problem)
+
     def _acknowledge(self, number: int, ranges: Sequence[tuple[int, int]]) -> None:
         channel = self._channels.get(number)
         if channel is None:
@@ -505,19 +519,6 @@ class AmqpTerminal:
         except UnknownTag as unknown:
             ids = methods.BasicAck.CLASS, methods.BasicAck.METHOD
             self._fail_channel(channel, ChannelProblem(ReplyCode.PRECONDITION_FAILED, str(unknown), *ids))
-
-
-def _whole(long: _LongPublish) -> PublishRun:
-    begun = long.begun
-    return PublishRun(
-        begun.channel,
-        begun.exchange,
-        begun.routing_key,
-        begun.mandatory,
-        Bodies([b"".join(long.parts)]),
-        [begun.head],
-        begun.properties,
-    )
 
 
 def _has_capability(client_properties: Table, name: bytes) -> bool:

@@ -1,0 +1,148 @@
+"""Messages whose bodies come in parts, because they are too long to be held by the protocol.
+
+If all topics that get a message have a store, its body goes there as it arrives, and takes no memory.
+Otherwise it is held until it is complete, in the memory for what is unfinished.
+"""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from omq.access.session import too_large
+from omq.access.topology import Topology
+from omq.drivers.reasons import Refused
+from omq.drivers.uploads import Upload
+from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
+from omq.protocol.amqp_0_9.methods import BasicPublish
+from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
+from omq.terminals.amqp_0_9.posts import Group, Posted
+from omq.terminals.amqp_0_9.publishing import Publisher, Publishing
+from omq.terminals.amqp_0_9.refusals import problem_of
+from omq_storage.batches import Bodies
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message that is held here."""
+
+    run: LongBegun
+    parts: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A message whose body is on its way into the stores of its topics."""
+
+    head: bytes
+    uploads: list[Upload]
+
+
+class LongPublishes:
+    """The long messages of one connection: at most one for each channel."""
+
+    def __init__(self, topology: Topology, publishing: Publishing) -> None:
+        self._topology = topology
+        self._publishing = publishing
+        self._open: dict[int, _Held | _Stored] = {}
+
+    @property
+    def octets(self) -> int:
+        """How many octets of memory the messages take that are held."""
+        return sum(each.run.size for each in self._open.values() if isinstance(each, _Held))
+
+    async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool) -> None:
+        """A message begins. If it `must_hold`, it does not go to a store as it arrives. Raises
+        ChannelProblem."""
+        run = _run(begun, b"")
+        await self._publishing.flush()
+        parts = await self._publishing.parts(publisher, run)
+        targets = parts[0].route
+        try:
+            if not must_hold and self._topology.takes_upload(targets, begun.size):
+                uploads: list[Upload] = []
+                self._open[begun.channel] = _Stored(parts[0].heads[0], uploads)
+                for target in targets:
+                    # One that is refused ends the channel, which closes those before it.
+                    uploads.append(await self._topology.upload(target))  # noqa: PERF401
+                return
+        except Refused as refused:
+            raise problem_of(refused.failure, BasicPublish) from refused
+        if begun.size > self._topology.max_message_bytes:
+            text = too_large(self._topology.max_message_bytes, begun.size)
+            ids = BasicPublish.CLASS, BasicPublish.METHOD
+            raise ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, *ids)
+        self._open[begun.channel] = _Held(begun)
+
+    async def add(self, channel: int, octets: bytes) -> None:
+        """Take the next part of a body. Raises ChannelProblem."""
+        match self._open.get(channel):
+            case None:
+                pass  # its channel failed
+            case _Held(parts=parts):
+                parts.append(octets)
+            case _Stored(_, uploads):
+                try:
+                    for upload in uploads:
+                        await upload.add(octets)
+                except Refused as refused:
+                    raise problem_of(refused.failure, BasicPublish) from refused
+            case other:
+                assert_never(other)
+
+    async def end(self, publisher: Publisher, channel: int) -> PublishRun | None:
+        """The body is complete: post the message, or return it to be published. Raises ChannelProblem."""
+        match self._open.pop(channel, None):
+            case None:
+                return None
+            case _Held(begun, parts):
+                return _run(begun, b"".join(parts))
+            case _Stored(head, uploads):
+                await self._publishing.flush()
+                await self._post(publisher, head, uploads)
+                return None
+            case other:
+                assert_never(other)
+
+    async def _post(self, publisher: Publisher, head: bytes, uploads: list[Upload]) -> None:
+        posted = Posted(1)
+        try:
+            for upload in uploads:
+                group = Group()
+                group.count = 1
+                group.confirmation = await upload.post(head, None)
+                group.confirmation.listen(publisher.look)
+                posted.add(group, 0, 1, None)
+        except Refused as refused:
+            raise problem_of(refused.failure, BasicPublish) from refused
+        finally:
+            for upload in uploads:
+                upload.close()
+        publisher.published(posted)
+        publisher.look()
+
+    def drop(self, channel: int) -> None:
+        """The channel ended."""
+        match self._open.pop(channel, None):
+            case _Stored(_, uploads):
+                for upload in uploads:
+                    upload.close()
+            case _Held() | None:
+                pass
+            case other:
+                assert_never(other)
+
+    def close(self) -> None:
+        """The connection ended."""
+        for channel in list(self._open):
+            self.drop(channel)
+
+
+def _run(begun: LongBegun, body: bytes) -> PublishRun:
+    return PublishRun(
+        begun.channel,
+        begun.exchange,
+        begun.routing_key,
+        begun.mandatory,
+        Bodies([body]),
+        [begun.head],
+        begun.properties,
+    )

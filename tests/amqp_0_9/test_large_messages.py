@@ -1,0 +1,121 @@
+"""Messages of many frames, in both directions, by raw octets."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .broker import Broker
+from .serving import serving_guest
+from .wire import (
+    Client,
+    ack,
+    bind,
+    body,
+    close_channel,
+    consume,
+    declare_queue,
+    get,
+    header,
+    properties,
+    publishing,
+    select_confirms,
+)
+
+SIZE = 3_000_000
+
+FRAME = 131_072 - 8
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with serving_guest(tmp_path_factory.mktemp("large")) as server:
+        yield "127.0.0.1", server.port
+
+
+@pytest.fixture
+def broker(address: tuple[str, int]) -> Iterator[Broker]:
+    broker = Broker(address)
+    yield broker
+    broker.close()
+
+
+def large(number: int) -> bytes:
+    return bytes([number]) * SIZE
+
+
+def frames(channel: int, data: bytes) -> list[bytes]:
+    """The body frames of a message."""
+    return [body(channel, data[begin : begin + FRAME]) for begin in range(0, len(data), FRAME)]
+
+
+def publish_large(client: Client, queue: str, data: bytes, exchange: str = "") -> None:
+    props = properties(message_id="large")
+    client.send(publishing(1, exchange, queue), header(1, len(data), props), *frames(1, data))
+
+
+@pytest.mark.parametrize("durable", [1, 0], ids=["durable", "transient"])
+def test_a_large_message_is_confirmed_got_and_consumed(broker: Broker, durable: int) -> None:
+    queue = f"large {durable}"
+    client = broker.channel(seconds=20)
+    client.call(declare_queue(1, queue, durable=durable))
+    client.call(select_confirms(1))
+    for number in (1, 2):
+        publish_large(client, queue, large(number))
+        assert client.wait().told() == f"ack tag={number} bits=0"
+    got = client.call(get(1, queue))
+    assert (got.body == large(1), got.properties["message_id"]) == (True, "large")
+    client.send(consume(1, queue, "t"))
+    assert client.wait().name == "consume-ok"
+    delivered = client.wait()
+    assert (delivered.name, delivered.body == large(2)) == ("deliver", True)
+    client.send(ack(1, 1), ack(1, 2))
+    assert client.call(declare_queue(1, queue, durable=durable)).told().endswith("messages=0 consumers=1")
+
+
+def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    queues = {"large a": 1, "large b": 1, "large c": 0}  # one of them has no store
+    for queue, durable in queues.items():
+        client.call(declare_queue(1, queue, durable=durable))
+        if durable:
+            client.call(bind(1, queue, "amq.fanout"))
+    publish_large(client, "", large(1), "amq.fanout")
+    client.call(bind(1, "large c", "amq.fanout"))
+    publish_large(client, "", large(2), "amq.fanout")
+    for queue, durable in queues.items():
+        bodies = [client.call(get(1, queue, 1)).body for _ in range(1 + durable)]
+        assert bodies == ([large(1), large(2)] if durable else [large(2)])
+
+
+def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    client.open(2)
+    for queue in ("between 1", "between 2"):
+        client.call(declare_queue(1, queue, durable=1))
+    first, second = frames(1, large(1)), frames(2, large(2))
+    client.send(
+        publishing(1, "", "between 1"), header(1, SIZE), publishing(2, "", "between 2"), header(2, SIZE)
+    )
+    for one, other in zip(first, second, strict=True):
+        client.send(one, other)
+    assert client.call(get(1, "between 1", 1)).body == large(1)
+    assert client.call(get(1, "between 2", 1)).body == large(2)
+
+
+def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    client.call(declare_queue(1, "half", durable=1))
+    client.open(2)
+    client.send(publishing(2, "", "half"), header(2, SIZE), *frames(2, large(1))[:-1])
+    assert client.call(declare_queue(1, "half", passive=1)).told().endswith("messages=0 consumers=0")
+    # The client cannot close the channel in the middle of a message, but it can close the connection.
+    assert client.call(close_channel(2)).told().startswith("connection.close 505")
+    other = broker.channel()
+    assert other.call(declare_queue(1, "half", passive=1)).told().endswith("messages=0 consumers=0")
+
+
+def test_a_message_that_is_too_long_ends_its_channel(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "too long", durable=1))
+    answer = client.call(publishing(1, "", "too long"), header(1, 1 << 40))
+    assert answer.told() == "channel.close 406 PRECONDITION_FAILED (60,40)"
