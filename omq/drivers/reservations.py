@@ -48,6 +48,8 @@ class Reservations:
         self._lock = trio.Lock()
         self._wanted: list[_Wanted] = []
         self._is_wanted = Signal()
+        self._waiting: dict[Numbered, int] = {}
+        """What the calls of `reserve` that wait for the lock need."""
 
     def want(self, one: Numbered, count: int, done: Callable[[Exception | None], None]) -> None:
         """Request `count` ids for a driver. `done` is called when they are reserved, or with the exception.
@@ -92,13 +94,32 @@ class Reservations:
         """
         if not _lacking(counts):
             return
-        async with self._lock:
-            # While this call waited for the lock, another one may have reserved enough.
-            bounds = {one: one.next_id + counts[one] + IDS_RESERVED for one in _lacking(counts)}
-            if bounds:
-                await self._commit({one.topic.id: bound for one, bound in bounds.items()})
-            for one, bound in bounds.items():
-                one.reserved = bound
+        # Who has the lock reserves for all who wait for it: each commit waits for the disk.
+        for one, count in counts.items():
+            self._waiting[one] = self._waiting.get(one, 0) + count
+        try:
+            async with self._lock:
+                if not _lacking(counts):
+                    return
+                every, self._waiting = self._waiting, {}
+                for one, count in counts.items():
+                    every[one] = max(count, every.get(one, 0))
+                try:
+                    await self._reserve(every)
+                except Exception:
+                    if every.keys() <= counts.keys():
+                        raise
+                    await self._reserve(counts)  # it may have failed because of the others
+        finally:
+            for one in counts:
+                self._waiting.pop(one, None)  # a call that still needs it has its own `counts`
+
+    async def _reserve(self, counts: Mapping[N, int]) -> None:
+        bounds = {one: one.next_id + counts[one] + IDS_RESERVED for one in _lacking(counts)}
+        if bounds:
+            await self._commit({one.topic.id: bound for one, bound in bounds.items()})
+        for one, bound in bounds.items():
+            one.reserved = bound
 
     @asynccontextmanager
     async def held_back(self) -> AsyncIterator[None]:

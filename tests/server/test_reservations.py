@@ -10,7 +10,7 @@ from omq_storage.catalogue import Catalogue
 from omq_storage.errors import Limit, StoreFull
 from omq_storage.metas import read_meta
 
-from .conversation import EVERY, InProcess, publish, serving
+from .conversation import EVERY, Conversation, InProcess, publish, serving
 
 PAGE = 4096
 TOPICS = [b"t%d" % number for number in range(40)]
@@ -66,3 +66,53 @@ async def test_a_topic_whose_ids_cannot_be_reserved_fails_alone(
         monkeypatch.setattr(Catalogue, "reserve", reserve)
         await client.send(publish(TOPICS[7], [b"again"]) + b"(Confirm 2)\n")
         assert await client.frame() == Confirmed(2)
+
+
+async def declare_two(client: Conversation, topic: bytes) -> None:
+    """Declare two topics, so that the ids of both are reserved together."""
+    for name in (topic, b"2" + topic):
+        await client.ask(b"(Declare %b Broadcast Transient)" % name)
+
+
+async def test_publishers_that_come_at_once_share_their_commits(store: Path) -> None:
+    async with serving(store) as host:
+        clients = [await host.connect() for _ in TOPICS]
+        for client, topic in zip(clients, TOPICS, strict=True):
+            await declare_two(client, topic)
+        before = commits(host)
+        for client, topic in zip(clients, TOPICS, strict=True):
+            await client.send(
+                publish(topic, [b"first"]) + publish(b"2" + topic, [b"first"]) + b"(Confirm 1)\n"
+            )
+        for client in clients:
+            assert await client.frame() == Confirmed(1)
+        # The first one does not wait; all others come during its commit, or in a few more on a busy machine.
+        assert 0 < commits(host) - before <= 10
+
+
+async def test_a_topic_whose_ids_cannot_be_reserved_fails_no_other_publisher(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = Catalogue.reserve
+    async with serving(store) as host:
+        clients = [await host.connect() for _ in TOPICS]
+        for client, topic in zip(clients, TOPICS, strict=True):
+            await declare_two(client, topic)
+        unlucky = (await clients[0].topics())[TOPICS[7]].id
+
+        def refuse(self: Catalogue, bounds: Mapping[int, int]) -> None:
+            if unlucky in bounds:
+                raise StoreFull(Limit.DISK, "There is no room on disk.")
+            reserve(self, bounds)
+
+        monkeypatch.setattr(Catalogue, "reserve", refuse)
+        for client, topic in zip(clients, TOPICS, strict=True):
+            await client.send(
+                publish(topic, [b"first"]) + publish(b"2" + topic, [b"first"]) + b"(Confirm 1)\n"
+            )
+        for client, topic in zip(clients, TOPICS, strict=True):
+            if topic == TOPICS[7]:
+                assert (await client.error()).startswith(b"Publish t7: ")
+                assert (await client.error()).startswith(b"Confirm 1: ")
+            else:
+                assert await client.frame() == Confirmed(1)
