@@ -73,6 +73,7 @@ FLOORS = {
         "omq.terminals.connection",
         "omq.drivers",
         "omq.access",
+        "omq.exchanges",
         "omq.config",
         "omq.logs",
         "omq.model",

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from omq.access.bounds import Bounds
 from omq.access.clients import Client, Clients
-from omq.access.leases import Lease, LeasedSink, Leases, Principal, Unusable
+from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
@@ -32,7 +32,7 @@ class LeasedSession:
     """What a connection got for its lease. Close the session when the connection ends, and a feed, too."""
 
     session: Session
-    what: LeasedSink | LeasedFeed
+    what: Leased
     principal: Principal
 
 

@@ -31,6 +31,22 @@ class LeasedSink:
     topic: Topic
 
 
+Returned = Callable[[bytes, bytes], Awaitable[None]]
+"""Returns the head and the body of a message that no queue gets to who asked for the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedExchange:
+    """What a Put of AMQP leases: messages may be published to this exchange, each by its routing key."""
+
+    exchange: bytes
+    returned: Returned
+    """Called for messages that are mandatory."""
+
+
+Leased = LeasedSink | LeasedExchange | LeasedFeed
+
+
 class DmpEnd(Enum):
     """The two kinds of DMP connections, by the names that reports to the principal begin with."""
 
@@ -49,18 +65,20 @@ class Principal:
 
     __slots__ = ("_report", "host", "leases", "name")
 
-    def __init__(self, host: str, name: bytes, report: Report) -> None:
-        """`report` sends an Error; it may wait until there is room for one more answer."""
+    def __init__(self, host: str, name: bytes, report: Report | None) -> None:
+        """`report` sends an Error; it may wait until there is room for one more answer. It is None for a
+        protocol that has no such message.
+        """
         self.host = host
         """The host of the client."""
         self.name = name
         """The name that the client gave when it connected."""
         self.leases: set[bytes] = set()
         """The unused leases of this connection, maintained by `Leases`."""
-        self._report: Report | None = report
+        self._report = report
 
     async def report(self, end: DmpEnd, topic: bytes, what: str | Gone) -> bool:
-        """Report what happened on a sink or feed; return False if the connection is over."""
+        """Report what happened on a sink or feed; return False if nobody can be told."""
         if self._report is None:
             return False
         await self._report(end, topic, what)
@@ -75,7 +93,7 @@ class Principal:
 class Lease:
     """A lease that is not used yet."""
 
-    leased: LeasedSink | LeasedFeed
+    leased: Leased
     principal: Principal
     client: Client
     """The client that requested the lease. Its rights and limits apply to the DMP connection."""
@@ -115,7 +133,7 @@ class Leases:
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, client.owner, "unused leases")
 
-    def grant(self, leased: LeasedSink | LeasedFeed, principal: Principal, client: Client) -> bytes:
+    def grant(self, leased: Leased, principal: Principal, client: Client) -> bytes:
         """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
         self._unused[lease] = Lease(leased, principal, client, trio.current_time() + self._seconds)

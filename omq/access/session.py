@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from omq.access.clients import Client
-from omq.access.leases import LeasedSink, Leases, Principal
+from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.rights import Right, Rights
 from omq.drivers.catalogue import Catalogue
@@ -31,7 +31,7 @@ from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import Channel, Gone, Subscriber
 from omq.drivers.sequences import Origins
 from omq.drivers.uploads import Upload
-from omq.model import Delivery, Persistence, Replay, Sync, Topic, TopicInfo
+from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
 from omq_storage.environment import BlockInfo
@@ -505,6 +505,22 @@ class Session:
         feed, channel = self.open_driver(driver, replay, LeasedFeed)
         feed.replaced(channel)
         return self._shared.leases.grant(feed, principal, self._client)
+
+    def lease_exchange(self, leased: LeasedExchange, principal: Principal) -> bytes:
+        """Return a lease for a sink of an exchange. The caller has checked the right. Raises Refused."""
+        self._shared.leases.check_room(self._client)
+        return self._shared.leases.grant(leased, principal, self._client)
+
+    def lease_driver(
+        self, driver: Driver, principal: Principal, make: Callable[[Topic, Release], LeasedFeed]
+    ) -> tuple[bytes, LeasedFeed]:
+        """Return a lease for a feed of this topic, which is open from now on, and the feed. The caller has
+        checked the right. Raises Refused.
+        """
+        self._shared.leases.check_room(self._client)
+        feed, channel = self.open_driver(driver, FromCurrent(), make)
+        feed.replaced(channel)
+        return self._shared.leases.grant(feed, principal, self._client), feed
 
     def end_leases(self, principal: Principal) -> None:
         """End the unused leases of this principal, whose connection is over."""

@@ -19,12 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from omq.access.leases import LeasedExchange, Principal, Returned
 from omq.access.rights import Right
 from omq.access.session import MOST_REMEMBERED, Release, S, Session, TooLarge
 from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
-from omq.drivers.lifetime import Ownership, check_user
+from omq.drivers.feed import LeasedFeed
+from omq.drivers.lifetime import Ephemeral, Ownership, check_user
 from omq.drivers.offer import Offered
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
@@ -317,6 +319,53 @@ class Topology:
         if isinstance(replay, FromMessage) and isinstance(opened[1], BroadcastChannel):
             opened[1].wait_for(replay.id)
         return opened
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    async def lease_sink(self, name: bytes, principal: Principal, returned: Returned) -> bytes:
+        """Return a lease for a sink of the exchange with this name; of the topic if there is no exchange.
+
+        Raises Refused.
+        """
+        if name == DEFAULT or self._exchanges.has(name):
+            if name != DEFAULT:  # where the right to the topic of each key counts
+                self._check(Right.PUBLISH, name)
+                if self._exchanges.find(name).internal:
+                    raise Refused(Reason.FORBIDDEN, f"cannot publish to internal exchange {quoted(name)}")
+            return self._session.lease_exchange(LeasedExchange(name, returned), principal)
+        self._check(Right.PUBLISH, name)
+        driver = await self._catalogue.find(name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "No such sink")
+        check_user(driver.lifetime, self._owner)
+        return await self._session.lease_sink(name, principal)
+
+    def lease_feed(self, name: bytes, principal: Principal) -> tuple[bytes, LeasedFeed]:
+        """Return a lease for a feed of an exclusive queue of this connection, or of a broadcast topic, and
+        the feed. The feed of a queue is paused, and the queue exists until the feed and this connection are
+        over. Raises Refused.
+        """
+        self._check(Right.SUBSCRIBE, name)
+        driver = self._catalogue.lookup(name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "No such feed")
+        if not isinstance(driver, QueueDriver):
+            return self._session.lease_driver(driver, principal, LeasedFeed)
+        if not (isinstance(driver.lifetime, Ephemeral) and driver.lifetime.owner is self._owner):
+            raise Refused(Reason.NOT_FOUND, "No such feed")
+
+        def make(topic: Topic, release: Release) -> LeasedFeed:
+            kept = self._owner.hold(topic.id)
+
+            def closed() -> None:
+                release()
+                kept()
+
+            feed = LeasedFeed(topic, closed)
+            feed.pause()
+            return feed
+
+        return self._session.lease_driver(driver, principal, make)
 
     def share(self, channel: Channel, window: SharedWindow | None) -> None:
         """Let a window that other consumers share limit the channel of a queue; None: no longer. A stream

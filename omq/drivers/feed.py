@@ -15,7 +15,7 @@ from omq.model import Topic
 class LeasedFeed:
     """A subscriber (see omq.drivers.seam.Subscriber) that waits for its connection."""
 
-    __slots__ = ("_channel", "_closed", "_ended", "_wake", "topic")
+    __slots__ = ("_channel", "_closed", "_ended", "_is_paused", "_wake", "topic")
 
     def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
         """`closed` is called once, when no connection will take from it any more."""
@@ -24,6 +24,17 @@ class LeasedFeed:
         self._channel: Channel | None = None
         self._wake: Callable[[], None] | None = None
         self._ended = False
+        self._is_paused = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it takes no messages, with a connection or without."""
+        return self._is_paused
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it gets no message any more: it was closed, or its topic was deleted."""
+        return self._channel is None
 
     @property
     def has_ended(self) -> bool:
@@ -33,9 +44,22 @@ class LeasedFeed:
     def start(self, wake: Callable[[], None]) -> None:
         """Attach a connection: `wake` is called when there are messages to take, or the feed has ended."""
         self._wake = wake
-        if self._channel is not None:
+        if self._channel is not None and not self._is_paused:
             self._channel.release()
         wake()
+
+    def pause(self) -> None:
+        """Take no messages until `resume`, also while there is a connection."""
+        self._is_paused = True
+        if self._channel is not None:
+            self._channel.hold()
+
+    def resume(self) -> None:
+        """Take messages, as soon as there is a connection."""
+        self._is_paused = False
+        if self._channel is not None and self._wake is not None:
+            self._channel.release()
+        self.wake()
 
     def close(self) -> None:
         """End the feed: no connection takes from it any more."""
@@ -61,7 +85,7 @@ class LeasedFeed:
 
     def replaced(self, channel: Channel) -> None:
         self._channel = channel
-        if self._wake is None:
+        if self._wake is None or self._is_paused:
             channel.hold()
         self.wake()
 

@@ -9,10 +9,12 @@ from omq.drivers.reasons import Reason, Refused
 class Ownership:
     """The topics of one connection, which are deleted when the connection ends."""
 
-    __slots__ = ("_delete", "_is_over")
+    __slots__ = ("_delete", "_held", "_is_over")
 
     def __init__(self) -> None:
         self._delete: dict[int, Callable[[], None]] = {}
+        self._held: dict[int, Callable[[], None] | None] = {}
+        """Topics to keep, with what deletes those that are left over after the end."""
         self._is_over = False
 
     def check(self) -> None:
@@ -27,14 +29,29 @@ class Ownership:
     def discard(self, topic: int) -> None:
         """Remove a topic that is deleted."""
         self._delete.pop(topic, None)
+        self._held.pop(topic, None)
+
+    def hold(self, topic: int) -> Callable[[], None]:
+        """Keep a topic after the end of the owner, until what this returns is called once."""
+        self._held[topic] = None
+
+        def release() -> None:
+            delete = self._held.pop(topic, None)
+            if delete is not None:
+                delete()
+
+        return release
 
     def end(self, most: int | None = None) -> bool:
-        """Delete the topics, at most so many of them; the owner gets no more. Return whether some are left,
-        for which this is to be called again.
+        """Delete the topics that are not held, at most so many of them; the owner gets no more. Return
+        whether some are left, for which this is to be called again.
         """
         self._is_over = True
         while self._delete and most != 0:
-            _, delete = self._delete.popitem()
+            topic, delete = self._delete.popitem()
+            if topic in self._held:
+                self._held[topic] = delete
+                continue
             delete()
             if most is not None:
                 most -= 1

@@ -98,6 +98,10 @@ class Exchanges:
         """Return all exchanges except the default one, the predeclared ones first."""
         return list(self._declared.exchanges.values())
 
+    def has(self, name: bytes) -> bool:
+        """Whether an exchange with this name is declared, besides the default one."""
+        return name in self._declared.exchanges
+
     def find(self, name: bytes) -> Exchange:
         """Return the exchange with this name. Raises Refused."""
         _check_is_not_default(name)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from omq.access.topology import Getter
+from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Failure
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
@@ -34,6 +35,8 @@ class AmqpChannel:
         self.consumers: dict[bytes, Consumer] = {}
         self.cancelled: list[Consumer] = []
         """Consumers that may have unacknowledged messages."""
+        self.fed: dict[bytes, LeasedFeed] = {}
+        """By their tags, the consumers whose messages go by a feed."""
         self.getters: dict[tuple[bytes, bool], Getter] = {}
         """By the names of queues, and whether messages are not acknowledged."""
         self.last_queue: bytes | None = None

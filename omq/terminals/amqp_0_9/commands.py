@@ -23,6 +23,7 @@ from omq.terminals.amqp_0_9.arguments import StreamDeclared, options_of
 from omq.terminals.amqp_0_9.channel import AmqpChannel, Plain
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
+from omq.terminals.amqp_0_9.direct import Direct
 from omq.terminals.amqp_0_9.forms import Deliveries
 from omq.terminals.amqp_0_9.getting import GetForm, GetSubscriber, GetTurn
 from omq.terminals.amqp_0_9.offsets import FromAgo, FromLast, FromTime, read_offset
@@ -60,11 +61,13 @@ class Commands:
         memory: Memory,
         fail: Callable[[AmqpChannel, ChannelProblem], None],
         excused: Excuse,
+        direct: Direct | None,
         *,
         tells_cancels: bool,
     ) -> None:
-        """`fail` ends a channel. Within `excused` the silence of the client does not count. `tells_cancels`:
-        whether the client wants to know that a queue of a consumer was deleted.
+        """`fail` ends a channel. Within `excused` the silence of the client does not count. `direct` is None
+        if there is no direct mode. `tells_cancels`: whether the client wants to know that a queue of a
+        consumer was deleted.
         """
         self._topology = topology
         self._publishing = publishing
@@ -73,6 +76,7 @@ class Commands:
         self._memory = memory
         self._fail = fail
         self._excused = excused
+        self._direct = direct
         self._tells_cancels = tells_cancels
         self._deferred: list[tuple[AmqpChannel, Method]] | None = None
         """While a queue is deleted, what its consumers are told after the answer."""
@@ -195,9 +199,10 @@ class Commands:
                 for taken in _transaction(channel, method).roll_back():
                     channel.tags.unacknowledged.restore(taken)
                 self._answer(channel, methods.TxRollbackOk())
-            case methods.DirectPut() | methods.DirectGet():
-                what = "sink" if isinstance(method, methods.DirectPut) else "feed"
-                raise ChannelProblem(ReplyCode.NOT_FOUND, f"No such {what}", method.CLASS, method.METHOD)
+            case methods.DirectPut() if self._direct is not None:
+                self._answer(channel, methods.DirectPutOk(await self._direct.put(channel, method)))
+            case methods.DirectGet() if self._direct is not None:
+                self._answer(channel, methods.DirectGetOk(self._direct.get(method)))
             case _:
                 name = type(method).__name__
                 raise ConnectionProblem(
@@ -266,13 +271,19 @@ class Commands:
 
     async def _consume(self, channel: AmqpChannel, method: methods.BasicConsume) -> None:
         tag = method.consumer_tag or b"amq.ctag-" + secrets.token_urlsafe(TAG_OCTETS).encode()
-        if tag in channel.consumers:
+        if tag in channel.consumers or tag in channel.fed:
             text = f"attempt to reuse consumer tag {quoted(tag)}"
             raise ConnectionProblem(ReplyCode.NOT_ALLOWED, text, method.CLASS, method.METHOD)
         if method.queue == REPLIES:
             queue = await self._make_reply_queue(channel, method)
         else:
             queue = self._queue(channel, method.queue)
+        if self._direct is not None and (feed := self._direct.feed(queue)) is not None:
+            channel.fed[tag] = feed
+            feed.resume()
+            if not method.no_wait:
+                self._answer(channel, methods.BasicConsumeOk(tag))
+            return
         replay: model.Replay = model.FromCurrent()
         is_stream = self._topology.is_stream(queue)
         if is_stream:
@@ -361,6 +372,10 @@ class Commands:
         self._fail(channel, ChannelProblem(ReplyCode.INTERNAL_ERROR, why))
 
     def _cancel(self, channel: AmqpChannel, tag: bytes) -> None:
+        feed = channel.fed.pop(tag, None)
+        if feed is not None:
+            feed.pause()
+            return
         consumer = channel.consumers.pop(tag, None)
         if consumer is None:
             return

@@ -12,6 +12,7 @@ from typing import assert_never
 
 import trio
 
+from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
@@ -41,6 +42,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, Re
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.commands import Commands
+from omq.terminals.amqp_0_9.direct import Direct
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.introduction import server_properties
 from omq.terminals.amqp_0_9.login import MECHANISMS, BadLogin, read_login
@@ -87,6 +89,7 @@ class Serving:
     publishing: Publishing
     commands: Commands
     long: LongPublishes
+    direct: Direct | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class AmqpTerminal:
         self._state: State = Greeting(math.inf)
         self._session: Session | None = None
         self._topology: Topology | None = None
+        self._principal: Principal | None = None
         self._scope = trio.CancelScope()
         self._reading = trio.CancelScope()
         self._excused = Excuse()
@@ -153,6 +157,8 @@ class AmqpTerminal:
             if self._topology is not None:
                 self._topology.close()
             if self._session is not None:
+                if self._principal is not None:
+                    self._session.end_leases(self._principal)
                 self._session.close()
             self._admission.close()
             self._outbox.clear()
@@ -422,6 +428,13 @@ class AmqpTerminal:
             return  # the server ends the connection meanwhile
         publishing = Publishing(self._topology, self._outbox, login.name, self._excused)
         publishing.is_openamq = self._protocol.is_openamq
+        direct: Direct | None = None
+        if self._context.config.amqp_direct:
+            self._principal = Principal(host, session.name, None)
+            to_openamq = self._protocol.is_openamq
+            direct = Direct(
+                self._topology, self._principal, self._outbox, self._is_open, to_openamq=to_openamq
+            )
         commands = Commands(
             self._topology,
             publishing,
@@ -430,10 +443,11 @@ class AmqpTerminal:
             self._context.memory,
             self._fail_channel,
             self._excused,
+            direct,
             tells_cancels=_has_capability(event.client_properties, b"consumer_cancel_notify"),
         )
         self._long = LongPublishes(self._topology, publishing)
-        self._state = Serving(session, self._topology, publishing, commands, self._long)
+        self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
@@ -449,6 +463,11 @@ class AmqpTerminal:
         self._sender.signal.set()
         if isinstance(self._state, Serving):
             self._state.publishing.frame_max = frame_max
+            if self._state.direct is not None:
+                self._state.direct.frame_max = frame_max
+
+    def _is_open(self, channel: AmqpChannel) -> bool:
+        return isinstance(self._state, Serving) and self._channels.get(channel.number) is channel
 
     # -- methods -------------------------------------------------------------------------------------------
 

@@ -7,34 +7,29 @@ read: this is the backpressure. When the client has closed its sending side, the
 are settled, and sends the response.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import trio
 
 from omq.access.control import LeasedSession
-from omq.access.leases import DmpEnd, LeasedSink
+from omq.access.leases import DmpEnd
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason, Refused
-from omq.drivers.sequences import Origin, Origins, producers_of
 from omq.drivers.signal import Signal
 from omq.drivers.uploads import Upload
 from omq.logs import quoted
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
-from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch, EnvelopeError, LongEnvelope
+from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, LongEnvelope
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
-from omq.protocol.steps import Steps
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.statistics import HeldOctets
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
-from omq_storage.batches import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +39,6 @@ class Problem:
     code: ResponseCode
     why: str
 
-
-HEADS_A_STEP = 512
-"""For how many messages one step reads the producer."""
-
-POST_PRODUCERS = 512
-POST_MESSAGES = 4096
-"""The size at which a post of idempotent producers ends, at the next whole step. Their messages are more work
-for a store than others, and a post is stored in one commit.
-"""
 
 STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
 TOO_SLOW = Problem(
@@ -89,42 +75,6 @@ class Posts:
             await self._signal.wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
-    """The messages of one post. `heads` and `origins` are empty, or have one item for each message."""
-
-    batch: Batch
-    heads: Sequence[bytes]
-    origins: Origins
-
-
-def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
-    """Find the producers of messages, and divide the messages into posts: into more than one only if many of
-    them have producers.
-    """
-    origins: list[Origin | None] = []
-    ends: list[int] = []
-    producers: set[bytes] = set()
-    begin = 0
-    for start in range(0, len(heads), HEADS_A_STEP):
-        if len(producers) >= POST_PRODUCERS or (producers and start - begin >= POST_MESSAGES):
-            ends.append(start)
-            begin = start
-            producers = set()
-        step = list(map(origin, heads[start : start + HEADS_A_STEP]))
-        producers |= producers_of(step)
-        origins += step
-        yield
-    kept = [b"" if head == PLAIN_HEAD else head for head in heads]
-    if not any(origins):
-        return [Portion(batch, kept, ())]
-    portions = []
-    for begin, end in pairwise((0, *ends, batch.count)):
-        portions.append(Portion(batch.part(begin, end), kept[begin:end], origins[begin:end]))
-        yield
-    return portions
-
-
 def problem_of(failure: Failure) -> Problem:
     """Return the DMP response for a failure."""
     match failure.reason:
@@ -142,17 +92,33 @@ def problem_of(failure: Failure) -> Problem:
             assert_never(other)
 
 
+class Target(Protocol):
+    """Where the messages of a sink go."""
+
+    name: bytes
+    """The name by which reports call the sink."""
+    shown: bytes
+    """Its name in the response to the lease."""
+
+    async def stores(self) -> bool:
+        """Whether its messages go to one store, so that it takes long ones in fragments. Raises Refused."""
+
+    async def post(self, batch: EnvelopeBatch, sink: "SinkService") -> None:
+        """Post these messages: tell `sink.posted` how many, and what confirms them. Raises Refused."""
+
+    async def upload(self, options: int, sink: "SinkService") -> Upload:
+        """Return what takes a long message with these options, if `stores` said so. Raises Refused."""
+
+
 class SinkService:
     """Serves one sink, from its ready response to the end of its connection."""
 
-    def __init__(
-        self, transport: Transport, context: Context, leased: LeasedSession, sink: LeasedSink
-    ) -> None:
+    def __init__(self, transport: Transport, context: Context, leased: LeasedSession, target: Target) -> None:
         self._transport = transport
         self._context = context
         self._session = leased.session
         self._principal = leased.principal
-        self._topic = sink.topic
+        self.target = target
         self._envelopes = EnvelopeReader(leased.session.max_message_bytes)
         self._posts = Posts()
         self._problem: Problem | None = None
@@ -191,7 +157,7 @@ class SinkService:
         try:
             await self._transport.send(dmp_responses.encode(response(problem.code, words.encode())))
         finally:
-            await self._report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
+            await self.report(f"{problem.code:d} {problem.code.indicator.decode()} {words}")
 
     @property
     def unconfirmed(self) -> int:
@@ -221,7 +187,7 @@ class SinkService:
         """Read envelopes until the client has finished, or there is a problem."""
         self._admission.limit(self._session.rates.received, len(received))
         try:
-            self._is_stored = await self._session.stores_leased(self._topic)
+            self._is_stored = await self.target.stores()
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return
@@ -284,9 +250,7 @@ class SinkService:
         after it.
         """
         try:
-            if long.options:
-                await self._look_for_takers([long.options])
-            upload = await self._session.upload_leased(self._topic)
+            upload = await self.target.upload(long.options, self)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
             return b""
@@ -318,36 +282,28 @@ class SinkService:
         if self._problem is not None:
             return b""  # a post failed meanwhile, so later messages must not be stored
         head = b"" if long.head == PLAIN_HEAD else long.head
-        confirmation = await upload.post(head, origin(long.head))
-        self._posts.begin(1)
-        self._settle_later(confirmation, 1)
+        self.posted(1, await upload.post(head, origin(long.head)))
         return behind
 
     # -- posts ---------------------------------------------------------------------------------------------
 
     async def _post(self, batch: EnvelopeBatch) -> None:
-        count = len(batch)
-        if not count:
+        if not len(batch):
             return
         try:
-            if batch.options:
-                await self._look_for_takers(batch.options)
-            for portion in await in_turns(_portions(batch.batch, batch.heads)):
-                if self._problem is not None:
-                    return  # a post failed meanwhile, so later messages must not be stored
-                await self._post_portion(portion)
+            await self.target.post(batch, self)
         except Refused as refused:
             self.fail(problem_of(refused.failure))
 
-    async def _post_portion(self, portion: Portion) -> None:
-        """Post the messages of one portion. Raises Refused."""
-        confirmation = await self._session.post_leased(
-            self._topic, portion.batch, portion.heads, portion.origins
-        )
-        self._posts.begin(portion.batch.count)
-        self._settle_later(confirmation, portion.batch.count)
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is a problem: then nothing more is posted."""
+        return self._problem is not None
 
-    def _settle_later(self, confirmation: Confirmation, count: int) -> None:
+    def posted(self, count: int, confirmation: Confirmation) -> None:
+        """So many messages were posted."""
+        self._posts.begin(count)
+
         def settle() -> None:
             problem = self._posts.settle(count, confirmation)
             if problem is not None:
@@ -355,25 +311,8 @@ class SinkService:
 
         confirmation.listen(settle)
 
-    async def _look_for_takers(self, options: list[int]) -> None:
-        """Report messages that need a subscriber and have none to the principal. They are posted
-        nevertheless.
-
-        `mandatory` needs a subscriber, or a store that keeps the message. `immediate` needs a subscriber that
-        can take the message now (6-DMP, "Basic.Publish flags"). Raises Refused if the topic was deleted.
-        """
-        missed: list[str] = []
-        takers = await self._session.takers(self._topic)
-        mandatory = sum(1 for octet in options if octet & MANDATORY)
-        if mandatory and not takers.is_kept and not takers.is_subscribed:
-            missed.append(f"mandatory messages without a subscriber or a store: {mandatory}")
-        immediate = sum(1 for octet in options if octet & IMMEDIATE)
-        if immediate and not takers.is_ready:
-            missed.append(f"immediate messages that no subscriber could take: {immediate}")
-        if missed:
-            await self._report(", ".join(missed))
-
-    async def _report(self, what: str) -> None:
-        if not await self._principal.report(DmpEnd.SINK, self._topic.topic, what):
-            peer, topic = self._transport.peer(), self._topic.topic
+    async def report(self, what: str) -> None:
+        """Tell the principal what happened here; the log, if the principal cannot be told."""
+        if not await self._principal.report(DmpEnd.SINK, self.target.name, what):
+            peer, topic = self._transport.peer(), self.target.name
             self._context.untold.add(f"{peer}: sink {quoted(topic)}: {what}", peer=peer, topic=topic)

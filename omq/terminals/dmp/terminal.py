@@ -18,7 +18,7 @@ from typing import assert_never
 import trio
 
 from omq.access.control import Crowded, LeasedSession
-from omq.access.leases import LeasedSink, Unusable
+from omq.access.leases import LeasedExchange, LeasedSink, Unusable
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
 from omq.protocol.dmp import responses as dmp_responses
@@ -42,8 +42,10 @@ from omq.terminals.connection.statistics import (
     Kind,
     SubscriptionStatistics,
 )
+from omq.terminals.dmp.exchange_target import ExchangeTarget
 from omq.terminals.dmp.feed import FeedService
 from omq.terminals.dmp.sink import SinkService, problem_of
+from omq.terminals.dmp.topic_target import TopicTarget
 
 GOODBYE_SECONDS = 2.0
 """How long a connection may take to end when the server stops."""
@@ -192,6 +194,13 @@ class DmpTerminal:
         match leased.what:
             case LeasedSink() as sink:
                 await self._serve_sink(sink, leased)
+            case LeasedExchange() as sink:
+                topology = self._context.access.topology(leased.session)
+                try:
+                    target = ExchangeTarget(topology, sink)
+                    await self._serve(SinkService(self._transport, self._context, leased, target))
+                finally:
+                    topology.close()
             case LeasedFeed() as feed:
                 try:
                     await self._serve_feed(feed, leased)
@@ -206,10 +215,13 @@ class DmpTerminal:
         except Refused as refused:
             await self._refuse(response(problem_of(refused.failure).code))
             return
-        service = SinkService(self._transport, self._context, leased, sink)
+        target = TopicTarget(leased.session, sink.topic)
+        await self._serve(SinkService(self._transport, self._context, leased, target))
+
+    async def _serve(self, service: SinkService) -> None:
         self._service = service
         self._transport.keep_alive()
-        await service.serve(await self._answer(self._dialogue.decide(SinkReady(sink.topic.topic))))
+        await service.serve(await self._answer(self._dialogue.decide(SinkReady(service.target.shown))))
 
     async def _serve_feed(self, feed: LeasedFeed, leased: LeasedSession) -> None:
         if feed.has_ended:

@@ -1,0 +1,124 @@
+"""The target of a sink that was leased for an exchange: each message is routed by the key in its head.
+
+The exchange in a head is only kept: consumers get it as it was sent.
+"""
+
+from collections.abc import Sequence
+
+import trio
+
+from omq.access.leases import LeasedExchange
+from omq.access.topology import Target as Driver
+from omq.access.topology import Topology
+from omq.drivers.confirmation import Confirmation, all_of
+from omq.drivers.uploads import Upload
+from omq.exchanges.routes import Part, TopicIsReplaced
+from omq.exchanges.types import DEFAULT
+from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.dmp.envelopes import MANDATORY, EnvelopeBatch
+from omq.terminals.dmp.sink import SinkService
+from omq_storage.batches import Batch, Bodies, joined
+
+HEADS_A_TURN = 512
+"""For how many messages the key is read before other connections have their turn."""
+
+SHOWN_DEFAULT = b"$default$"
+"""What OpenAMQ calls the default exchange."""
+
+
+class _Group:
+    """The messages of a read for one topic."""
+
+    __slots__ = ("batches", "heads")
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.heads: list[bytes] = []
+
+
+class ExchangeTarget:
+    """Publishes to one exchange."""
+
+    def __init__(self, topology: Topology, leased: LeasedExchange) -> None:
+        self._topology = topology
+        self._leased = leased
+        self._exchange = leased.exchange
+        self.name = self.shown = SHOWN_DEFAULT if leased.exchange == DEFAULT else leased.exchange
+
+    async def stores(self) -> bool:
+        """See `omq.terminals.dmp.sink.Target`: each message may go to several topics."""
+        return False
+
+    async def upload(self, options: int, sink: SinkService) -> Upload:
+        raise AssertionError("an exchange stores nothing")
+
+    async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
+        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        heads = batch.heads or [PLAIN_HEAD] * len(batch)
+        groups: dict[Driver, _Group] = {}
+        unrouted: list[tuple[bytes, bytes]] = []
+        routed = begin = 0
+        for end, key in await _keys(heads):
+            parts = await self._parts(key, heads[begin:end])
+            for part in parts:
+                indexes = range(begin, end) if part.indexes is None else [begin + at for at in part.indexes]
+                chosen = _chosen(batch.batch, indexes)
+                for driver in part.route:
+                    group = groups.setdefault(driver, _Group())
+                    group.batches.append(chosen)
+                    group.heads += part.heads
+                if part.route:
+                    routed += chosen.count
+                elif batch.options:
+                    bodies = chosen.bodies()
+                    unrouted += [
+                        (heads[index], bodies[place])
+                        for place, index in enumerate(indexes)
+                        if batch.options[index] & MANDATORY
+                    ]
+            begin = end
+        if groups:
+            sink.posted(routed, all_of([await self._offer(*each) for each in groups.items()]))
+        for head, body in unrouted:
+            await self._leased.returned(head, body)
+
+    async def _parts(self, key: bytes, heads: Sequence[bytes]) -> Sequence[Part]:
+        """Raises Refused."""
+        while True:
+            try:
+                return self._topology.parts(self._exchange, key, heads)
+            except TopicIsReplaced:
+                await self._topology.settled()
+
+    async def _offer(self, driver: Driver, group: _Group) -> Confirmation:
+        """Raises Refused."""
+        offered = self._topology.offer(driver, joined(group.batches), group.heads)
+        return offered if isinstance(offered, Confirmation) else await offered.taken()
+
+
+async def _keys(heads: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """The ends of runs of messages with one routing key, and the keys."""
+    runs: list[tuple[int, bytes]] = []
+    last, key = heads[0], _key(heads[0])
+    for index, head in enumerate(heads):
+        if not index % HEADS_A_TURN:
+            await trio.lowlevel.checkpoint()
+        if head is not last:
+            last = head
+            if (found := _key(head)) != key:
+                runs.append((index, key))
+                key = found
+    return [*runs, (len(heads), key)]
+
+
+def _key(head: bytes) -> bytes:
+    return shortstr.read(head, 1 + head[0], len(head), "the routing key")[0]
+
+
+def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
+    if isinstance(indexes, range):
+        whole = indexes == range(batch.count)
+        return batch if whole else batch.part(indexes.start, indexes.stop)
+    bodies = batch.bodies()
+    return Bodies([bodies[index] for index in indexes])

@@ -1,0 +1,111 @@
+"""The target of a sink that was leased for a topic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from omq.access.session import Session
+from omq.drivers.sequences import Origin, Origins, producers_of
+from omq.drivers.uploads import Upload
+from omq.model import Topic
+from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.producer import origin
+from omq.protocol.dmp.envelopes import IMMEDIATE, MANDATORY, EnvelopeBatch
+from omq.protocol.steps import Steps
+from omq.terminals.connection.turns import in_turns
+from omq.terminals.dmp.sink import SinkService
+from omq_storage.batches import Batch
+
+HEADS_A_STEP = 512
+"""For how many messages one step reads the producer."""
+
+POST_PRODUCERS = 512
+POST_MESSAGES = 4096
+"""The size at which a post of idempotent producers ends, at the next whole step. Their messages are more work
+for a store than others, and a post is stored in one commit.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The messages of one post. `heads` and `origins` are empty, or have one item for each message."""
+
+    batch: Batch
+    heads: Sequence[bytes]
+    origins: Origins
+
+
+def _portions(batch: Batch, heads: list[bytes]) -> Steps[list[Portion]]:
+    """Find the producers of messages, and divide the messages into posts: into more than one only if many of
+    them have producers.
+    """
+    origins: list[Origin | None] = []
+    ends: list[int] = []
+    producers: set[bytes] = set()
+    begin = 0
+    for start in range(0, len(heads), HEADS_A_STEP):
+        if len(producers) >= POST_PRODUCERS or (producers and start - begin >= POST_MESSAGES):
+            ends.append(start)
+            begin = start
+            producers = set()
+        step = list(map(origin, heads[start : start + HEADS_A_STEP]))
+        producers |= producers_of(step)
+        origins += step
+        yield
+    kept = [b"" if head == PLAIN_HEAD else head for head in heads]
+    if not any(origins):
+        return [Portion(batch, kept, ())]
+    portions = []
+    for begin, end in pairwise((0, *ends, batch.count)):
+        portions.append(Portion(batch.part(begin, end), kept[begin:end], origins[begin:end]))
+        yield
+    return portions
+
+
+class TopicTarget:
+    """Posts to one topic."""
+
+    def __init__(self, session: Session, topic: Topic) -> None:
+        self._session = session
+        self._topic = topic
+        self.name = self.shown = topic.topic
+
+    async def stores(self) -> bool:
+        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        return await self._session.stores_leased(self._topic)
+
+    async def upload(self, options: int, sink: SinkService) -> Upload:
+        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        if options:
+            await self._look_for_takers([options], sink)
+        return await self._session.upload_leased(self._topic)
+
+    async def post(self, batch: EnvelopeBatch, sink: SinkService) -> None:
+        """See `omq.terminals.dmp.sink.Target`. Raises Refused."""
+        if batch.options:
+            await self._look_for_takers(batch.options, sink)
+        for portion in await in_turns(_portions(batch.batch, batch.heads)):
+            if sink.has_failed:
+                return  # a post failed meanwhile, so later messages must not be stored
+            confirmation = await self._session.post_leased(
+                self._topic, portion.batch, portion.heads, portion.origins
+            )
+            sink.posted(portion.batch.count, confirmation)
+
+    async def _look_for_takers(self, options: list[int], sink: SinkService) -> None:
+        """Report messages that need a subscriber and have none to the principal. They are posted
+        nevertheless.
+
+        `mandatory` needs a subscriber, or a store that keeps the message. `immediate` needs a subscriber that
+        can take the message now (6-DMP, "Basic.Publish flags"). Raises Refused if the topic was deleted.
+        """
+        missed: list[str] = []
+        takers = await self._session.takers(self._topic)
+        mandatory = sum(1 for octet in options if octet & MANDATORY)
+        if mandatory and not takers.is_kept and not takers.is_subscribed:
+            missed.append(f"mandatory messages without a subscriber or a store: {mandatory}")
+        immediate = sum(1 for octet in options if octet & IMMEDIATE)
+        if immediate and not takers.is_ready:
+            missed.append(f"immediate messages that no subscriber could take: {immediate}")
+        if missed:
+            await sink.report(", ".join(missed))

@@ -1,0 +1,294 @@
+"""OpenAMQ's clients in direct mode: their recorded octets, with the leases and queue names of this server."""
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from dmp_recordings import sent
+from server_command import running_server
+
+from . import wire
+from .broker import Broker
+from .wire import Client
+
+DIRECT = 61500
+HEADER = 8
+"""The octets of a protocol header, those of a frame around its payload, and the type of heartbeats."""
+
+END = b"\xce"
+GREETING = b"200 OK DP/0.1"
+PRINCIPAL = "A_pub.conn1"
+SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The address of a server whose clients may do everything."""
+    store = tmp_path_factory.mktemp("direct") / "store"
+    with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
+        yield "127.0.0.1", server.port
+
+
+@pytest.fixture
+def broker(address: tuple[str, int]) -> Iterator[Broker]:
+    made = Broker(address)
+    yield made
+    made.close()
+
+
+class Principal:
+    """The AMQP connection of a recorded client, which sends its frames one by one."""
+
+    def __init__(self, broker: Broker, name: str = PRINCIPAL) -> None:
+        self._socket = socket.create_connection(broker.address, SECONDS)
+        octets = sent(name, "C")
+        self._octets = octets[HEADER:]
+        self._socket.sendall(octets[:HEADER])
+        self._received = b""
+        self.start = self.answer(10, 10)
+        self.send_next()
+        self.answer(10, 30)
+        self.send_next()  # Tune-Ok
+        self.send_next()
+        self.answer(10, 41)
+        self.send_next()
+        self.answer(20, 11)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def peek(self) -> bytes:
+        """The next recorded frame."""
+        return self._octets[: struct.unpack_from(">I", self._octets, 3)[0] + HEADER]
+
+    def send_next(self, change: Callable[[bytes], bytes] = lambda octets: octets) -> None:
+        """Send the next recorded frame, changed in its payload; leave heartbeats out."""
+        while (octets := self.peek())[0] == HEADER:
+            self._octets = self._octets[len(octets) :]
+        self._octets = self._octets[len(octets) :]
+        kind, channel, _ = struct.unpack_from(">BHI", octets)
+        self._socket.sendall(wire.frame(kind, channel, change(octets[7:-1])))
+
+    def send(self, octets: bytes) -> None:
+        self._socket.sendall(octets)
+
+    def frame(self) -> bytes:
+        """The next frame that is no heartbeat."""
+        while True:
+            if len(self._received) >= HEADER:
+                size = struct.unpack_from(">I", self._received, 3)[0] + HEADER
+                if len(self._received) >= size:
+                    found, self._received = self._received[:size], self._received[size:]
+                    assert found.endswith(END)
+                    if found[0] != HEADER:
+                        return found
+                    continue
+            octets = self._socket.recv(65536)
+            assert octets, "the server closed the connection"
+            self._received += octets
+
+    def answer(self, class_id: int, method_id: int) -> bytes:
+        """The arguments of the next method, which must be this one."""
+        octets = self.frame()
+        assert struct.unpack_from(">HH", octets, 7) == (class_id, method_id), octets
+        return octets[11:-1]
+
+    def lease(self) -> bytes:
+        """The lease of Put-Ok or Get-Ok."""
+        found = self.frame()
+        assert struct.unpack_from(">HH", found, 7) in ((DIRECT, 11), (DIRECT, 21)), found
+        return found[12:-1]
+
+
+class Dmp:
+    """A DMP connection that has shown its lease."""
+
+    def __init__(self, broker: Broker, lease: bytes) -> None:
+        self.socket = socket.create_connection(broker.address, SECONDS)
+        self.socket.sendall(b"AMQP\x0a\x01\x00\x01" + wire.short(lease))
+        assert self.short() == GREETING
+        self.said = self.short()
+
+    def exactly(self, count: int) -> bytes:
+        octets = b""
+        while len(octets) < count:
+            more = self.socket.recv(count - len(octets))
+            assert more, f"the server closed the connection after {octets!r}"
+            octets += more
+        return octets
+
+    def short(self) -> bytes:
+        return self.exactly(self.exactly(1)[0])
+
+    def envelope(self) -> bytes:
+        """The next envelope that is no null message."""
+        while not (size := struct.unpack(">I", octets := self.exactly(4))[0]):
+            pass
+        return octets + self.exactly(size)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def envelopes_sent(name: str) -> bytes:
+    """What a recorded sink sent after its lease."""
+    octets = sent(name, "C")[HEADER:]
+    return octets[1 + octets[0] :]
+
+
+def envelopes_delivered(name: str) -> bytes:
+    """What a recorded feed was sent after its ready response, without null messages."""
+    octets = sent(name, "S")
+    for _ in range(2):
+        octets = octets[1 + octets[0] :]
+    found = b""
+    while octets:
+        size = 4 + struct.unpack_from(">I", octets)[0]
+        found += octets[:size] if size > 4 else b""
+        octets = octets[size:]
+    return found
+
+
+def feed(broker: Broker, name: str) -> tuple[Principal, Dmp, bytes]:
+    """A recorded consumer up to the ready response of its feed; its queue's name, too."""
+    principal = Principal(broker, name)
+    if struct.unpack_from(">HH", principal.peek(), 7) == (40, 10):
+        principal.send_next()
+        principal.answer(40, 11)
+    principal.send_next()
+    declared = principal.answer(50, 11)
+    queue = declared[1 : 1 + declared[0]]
+    assert queue
+    principal.send_next(lambda _: struct.pack(">HH", DIRECT, 20) + wire.short(queue))
+    connection = Dmp(broker, principal.lease())
+    assert connection.said == b"200 OK Feed '%s' ready" % queue
+    return principal, connection, queue
+
+
+def renamed(old: bytes, queue: bytes) -> Callable[[bytes], bytes]:
+    """Change the name of a queue in the payload of a method."""
+    return lambda payload: payload.replace(wire.short(old), wire.short(queue))
+
+
+def test_the_server_offers_direct_mode(broker: Broker) -> None:
+    with closing(Principal(broker)) as principal:
+        assert b"\x06directI\0\0\0\x01" in principal.start
+
+
+def test_what_openamq_publishes_arrives_octet_for_octet(broker: Broker) -> None:
+    principal, connection, queue = feed(broker, "A_sub.conn1")
+    principal.send_next(renamed(b"auto.0", queue))
+    principal.answer(50, 21)
+    principal.send_next(renamed(b"auto.0", queue))
+    principal.answer(60, 21)
+    for number in (1, 3, 5, 7):
+        with closing(Principal(broker, f"A_pub.conn{number}")) as publisher:
+            publisher.send_next()
+            with closing(Dmp(broker, publisher.lease())) as sink:
+                assert sink.said == b"200 OK Sink 'amq.direct' ready"
+                sink.socket.sendall(envelopes_sent(f"A_pub.conn{number + 1}"))
+                sink.socket.shutdown(socket.SHUT_WR)
+                assert b"messages stored" in sink.short()
+    expected = envelopes_delivered("A_sub.conn2")
+    assert connection.exactly(len(expected)) == expected
+    principal.close()
+    connection.close()
+
+
+def test_one_client_that_publishes_and_receives(broker: Broker) -> None:
+    principal, connection, queue = feed(broker, "C_amq_client.conn1")
+    principal.send_next(renamed(b"auto.1", queue))
+    principal.answer(50, 21)
+    principal.send_next(renamed(b"auto.1", queue))
+    tag = principal.answer(60, 21)
+    principal.send_next()
+    with closing(Dmp(broker, principal.lease())) as sink:
+        octets = envelopes_sent("C_amq_client.conn3")
+        key = wire.short(b"auto.1")
+        assert key in octets
+        body = b"body"
+        envelope = (
+            wire.short(b"amq.direct") + wire.short(queue) + b"\0\0" + struct.pack(">I", len(body)) + body
+        )
+        sink.socket.sendall(struct.pack(">I", len(envelope)) + envelope)
+        assert connection.envelope()[4:] == envelope
+    principal.send_next(lambda _: struct.pack(">HH", 60, 30) + tag + b"\0")
+    assert principal.answer(60, 31) == tag
+    principal.send_next()
+    principal.answer(20, 41)
+    principal.send_next()
+    principal.answer(10, 51)
+    principal.close()
+    connection.close()
+
+
+@pytest.mark.parametrize("name", ["B_mandatory", "B_mandimm"])
+def test_mandatory_messages_without_a_route_come_back_to_the_principal(name: str, broker: Broker) -> None:
+    principal = Principal(broker, f"{name}.conn1")
+    principal.send_next()
+    with closing(Dmp(broker, principal.lease())) as sink:
+        sink.socket.sendall(envelopes_sent(f"{name}.conn2"))
+        expected = sent(f"{name}.conn1", "S")
+        begin = expected.index(b"\0\x3c\0\x32\x01\x36") - 7
+        frames = [principal.frame() for _ in range(3)]
+        assert expected[begin:].startswith(b"".join(frames))
+        assert b"no route is defined" in frames[0]
+    principal.close()
+
+
+def test_the_default_exchange_is_called_as_openamq_calls_it(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "some.queue"))
+    with closing(Principal(broker, "C_defexch.conn1")) as principal:
+        principal.send_next()
+        with closing(Dmp(broker, principal.lease())) as sink:
+            assert sink.said == b"200 OK Sink '$default$' ready"
+            sink.socket.sendall(envelopes_sent("C_defexch.conn2"))
+            sink.socket.shutdown(socket.SHUT_WR)
+            assert sink.short() == b"200 OK 1 messages stored"
+    assert client.call(wire.get(1, "some.queue", no_ack=1)).body == b"to default exchange"
+
+
+def direct(client: Client, method_id: int, name: str) -> wire.Reply:
+    return client.call(wire.method(1, DIRECT, method_id, wire.short(name)))
+
+
+@pytest.mark.parametrize("method_id", [10, 20])
+def test_leases_for_what_is_not_there(method_id: int, broker: Broker) -> None:
+    client = broker.channel()
+    answer = direct(client, method_id, "nosuch")
+    assert answer.told() == f"channel.close 404 NOT_FOUND (61500,{method_id})"
+
+
+def test_feeds_of_queues_that_are_not_owned(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "shared"))
+    assert direct(client, 20, "shared").told() == "channel.close 404 NOT_FOUND (61500,20)"
+    other = broker.channel()
+    assert direct(other, 20, "").told() == "connection.close 502 SYNTAX_ERROR (61500,20)"
+
+
+def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broker) -> None:
+    principal, connection, queue = feed(broker, "A_sub.conn1")
+    name = queue.decode()
+    principal.send_next(renamed(b"auto.0", queue))
+    principal.answer(50, 21)
+    principal.send_next(renamed(b"auto.0", queue))
+    principal.answer(60, 21)
+    principal.send_next()
+    principal.answer(20, 41)
+    principal.send_next()
+    principal.answer(10, 51)
+    principal.close()
+    client = broker.channel()
+    client.send(wire.publish(1, "amq.direct", "dmp.test", b"late"))
+    assert connection.envelope().endswith(b"late")
+    connection.close()
+    for _ in range(100):
+        other = broker.channel()
+        if "404" in other.call(wire.declare_queue(1, name, passive=1)).told():
+            break
+    else:
+        raise AssertionError("the queue is still there")
