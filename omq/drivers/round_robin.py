@@ -166,7 +166,8 @@ class RoundRobinDriver(Driver):
     def can_take(self) -> None:
         """A subscriber has room again, or has settled messages."""
         self._note_move()
-        self._signal.set()
+        if self._is_undealt() or self._aside or self._draining:
+            self._signal.set()
         self._invite()
 
     def may_have(self, channel: RoundRobinChannel) -> bool:
