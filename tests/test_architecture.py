@@ -15,6 +15,7 @@ DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 FLOORS = {
     "omq.cli": {
         "omq",
+        "omq.management",
         "omq.replay",
         "omq.client",
         "omq.printable",
@@ -46,6 +47,7 @@ FLOORS = {
     "omq.statistics": {"omq.drivers"},
     "omq.terminals": set(),
     "omq.terminals.omq": {
+        "omq.management",
         "omq.terminals.connection",
         "omq.drivers",
         "omq.access",
@@ -92,6 +94,7 @@ FLOORS = {
         "omq_storage",
     },
     "omq.access": {
+        "omq.management",
         "omq.drivers",
         "omq.exchanges",
         "omq.config",
@@ -113,7 +116,14 @@ FLOORS = {
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
     "omq.config": {"omq.model"},
-    "omq.client": {"omq.protocol", "omq.protocol.omq", "omq.protocol.dmp", "omq.protocol.amqp", "omq.model"},
+    "omq.client": {
+        "omq.management",
+        "omq.protocol",
+        "omq.protocol.omq",
+        "omq.protocol.dmp",
+        "omq.protocol.amqp",
+        "omq.model",
+    },
     "omq.replay": {
         "omq.spark",
         "omq.blocking",
@@ -134,11 +144,12 @@ FLOORS = {
     },
     "omq.blocking": {"omq.protocol", "omq.protocol.omq", "omq.protocol.dmp", "omq.model", "omq_storage"},
     "omq.protocol": set(),
-    "omq.protocol.omq": {"omq.protocol", "omq.model", "omq_storage"},
+    "omq.protocol.omq": {"omq.protocol", "omq.management", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp_0_9": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),
+    "omq.management": set(),
     "omq.model": set(),
     "omq_storage": set(),
 }

@@ -255,7 +255,7 @@ NAMES = {
     FrameType.SUBSCRIBED: "Subscribed", FrameType.UNSUBSCRIBED: "Unsubscribed",
     FrameType.DECLARED: "Declared", FrameType.CONFIRMED: "Confirmed", FrameType.TOPICS: "Topics",
     FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased", FrameType.BLOCK: "Block",
-    FrameType.BLOCKS: "Blocks",
+    FrameType.BLOCKS: "Blocks", FrameType.MANAGED: "Managed",
 }  # fmt: skip
 LENGTH = Struct(">I")
 

@@ -62,7 +62,7 @@ local LONGEST_TEXT = 64 * 2 ^ 10
 
 local FRAME_NAMES = {
     [0] = "Error", "Ping", "Message", "Subscribed", "Unsubscribed", "Declared", "Confirmed", "Leased",
-    "Block", "Topics", "Deleted", "Blocks",
+    "Block", "Topics", "Deleted", "Blocks", "Managed",
 }
 
 local CODES = {
@@ -674,6 +674,7 @@ local COMMANDS = {
     Get = { "topic", "replay" },
     Fetch = { "topic", "first", "count" },
     Blocks = { "topic", "first", "count" },
+    Manage = { "request" },
 }
 local ANSWERED_BY = {
     Subscribe = "Subscribed", Unsubscribe = "Unsubscribed", Declare = "Declared", Delete = "Deleted",

@@ -9,6 +9,7 @@ from omq.access.bounds import Bounds
 from omq.access.clients import Client, Clients
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
+from omq.access.management import Management
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
 from omq.access.topology import Topology
@@ -103,6 +104,10 @@ class AccessControl:
     def topology(self, session: Session) -> Topology:
         """Return what a session may do with exchanges and queues. Close it before the session."""
         return Topology(session, self._catalogue, self._exchanges)
+
+    def management(self, session: Session) -> Management:
+        """Return what a session may list and change of queues, exchanges and bindings."""
+        return Management(session, self._catalogue, self._exchanges)
 
     def _session(self, client: Client, name: bytes) -> Session:
         """A session for a connection with a lease."""

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from trio.lowlevel import current_task
 
+from omq import management
 from omq.client import bulk
 from omq.client.bodies import check_bodies
 from omq.client.connection import Connection
@@ -47,6 +48,8 @@ from omq.protocol.omq.types import (
     Delete,
     Deleted,
     Fetch,
+    Manage,
+    Managed,
     TopicList,
     Topics,
 )
@@ -299,6 +302,18 @@ class Client:
             subscription.close()
             if asked and current is not None and not subscription.finished_by_server:
                 current.leave(subscription.name)
+
+    # -- queues, exchanges and bindings --------------------------------------------------------------------
+
+    async def manage(self, request: management.Request) -> management.Answer:
+        """List or change queues, exchanges and bindings, see docs/PROTOCOL.md, "Manage". Raises
+        ServerError.
+        """
+        match await self._call(Manage(request)):
+            case Managed(answer):
+                return answer
+            case other:
+                raise unexpected(other)
 
     # -- bulk reading ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import trio
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.consumers import Consumers
 from omq.drivers.dead_letters import DeadLetters, Death
+from omq.drivers.dealt_times import DealtTimes
 from omq.drivers.driver import Opening
 from omq.drivers.lifetime import Ephemeral
 from omq.drivers.offer import Offered
@@ -51,8 +52,10 @@ class QueueDriver(RoundRobinDriver):
         self._sizes: Sizes | None = None
         self._spill: Spill | None = None
         self._is_spilling = False
+        self._dealt = DealtTimes()
         super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()
+        self._dealt.note(self._cursor, trio.current_time())
         self._consumers = Consumers(single_active=self.options.single_active)
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
         self._scanned: tuple[Block | Fragmented, int] | None = None
@@ -84,6 +87,23 @@ class QueueDriver(RoundRobinDriver):
     def ready(self) -> int:
         """The number of messages that are stored and not assigned to a consumer."""
         return self._undealt + len(self._returned) + len(self._aside)
+
+    @property
+    def unacknowledged(self) -> int:
+        """The number of messages that are assigned to consumers and not settled."""
+        return super()._unsettled()
+
+    def oldest_ms(self) -> int | None:
+        """Return how long ago the oldest unacknowledged message was first assigned to a consumer, since the
+        start of the server at most; None if there is none.
+        """
+        channels = (*self._channels, *self._finishing)
+        lowest = min((run.lowest for channel in channels for run in channel.outstanding()), default=None)
+        if lowest is None:
+            return None
+        self._dealt.forget_below(lowest)
+        since = self._dealt.since(lowest)
+        return 0 if since is None else round(1000 * (trio.current_time() - since))
 
     def used(self) -> None:
         """A client declared the queue, or asked it for a message."""
@@ -289,6 +309,7 @@ class QueueDriver(RoundRobinDriver):
         if self._sizes is not None:
             self._sizes.take(range(self._cursor, cursor))
         super()._advance(cursor)
+        self._dealt.note(cursor, trio.current_time())
 
     def _pop_returned(self) -> int:
         message = super()._pop_returned()
@@ -498,18 +519,31 @@ class QueueDriver(RoundRobinDriver):
 
     async def block_of(self, message: int) -> Block | None:
         """Return the block with a dead letter, or None if it is not kept any more. Raises StoreError."""
-        if not self.is_persistent and (held := self._holdings.find(message)) is not None:
-            return held
-        if self.tail.covers(message):
-            return self.tail.from_position(message, 1)[0]
         try:
-            stored = await self.read(message, 1)
+            return await self._block_of(message)
         except DamagedBlock as damaged:
             self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
             return None
         except LargeBlock as large:  # from before the queue had a dead letter exchange
             self._report(Gone(message, message, f"it has {large.octets} octets, too many for a dead letter"))
             return None
+
+    async def peek(self, message: int) -> Block | None:
+        """Return the block with a message, or None if it is not kept any more, damaged, or too large to be
+        held. Raises StoreError.
+        """
+        try:
+            return await self._block_of(message)
+        except (DamagedBlock, LargeBlock):
+            return None
+
+    async def _block_of(self, message: int) -> Block | None:
+        """Raises DamagedBlock, LargeBlock and StoreError."""
+        if not self.is_persistent and (held := self._holdings.find(message)) is not None:
+            return held
+        if self.tail.covers(message):
+            return self.tail.from_position(message, 1)[0]
+        stored = await self.read(message, 1)
         found = stored[0].block if stored else None
         return found if found is not None and found.first <= message else None
 

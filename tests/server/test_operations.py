@@ -44,6 +44,7 @@ EXAMPLES: dict[type[types.Command], bytes] = {
     types.Get: b"(Get %s From_current)",
     types.Fetch: b"(Fetch %s 1 1)",
     types.Blocks: b"(Blocks %s 1 1)",
+    types.Manage: b"(Manage (Purge (queue %s)))",
 }
 
 
@@ -97,6 +98,8 @@ def needs(command: types.Command) -> Needs:
             return Needs(Right.SUBSCRIBE, types.StoredBlock)
         case types.Blocks():
             return Needs(Right.SUBSCRIBE, types.BlockList)
+        case types.Manage():
+            return Needs(Right.SUBSCRIBE, types.Managed)
         case _:
             assert_never(command)
 
@@ -104,7 +107,7 @@ def needs(command: types.Command) -> Needs:
 def example(kind: type[types.Command], topic: bytes | None = None) -> tuple[bytes, types.Command]:
     """A command about a topic, by default one of TOPICS, as a line and as it is parsed."""
     if topic is None:
-        topic = b"jobs" if kind is types.Request else b"kept"
+        topic = b"jobs" if kind in (types.Request, types.Manage) else b"kept"
     line = EXAMPLES[kind].replace(b"%s", topic)
     command = parse(line)
     assert isinstance(command, kind)
@@ -154,6 +157,8 @@ def forbidden(command: types.Command, right: Right) -> list[types.Frame]:
     """What answers a command that its client has no right to give."""
     line, _ = example(type(command))
     subject = b" ".join(line.strip(b"()").split()[:2])
+    if isinstance(command, types.Manage):
+        subject = b"Manage jobs"
     return [types.Error(b"%s: this client may not %s it" % (subject, right.value.encode()))]
 
 

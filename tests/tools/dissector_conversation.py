@@ -141,7 +141,7 @@ def of_command(command: types.Command, line: bytes) -> dict[str, str]:
             fields |= {"omq.topic": shown(topic)}
         case types.Fetch(topic, first, count) | types.Blocks(topic, first, count):
             fields |= {"omq.topic": shown(topic), "omq.message.id": str(first), "omq.count": str(count)}
-        case types.Ack() | types.Topics():
+        case types.Ack() | types.Topics() | types.Manage():
             pass
         case _:
             assert_never(command)

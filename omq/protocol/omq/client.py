@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from omq.management import subject
 from omq.model import Topic
 from omq.protocol import handshake
 from omq.protocol.handshake import VERSION_ONE
@@ -37,6 +38,8 @@ from omq.protocol.omq.types import (
     Frame,
     Get,
     Leased,
+    Manage,
+    Managed,
     Message,
     Ping,
     Put,
@@ -51,10 +54,10 @@ from omq.protocol.omq.types import (
 
 T = TypeVar("T")
 
-AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Blocks | Put | Get
+AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Blocks | Put | Get | Manage
 """Commands with one answer. A Fetch has many."""
 
-Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased
+Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased | Managed
 
 
 # -- events -------------------------------------------------------------------------------------------------
@@ -298,6 +301,8 @@ def argument(command: AnsweredCommand | Fetch) -> bytes | None:
             return sink
         case Get(feed, _):
             return feed
+        case Manage(request):
+            return subject(request)
         case _:
             return command.topic
 
@@ -314,7 +319,12 @@ def answers(command: AnsweredCommand, frame: Answer) -> bool:
             return name == topic.topic
         case Confirm(n), Confirmed(answered):
             return n == answered
-        case (Topics(), TopicList()) | (Blocks(), BlockList()) | (Put() | Get(), Leased()):
+        case (
+            (Topics(), TopicList())
+            | (Blocks(), BlockList())
+            | (Put() | Get(), Leased())
+            | (Manage(), Managed())
+        ):
             return True
         case _:
             return False

@@ -13,6 +13,7 @@ from omq.model import check_topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.converters import ConversionError, constructors, int64_of_sexp, string_of_sexp
+from omq.protocol.omq.management import request_of_sexp, sexp_of_request
 from omq.protocol.omq.sentences import sentence, shortened
 from omq.protocol.omq.sexp import Sexp, SexpError, atom, steps, write
 from omq.protocol.omq.times import sexp_of_time, time_of_sexp
@@ -90,6 +91,7 @@ _WITH_ARGUMENTS = constructors(
             _Constructor("Get", types.Get, (("feed", string_of_sexp), _REPLAY)),
             _Constructor("Fetch", types.Fetch, (_TOPIC, _FIRST, _COUNT)),
             _Constructor("Blocks", types.Blocks, (_TOPIC, _FIRST, _COUNT)),
+            _Constructor("Manage", types.Manage, (("request", request_of_sexp),)),
         )
     }
 )
@@ -206,6 +208,8 @@ def _arguments(command: Command) -> list[Sexp]:
             return [topic, _decimal(n)]
         case types.Fetch(topic, first, count) | types.Blocks(topic, first, count):
             return [topic, _decimal(first), _decimal(count)]
+        case types.Manage(request):
+            return [sexp_of_request(request)]
         case types.Topics():
             return []
         case _:

@@ -17,6 +17,7 @@ from typing import assert_never
 
 from omq.model import DEFAULT_MAX_BODY, Topic
 from omq.protocol.omq import block_lists, commands
+from omq.protocol.omq.management import answer_octets, read_answer
 from omq.protocol.omq.types import (
     BlockList,
     Confirmed,
@@ -25,6 +26,7 @@ from omq.protocol.omq.types import (
     Error,
     Frame,
     Leased,
+    Managed,
     Message,
     Ping,
     StoredBlock,
@@ -64,6 +66,7 @@ class FrameType(IntEnum):
     TOPICS = 9
     DELETED = 10
     BLOCKS = 11
+    MANAGED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,8 @@ def encode(frame: Frame) -> bytes:
             return _framed(FrameType.DELETED, commands.topic_sexp(named))
         case BlockList(blocks):
             return _framed(FrameType.BLOCKS, block_lists.write(blocks))
+        case Managed(answer):
+            return _framed(FrameType.MANAGED, answer_octets(answer))
         case _:
             assert_never(frame)
 
@@ -297,6 +302,11 @@ def _control(kind: int, payload: bytes) -> Frame:
                 return BlockList(block_lists.read(payload))
             except ValueError as error:
                 raise FrameError(f"Blocks carries no list of blocks: {error}") from error
+        case FrameType.MANAGED:
+            try:
+                return Managed(read_answer(payload))
+            except ValueError as error:
+                raise FrameError(f"Managed carries no answer: {error}") from error
         case _:
             raise FrameError(f"a frame of type {kind} is not known here")
 

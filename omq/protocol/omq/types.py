@@ -6,6 +6,7 @@ Every variant is a class, and a union names the OCaml type; `match` on them with
 
 from dataclasses import dataclass
 
+from omq import management
 from omq.model import BlockInfo, Delivery, Persistence, Replay, Topic, TopicInfo
 
 
@@ -118,10 +119,17 @@ class Blocks:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Manage:
+    """List and change queues, exchanges and bindings."""
+
+    request: management.Request
+
+
 Command = (
     Connect | Subscribe | Unsubscribe | Ack
     | Publish | Declare | Confirm | Delete | Topics
-    | Request | Received | Put | Get | Fetch | Blocks
+    | Request | Received | Put | Get | Fetch | Blocks | Manage
 )  # fmt: skip
 
 
@@ -197,7 +205,14 @@ class BlockList:
     blocks: tuple[BlockInfo, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """The answer to `Manage`: frame 12."""
+
+    answer: management.Answer
+
+
 Frame = (
     Error | Ping | Message | Subscribed | Unsubscribed
-    | Declared | Confirmed | Leased | StoredBlock | TopicList | Deleted | BlockList
+    | Declared | Confirmed | Leased | StoredBlock | TopicList | Deleted | BlockList | Managed
 )  # fmt: skip

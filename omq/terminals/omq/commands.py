@@ -8,9 +8,11 @@ import trio
 
 from omq import model
 from omq.access.leases import Principal
+from omq.access.management import Management
 from omq.access.session import Session, TooLarge, too_large
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Reason, Refused
+from omq.management import subject
 from omq.protocol.omq import types
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.liveness import Excuse
@@ -31,6 +33,7 @@ class Commands:
     def __init__(
         self,
         session: Session,
+        management: Management,
         principal: Principal,
         replies: Replies,
         long_answers: LongAnswers,
@@ -41,6 +44,7 @@ class Commands:
     ) -> None:
         """Within `excused` the liveness check does not count the silence of the client."""
         self._session = session
+        self._management = management
         self._principal = principal
         self._replies = replies
         self._long_answers = long_answers
@@ -160,6 +164,8 @@ class Commands:
             case types.Fetch(topic):
                 # It reads what was published before it, and no later command waits for it.
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))
+            case types.Manage(request):
+                self._replies.add(types.Managed(await self._management.perform(request)))
             case types.Blocks(topic, first, count):
                 archive = session.archive(topic)
                 archive.find(first, count)
@@ -201,6 +207,8 @@ def _subject(command: types.Command) -> tuple[str, bytes | None]:
             return "Connect", str(version).encode()
         case types.Confirm(n):
             return "Confirm", str(n).encode()
+        case types.Manage(request):
+            return "Manage", subject(request)
         case types.Put(name) | types.Get(name, _):
             return type(command).__name__, name
         case _:

@@ -480,6 +480,7 @@ class OmqTerminal:
         )
         commands = Commands(
             session,
+            self._context.access.management(session),
             self._principal,
             self._replies,
             self._long_answers,

@@ -1,0 +1,311 @@
+"""The command Manage: lists and changes of queues, exchanges and bindings, on real connections."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from omq import management as m
+from omq.access.rights import Right
+from omq.client import Client, connect
+from omq.client.errors import ServerError
+from omq.config import ClientConfig
+from omq.drivers.queue_options import QueueOptions
+from omq.model import Delivery, Persistence, Persistent, Sync, Transient
+from omq.protocol.amqp.fields import Array, LongString, Table
+from omq.protocol.amqp.head import Head, encode
+from omq.protocol.amqp.properties import Properties
+from omq_storage.batches import Bodies
+
+from .conversation import InProcess, serving
+from .test_operations import SECRET
+from .test_operations import client as client_with_all
+
+STRONG = Persistent(Sync.STRONG)
+
+
+@pytest.fixture
+async def host(store: Path) -> AsyncIterator[InProcess]:
+    async with serving(store) as host:
+        yield host
+
+
+@pytest.fixture
+async def client(host: InProcess) -> AsyncIterator[Client]:
+    async with connect(f"omq://127.0.0.1:{host.port}") as client:
+        yield client
+
+
+async def queues(client: Client) -> dict[bytes, m.QueueInfo]:
+    answer = await client.manage(m.ListQueues(0))
+    assert isinstance(answer, m.Queues)
+    return {info.name: info for info in answer.list}
+
+
+async def bodies(client: Client, queue: bytes) -> list[bytes]:
+    answer = await client.manage(m.Peek(queue, 0, 100))
+    assert isinstance(answer, m.Messages)
+    return [message.body for message in answer.list]
+
+
+async def refusal(client: Client, request: m.Request) -> str:
+    with pytest.raises(ServerError) as caught:
+        await client.manage(request)
+    return str(caught.value)
+
+
+def bind(queue: bytes, *arguments: m.Argument) -> m.Bind:
+    return m.Bind(b"orders", m.Queue(queue), b"eu.#", arguments)
+
+
+def declare(name: bytes, kind: bytes = b"topic", **flags: bool) -> m.DeclareExchange:
+    given = {"durable": False, "auto_delete": False, "internal": False, **flags}
+    return m.DeclareExchange(name, kind, **given, alternate=None)
+
+
+# -- lists --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistence", [Transient(), STRONG])
+async def test_a_queue_is_listed_with_its_numbers(client: Client, persistence: Persistence) -> None:
+    await client.declare("jobs", Delivery.ROUND_ROBIN, persistence)
+    await client.declare("news", Delivery.BROADCAST, persistence)
+    for number in range(5):
+        await client.publish("jobs", b"%d" % number)
+    await client.confirm()
+    info = (await queues(client))[b"jobs"]
+    assert (info.ready, info.unacknowledged, info.consumers, info.oldest_ms) == (5, 0, 0, None)
+    assert info.durable
+    assert b"news" not in await queues(client)
+    async with client.subscribe("jobs", credit=2) as messages:
+        await messages.__anext__()
+        with trio.fail_after(20):
+            while (info := (await queues(client))[b"jobs"]).unacknowledged != 2:
+                await trio.lowlevel.checkpoint()
+        assert (info.ready, info.consumers) == (3, 1)
+        assert info.oldest_ms is not None
+        assert 0 <= info.oldest_ms < 20_000
+
+
+async def test_lists_have_a_hundred_records_at_a_time(client: Client) -> None:
+    for number in range(105):
+        await client.manage(declare(b"e%d" % number))
+    listed = []
+    for first in (0, 100, 200):
+        answer = await client.manage(m.ListExchanges(first))
+        assert isinstance(answer, m.Exchanges)
+        listed.append(answer.list)
+    assert [len(some) for some in listed] == [100, 10, 0]
+    assert len({info.name for some in listed for info in some}) == 110
+    assert await refusal(client, m.ListExchanges(-1)) == "Manage: a number cannot be negative"
+
+
+async def test_exchanges_and_bindings(client: Client) -> None:
+    await client.declare("q", Delivery.ROUND_ROBIN, STRONG)
+    request = m.DeclareExchange(b"orders", b"topic", True, True, False, b"rest")
+    assert await client.manage(request) == m.Done(1)
+    assert await client.manage(declare(b"rest", b"fanout", internal=True)) == m.Done(1)
+    every = (
+        m.Argument(b"b", m.Bool(True)),
+        m.Argument(b"i", m.Int(-5)),
+        m.Argument(b"s", m.String(b"\xff")),
+        m.Argument(b"v", m.Void()),
+    )
+    assert await client.manage(bind(b"q", *every)) == m.Done(1)
+    to_exchange = m.Bind(b"orders", m.Exchange(b"rest"), b"", ())
+    assert await client.manage(to_exchange) == m.Done(1)
+    answer = await client.manage(m.ListExchanges(5))  # behind the predeclared ones
+    assert answer == m.Exchanges(
+        (
+            m.ExchangeInfo(b"orders", b"topic", True, True, False, b"rest"),
+            m.ExchangeInfo(b"rest", b"fanout", False, False, True, None),
+        )
+    )
+    assert await client.manage(m.ListBindings(0)) == m.Bindings(
+        (
+            m.BindingInfo(b"orders", m.Queue(b"q"), b"eu.#", every),
+            m.BindingInfo(b"orders", m.Exchange(b"rest"), b"", ()),
+        )
+    )
+    assert await client.manage(m.Unbind(b"orders", m.Exchange(b"rest"), b"", ())) == m.Done(1)
+    assert await client.manage(m.DeleteExchange(b"rest")) == m.Done(1)
+    assert await client.manage(m.DeleteExchange(b"rest")) == m.Done(0)
+    assert await client.manage(m.ListBindings(1)) == m.Bindings(())
+    differs = "inequivalent arg 'type' for exchange 'orders': received 'fanout' but current is 'topic'"
+    assert await refusal(client, declare(b"orders", b"fanout")) == f"Manage orders: {differs}"
+    other = m.Argument(b"o", m.Other(b"Decimal"))
+    assert "of the type Other can only be shown" in await refusal(client, bind(b"q", other))
+
+
+# -- queues -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("persistence", [Transient(), STRONG])
+async def test_peek_takes_nothing(client: Client, persistence: Persistence) -> None:
+    await client.declare("jobs", Delivery.ROUND_ROBIN, persistence)
+    async with client.sink("jobs") as sink:
+        for number in range(3):
+            await sink.publish(b"%d" % number)
+    await client.publish_confirmed("jobs", b"x" * 10_000)
+    answer = await client.manage(m.Peek(b"jobs", 2, 2))
+    assert isinstance(answer, m.Messages)
+    assert [(each.id, each.body, each.size) for each in answer.list] == [(2, b"1", 1), (3, b"2", 1)]
+    answer = await client.manage(m.Peek(b"jobs", 4, 100))
+    assert isinstance(answer, m.Messages)
+    (long,) = answer.list
+    assert (long.size, long.body, long.key) == (10_000, b"x" * 4096, b"jobs")
+    assert (await queues(client))[b"jobs"].ready == 4
+    async with client.subscribe("jobs", credit=4) as messages:
+        run = await messages.next_run()
+        assert run is not None
+        assert list(run.ids)[:3] == [1, 2, 3]
+        # Those that a consumer has are shown, too, and one that is done is not.
+        await messages.received(2)
+        await client.confirm()
+        with trio.fail_after(20):
+            while len(await bodies(client, b"jobs")) != 3:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_purge_deletes_what_is_ready(client: Client) -> None:
+    await client.declare("jobs", Delivery.ROUND_ROBIN, STRONG)
+    for _ in range(3):
+        await client.publish_confirmed("jobs", b"x")
+    assert await client.manage(m.Purge(b"jobs")) == m.Done(3)
+    assert (await queues(client))[b"jobs"].ready == 0
+    assert await bodies(client, b"jobs") == []
+
+
+async def test_options_of_a_queue_change(store: Path) -> None:
+    async with serving(store) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
+        await host.server.catalogue.declare_queue(b"q", QueueOptions(durable=True, max_length=10))
+        changes = (
+            m.Change(b"max_length", None),
+            m.Change(b"ttl_ms", b"60000"),
+            m.Change(b"overflow", b"reject-publish"),
+            m.Change(b"dead_letter_exchange", b""),
+        )
+        assert await client.manage(m.ChangeQueue(b"q", changes)) == m.Done(4)
+    async with serving(store) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
+        assert (await queues(client))[b"q"].options == (
+            m.Change(b"ttl_ms", b"60000"),
+            m.Change(b"overflow", b"reject-publish"),
+            m.Change(b"dead_letter_exchange", b""),
+        )
+        for option, value, why in (
+            (b"durable", b"1", "'durable' is none of ttl_ms, expires_ms,"),
+            (b"ttl_ms", b"-1", "ttl_ms must be a number that is not negative"),
+            (b"overflow", b"drop", "overflow must be drop-head or reject-publish"),
+        ):
+            assert why in await refusal(client, m.ChangeQueue(b"q", (m.Change(option, value),)))
+
+
+def dead(queue: bytes) -> bytes:
+    """The head of a dead letter of this queue."""
+    record = Table(((b"queue", LongString(queue)), (b"reason", LongString(b"rejected"))))
+    headers = Table(((b"x-death", Array((record,))), (b"kept", LongString(b"1"))))
+    return encode(Head(b"dlx", queue, Properties(headers=headers)))
+
+
+async def publish(host: InProcess, queue: bytes, *heads: bytes) -> None:
+    driver = host.server.catalogue.lookup(queue)
+    assert driver is not None
+    confirmation = await driver.post(Bodies([b"%d" % number for number in range(len(heads))]), list(heads))
+    stored = trio.Event()
+    confirmation.listen(stored.set)
+    await stored.wait()
+
+
+@pytest.mark.parametrize("persistence", [Transient(), STRONG])
+async def test_dead_letters_are_moved_back(host: InProcess, client: Client, persistence: Persistence) -> None:
+    for name in ("dead", "one", "two"):
+        await client.declare(name, Delivery.ROUND_ROBIN, persistence)
+    await publish(host, b"dead", dead(b"one"), b"", dead(b"gone"), dead(b"two"), dead(b"one"))
+    assert await client.manage(m.Move(b"dead", None, 4)) == m.Done(2)
+    assert await bodies(client, b"one") == [b"0"]
+    assert await bodies(client, b"two") == [b"3"]
+    # What came from nowhere stays at its place.
+    assert await bodies(client, b"dead") == [b"1", b"2", b"4"]
+    driver = host.server.catalogue.lookup(b"one")
+    assert driver is not None
+    assert await client.manage(m.Move(b"dead", b"two", 100)) == m.Done(3)
+    assert await bodies(client, b"two") == [b"3", b"1", b"2", b"4"]
+    assert await bodies(client, b"dead") == []
+    async with client.subscribe("one", credit=1) as messages:
+        assert (await messages.__anext__()).body == b"0"
+    assert "no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
+
+
+async def test_what_is_no_queue_is_refused(client: Client) -> None:
+    await client.declare("news", Delivery.BROADCAST, STRONG)
+    for request in (
+        m.Purge(b"news"),
+        m.Peek(b"news", 0, 1),
+        m.ChangeQueue(b"news", ()),
+        m.Move(b"news", None, 1),
+    ):
+        assert await refusal(client, request) == "Manage news: it is a broadcast topic, and no queue"
+    assert await refusal(client, m.Purge(b"none")) == "Manage none: no queue 'none'"
+
+
+# -- rights -------------------------------------------------------------------------------------------------
+
+EVERY = tuple(right.name.lower() for right in Right)
+NAMES = ["q", "r", "orders", "new"]
+
+
+def configured(name: str, rights: dict[str, list[str]]) -> ClientConfig:
+    """A client with these rights to these names."""
+    return ClientConfig(name=name, secret=str(SECRET), **rights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("request_", "rights"),
+    [
+        (declare(b"new"), {"declare": ["new"]}),
+        (m.DeleteExchange(b"orders"), {"delete": ["orders"]}),
+        (bind(b"q"), {"publish": ["q"], "subscribe": ["orders"]}),
+        (m.Unbind(b"orders", m.Queue(b"q"), b"", ()), {"publish": ["q"], "subscribe": ["orders"]}),
+        (m.Purge(b"q"), {"subscribe": ["q"]}),
+        (m.Peek(b"q", 0, 1), {"subscribe": ["q"]}),
+        (m.ChangeQueue(b"q", ()), {"declare": ["q"]}),
+        (m.Move(b"q", b"r", 1), {"subscribe": ["q"], "publish": ["r"]}),
+    ],
+)
+async def test_a_request_takes_exactly_its_rights(
+    store: Path, request_: m.Request, rights: dict[str, list[str]]
+) -> None:
+    clients = [client_with_all("all", *Right), configured("with", rights)]
+    for missing, needed in rights.items():
+        but = {right: [name for name in NAMES if right != missing or name not in needed] for right in EVERY}
+        clients.append(configured(f"without-{missing}", but))
+    async with serving(store, clients=clients) as host:
+        async with connect(f"omq://127.0.0.1:{host.port}", id="all:sesame") as client:
+            for name in ("q", "r"):
+                await client.declare(name, Delivery.ROUND_ROBIN, Transient())
+            await client.manage(declare(b"orders"))
+        for each in clients[2:]:
+            async with connect(f"omq://127.0.0.1:{host.port}", id=f"{each.name}:sesame") as client:
+                assert "this client may not" in await refusal(client, request_)
+        async with connect(f"omq://127.0.0.1:{host.port}", id="with:sesame") as client:
+            await client.manage(request_)
+
+
+async def test_lists_have_only_what_a_client_may_know(store: Path) -> None:
+    clients = [client_with_all("all", *Right), configured("one", {"subscribe": ["orders", "q"]})]
+    async with serving(store, clients=clients) as host:
+        async with connect(f"omq://127.0.0.1:{host.port}", id="all:sesame") as client:
+            for name in (b"q", b"r"):
+                await client.declare(name, Delivery.ROUND_ROBIN, Transient())
+            await client.manage(declare(b"orders"))
+            for name in (b"q", b"r"):
+                await client.manage(bind(name))
+            assert len(await queues(client)) == 2
+        async with connect(f"omq://127.0.0.1:{host.port}", id="one:sesame") as client:
+            assert set(await queues(client)) == {b"q"}
+            answer = await client.manage(m.ListExchanges(0))
+            assert isinstance(answer, m.Exchanges)
+            assert [info.name for info in answer.list] == [b"orders"]
+            bindings = await client.manage(m.ListBindings(0))
+            assert bindings == m.Bindings((m.BindingInfo(b"orders", m.Queue(b"q"), b"eu.#", ()),))
