@@ -73,6 +73,32 @@ async def test_an_exclusive_subscriber_is_the_only_one(shared_drivers: Drivers, 
         each.close()
 
 
+@of_kinds(lambda kind: not kind.is_broadcast)
+async def test_who_only_settles_the_rest_still_counts_unless_it_was_cancelled(
+    shared_drivers: Drivers, kind: Kind
+) -> None:
+    driver = await shared_drivers.topic(kind)
+    client, other = Client(driver), Client(driver)
+    for each in (client, other):
+        each.request(1)
+    await post(driver, b"a", b"b")
+    for each in (client, other):
+        await each.read()
+    client.channel.finish()
+    other.channel.cancel()
+    assert driver.subscriber_count() == 1
+    assert refusal(driver, exclusive=True).reason is Reason.IN_USE
+    client.settle(*client.ids)
+    await client.read()
+    client.close()
+    assert driver.subscriber_count() == 0
+    # The other one may still settle what it has, but it gets nothing any more.
+    only = Client(driver, exclusive=True)
+    other.settle(*other.ids)
+    for each in (only, other):
+        each.close()
+
+
 @of_kinds()
 async def test_who_is_refused_for_another_reason_does_not_have_it_alone(
     shared_drivers: Drivers, kind: Kind
