@@ -104,6 +104,7 @@ class Server:
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self._context = Context.of(config, self._access, memory)
+        self.pace = self._context.pace
         self._terminals: dict[Terminal, None] = {}
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
@@ -388,6 +389,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
+                background.start_soon(server.pace.run)
                 if shown is not None:
                     background.start_soon(shown.keep_warning)
                 async with trio.open_nursery() as connections:

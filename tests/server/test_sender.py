@@ -20,6 +20,7 @@ from omq.drivers.tail import TailMemory
 from omq.model import FromCurrent
 from omq.terminals.connection.forms import Opened
 from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.transport import Transport
 from omq_storage.blocks import FRAME_HEADER
@@ -98,7 +99,7 @@ async def said(stream: trio.SocketStream, count: int) -> bytes:
 
 async def test_answers_go_first_and_sources_take_turns() -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), nursery.cancel_scope)
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         for words in ("abc", "ABC", "1"):
             sender.ready(Words(sender, words))
         terminal = Terminal(b"?", b"?")
@@ -112,7 +113,7 @@ async def test_answers_go_first_and_sources_take_turns() -> None:
 
 async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), nursery.cancel_scope)
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         seen = [0]
 
         async def other() -> None:
@@ -131,7 +132,7 @@ async def test_other_tasks_have_their_turn_between_sends_that_do_not_wait() -> N
 
 async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clock: MockClock) -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), nursery.cancel_scope)
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         answers, messages = RateLimit(1), RateLimit(1)
         sender.limit(answers, messages)
         for limit in (answers, messages):
@@ -150,7 +151,7 @@ async def test_a_rate_limit_holds_back_answers_and_sources_but_no_exempt_one(clo
 
 async def test_what_is_due_is_sent_in_time_and_the_end_is_noticed(clock: MockClock) -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
-        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), nursery.cancel_scope)
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
         terminal = Terminal()
         terminal.ping_at = trio.current_time() + 1000
         nursery.start_soon(sender.run, terminal)
@@ -166,7 +167,7 @@ async def test_nothing_points_to_the_terminal_when_the_sender_has_ended() -> Non
     gc.disable()
     try:
         async with connected() as (transport, _stream):
-            sender = Sender(transport, Stalled(0), TailMemory(1 << 20), trio.CancelScope())
+            sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), trio.CancelScope())
             terminal = Terminal()
             terminal.is_over = True
             gone = weakref.ref(terminal)

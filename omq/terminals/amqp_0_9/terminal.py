@@ -131,7 +131,7 @@ class AmqpTerminal:
         self._reading = trio.CancelScope()
         self._excused = Excuse()
         self._admission = ReadAdmission(transport, memory, self._reading, self._excused)
-        self._sender = Sender(transport, memory.stalled, memory.tails, self._scope)
+        self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels: dict[int, AmqpChannel] = {}

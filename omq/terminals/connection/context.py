@@ -9,6 +9,7 @@ from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
 from omq.logs import LogThrottle
+from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
 
 log = logging.getLogger("omq.server")
@@ -22,6 +23,8 @@ class Context:
     """Sessions of clients: the way to the drivers."""
     memory: Memory
     config: Config
+    pace: Pace
+    """Bounds what all connections send in one round of the scheduler."""
     untold: LogThrottle
     """The log of reports whose principal has gone."""
     gave_way: LogThrottle
@@ -34,6 +37,7 @@ class Context:
             access,
             memory,
             config,
+            Pace(),
             untold=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"
             ),

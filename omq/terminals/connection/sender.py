@@ -25,6 +25,7 @@ from omq.drivers.signal import Signal
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forwarding import Forwarder
+from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import MOST_PARTS, Transport
 from omq_storage.blocks import Block
 
@@ -90,10 +91,11 @@ class Sender:
     """Sends on one connection. `run` is the only task that does."""
 
     def __init__(
-        self, transport: Transport, stalled: Stalled, tails: TailMemory, scope: trio.CancelScope
+        self, transport: Transport, stalled: Stalled, tails: TailMemory, pace: Pace, scope: trio.CancelScope
     ) -> None:
         """`scope` is the connection: it is cancelled if a message that is begun cannot be completed."""
         self._transport = transport
+        self._pace = pace
         self.forwarder = Forwarder(transport, stalled, scope)
         """Sources use it in their turns."""
         self._answers: RateLimit | None = None
@@ -110,6 +112,7 @@ class Sender:
         self._sends_backlog = False  # and nothing else, although it is busy
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared_octets = MOST_SHARED_OCTETS
+        self._is_heavy = False  # whether so much was sent in its last turn that it counts
 
     @property
     def is_idle(self) -> bool:
@@ -208,6 +211,7 @@ class Sender:
             self.backlog.close()
 
     async def _run(self, side: Side) -> None:
+        may_begin = False  # a turn, although the round is spent
         while True:
             self._is_busy = True
             if self._rest or self._transport.pending or self.backlog.entries:
@@ -215,6 +219,11 @@ class Sender:
             elif urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open()):
                 await self._send_urgent(side, urgent)
             elif (source := self._next(side)) is not None:
+                if self._is_heavy and self._pace.is_spent and not may_begin:
+                    await self._pace.wait()
+                    may_begin = True
+                    continue  # there may be answers by now
+                may_begin = False
                 await self._give_turn(source)
             elif side.has_ended():
                 return
@@ -246,8 +255,12 @@ class Sender:
             elif await source.take_turn():
                 self.ready(source)
         finally:
+            octets = self._transport.sent - before
+            self._is_heavy = octets > LEAST_SHARED_OCTETS
+            if self._is_heavy:
+                self._pace.spend(octets)
             if self._messages is not None:
-                self._messages.spend(self._transport.sent - before)
+                self._messages.spend(octets)
 
     def _share_turn(self, first: Source) -> bool:
         """Send what this source has, and those whose turns follow, as far as the socket takes it now.

@@ -60,7 +60,9 @@ class FeedService:
         self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
         self._state = State.SERVING
         self._scope = trio.CancelScope()
-        self._sender = Sender(transport, context.memory.stalled, context.memory.tails, self._scope)
+        self._sender = Sender(
+            transport, context.memory.stalled, context.memory.tails, context.pace, self._scope
+        )
         self._sender.limit(None, leased.session.rates.sent)
 
     async def serve(self, received: bytes) -> None:
