@@ -243,3 +243,33 @@ def test_a_neighbour_that_does_not_exist_is_refused() -> None:
     result = run_bench("--fairness", "--only=nobody")
     assert result.returncode == 2
     assert "no case begins with 'nobody'" in result.stderr
+
+
+AMQP = (
+    "transient-ack-each",
+    "durable-confirm-ack",
+    "stream-confirm-ack",
+    "ingest-quorum",
+    "fanout-1-8",
+    "work-queue-1-4",
+    "delay",
+    "idle",
+    "connections",
+)
+
+
+def test_amqp_has_figures(tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    figures = tmp_path / "figures.json"
+    tiny = ["--amqp", "--systems=omq", "--runs=1", "--seconds=0.1", "--connections=50"]
+    result = run_bench(*tiny, f"--only={','.join(AMQP)}", "--json", str(figures), "--directory", str(stores))
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = {row["case"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert tuple(rows) == AMQP
+    for case, row in rows.items():
+        assert row["failure"] is None, case
+        (measured,) = row["figures"]
+        assert all(value > 0 for name, value in measured.items() if name != "load 1 min"), case
+        assert f"| {case} | omq |" in result.stdout
+    assert not list(stores.iterdir()), "the bench left something behind"

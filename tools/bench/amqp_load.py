@@ -9,7 +9,7 @@ from functools import partial
 
 from amqp_wire import ACK, ACK_IDS, PERSISTENT, TRANSIENT, Connection, ack, publish
 from brokers import Running
-from systems import CHUNK_OCTETS, RECEIVE_OCTETS
+from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS
 from workers import Begin, BenchFailure, Board, Task, run_together
 
 WINDOW_OCTETS = 4 << 20
@@ -274,6 +274,7 @@ def _consume(
         octets += found
     if octets % size:
         raise BenchFailure(f"{octets} octets are no whole number of deliveries of {size}")
+    connected.settimeout(SOCKET_SECONDS)
     if acks is not None:
         connected.sendall(acks.last(count))
     connection.rest = b""
