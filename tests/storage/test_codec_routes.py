@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq_storage import codec, plain
+from omq_storage import codec, plain, routes
 from omq_storage.routes import PlainRoute
 
 if TYPE_CHECKING:
@@ -214,3 +214,7 @@ def test_the_plain_route_has_the_same_numbers() -> None:
         made.octets_out -= 1
         counted = (made.messages_in, made.octets_in, made.messages_out, made.octets_out)
         assert counted == (1, 0, 0, -1)
+
+
+def test_topics_have_the_numbers_that_the_compiled_codec_changes() -> None:
+    assert routes.Route is codec.native.Route

@@ -188,6 +188,8 @@ def test_merge_refuses_blocks_that_do_not_fit_together() -> None:
         merge([one, encode(2, 1, [b"a"], NOON)])
     with pytest.raises(ValueError, match="span"):
         merge([one, encode(1, 1, [b"a"], NOON + (1 << 32))])
+    with pytest.raises(ValueError, match="span"):
+        merge([one, encode(1, 1, [b"a"], NOON + (1 << 40))])
     assert merge([one, encode(1, 1, [b"a"], NOON + (1 << 32) - 1)]).span == (1 << 32) - 1
 
 
