@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from quietness import quiet
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli.allocator import LOOK_SECONDS, Glibc, give_back_much
@@ -182,18 +183,19 @@ async def test_the_server_lives_when_housekeeping_has_no_descriptor(
 
     monkeypatch.setattr(Environment, failing, fail)
     async with serving(store) as host:
-        client = await host.connect()
+        client, worker = await host.connect(), await host.connect()
         await client.ask(b"(Declare t Round_robin (Persistent Weak))")
+        await worker.ask(b"(Subscribe t From_current)")  # each message that it gets moves the position
         await client.send(publish(b"t", numbered(1, 10)))
-        await client.confirm()
+        await worker.messages(10)
         is_scarce = True
         for _ in range(100):
             await client.send(publish(b"t", [b"more"]))
-            await client.confirm()
+            await worker.message()
             if tried >= 2:
                 break
             clock.jump(1)
-            await wait_all_tasks_blocked()
+            await quiet()
         is_scarce = False
         assert tried >= 2
         await client.confirm(2)
