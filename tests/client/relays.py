@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -19,11 +20,14 @@ class Relay:
         self._target = target
         self._links: list[_Link] = []
 
-    def swallow(self) -> None:
-        """From now on nothing passes."""
-        self._swallowing = True
+    def swallow(self, after: int = 0) -> None:
+        """Let nothing pass from now on; with `after`, from the moment when so many octets more have come to
+        the client of a connection.
+        """
+        self._swallowing = not after
         for link in self._links:
-            link.swallowing = True
+            link.swallowing = not after
+            link.left = after or None
 
     def mend(self) -> None:
         """Later connections pass again; the others never do."""
@@ -38,7 +42,7 @@ class Relay:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(link.pump, client, server)
-                    nursery.start_soon(link.pump, server, client)
+                    nursery.start_soon(partial(link.pump, server, client, is_counted=True))
             except* trio.BrokenResourceError:
                 pass  # one end was closed with something unread, as it may
 
@@ -46,11 +50,20 @@ class Relay:
 class _Link:
     def __init__(self, swallowing: bool) -> None:
         self.swallowing = swallowing
+        self.left: int | None = None
+        """How many octets come to the client until everything is swallowed; None without such a bound."""
 
-    async def pump(self, source: trio.SocketStream, target: trio.SocketStream) -> None:
+    async def pump(
+        self, source: trio.SocketStream, target: trio.SocketStream, *, is_counted: bool = False
+    ) -> None:
         async for data in source:
-            if not self.swallowing:
-                await target.send_all(data)
+            if self.swallowing:
+                continue
+            if is_counted and self.left is not None:
+                data = data[: self.left]
+                self.left -= len(data)
+                self.swallowing = not self.left
+            await target.send_all(data)
         if self.swallowing:
             await trio.sleep_forever()
         await target.send_eof()
