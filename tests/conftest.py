@@ -1,5 +1,6 @@
 """Configuration of all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import HealthCheck, settings
 # No test of ours is about how fast hypothesis gets on, and on a busy machine it gets on slowly.
 settings.register_profile("omq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("omq")
+
+# Java spends most of its first seconds on optimizing what a short test runs once. Without that, a Spark job
+# takes half the processor time, which on a busy machine decides whether it ends before the test gives up.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 SPARK = Path(__file__).parent / "spark"
 
