@@ -70,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             parser.error(problem)
     if options.action is sub and options.dmp and options.reconnect:
         parser.error("--reconnect does not go with --dmp: a feed has no ids by which it could go on")
+    if options.action is sub and options.output_dir is not None:
+        if len(options.topics) > 1 or (options.topics[0].endswith(b"*") and not options.exact):
+            parser.error("--output-dir saves one topic, and no pattern")
+        if options.credit is not None or options.reconnect:
+            parser.error("--output-dir uses a feed, so neither --credit nor --reconnect goes with it")
     if options.action in (sub, _topics, _ping) and sys.stdout is None:
         say("standard output is closed")
         sys.exit(1)

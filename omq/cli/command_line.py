@@ -116,6 +116,7 @@ The server declares undeclared topics, if its configuration allows that.""",
   omq sub prices --from 2024-05-01T12:00 --timeout 2
   omq sub prices --from beginning --format json | jq .body
   omq sub jobs --credit 1 | while read -r job; do ...; done
+  omq sub backups --from beginning --output-dir saved
 
 A TOPIC that ends with * is a pattern, as in the server's configuration: 'prices.*' means all topics whose
 names begin with "prices.", and '*' means all topics. omq sub finds a topic that appears later within about a
@@ -178,6 +179,13 @@ the published octets.""",
         action="store_true",
         help="receive through a DMP feed, which is faster; json then has no id, but the exchange, the "
         "routing_key and the properties of each message; not with --credit",
+    )
+    sub.add_argument(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="save each message of one TOPIC, of any size, as a file in this directory, and print the names "
+        "of the files; through a DMP feed",
     )
 
     declare = command("declare", "create a topic, or check that it exists with these types")

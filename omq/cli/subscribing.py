@@ -4,8 +4,10 @@ import argparse
 import math
 import os
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import assert_never
 
 import trio
@@ -21,6 +23,7 @@ from omq.cli.output import (
     watch_output,
     write_all,
 )
+from omq.cli.saving import Files
 from omq.cli.since import replay_since
 from omq.client import Client, ConnectionLost, EnvelopeRun, FeedFailed, MessageRun, OmqError, ServerError
 from omq.model import Delivery, FromBeginning, FromCurrent, FromMessage, Replay, TopicInfo, Transient
@@ -98,6 +101,18 @@ class _Printer:
                     self.left -= wanted
             return wanted
 
+    def arrived(self) -> None:
+        """A part of a message has come: the server is not silent."""
+        self._wait()
+
+    def saved(self) -> None:
+        """A message is saved."""
+        self._wait()
+        if self.left is not None:
+            self.left -= 1
+            if not self.left:
+                self.end()
+
     def end(self) -> None:
         """End the command: the last message is printed and confirmed."""
         self._end.cancel()
@@ -164,7 +179,9 @@ class _Subscriber:
         while True:
             try:
                 replay = await self._replay(name, start, info)
-                if self._options.dmp:
+                if self._options.output_dir is not None:
+                    await self._save_messages(name, replay, self._options.output_dir)
+                elif self._options.dmp:
                     await self._print_envelopes(name, replay)
                 else:
                     await self._print_messages(name, replay)
@@ -225,3 +242,14 @@ class _Subscriber:
                     printer.end()
                 if printer.left == 0:
                     await trio.sleep_forever()
+
+    async def _save_messages(self, name: bytes, replay: Replay, directory: Path) -> None:
+        files = Files(directory, name)
+        async with self._client.feed(name, replay) as feed:
+            if self._printer.left == 0:
+                return
+            async with aclosing(feed.opened()) as messages:
+                async for message in messages:
+                    path = await files.save(message, self._printer.arrived)
+                    await trio.to_thread.run_sync(write_all, os.fsencode(path) + b"\n")
+                    self._printer.saved()

@@ -4,6 +4,7 @@ from omq.client.bulk import Blocks
 from omq.client.client import Client
 from omq.client.connecting import Connecting, connect, warn_of_gap
 from omq.client.errors import (
+    BodyTooLong,
     ConnectionFailed,
     ConnectionLost,
     FeedFailed,
@@ -18,6 +19,7 @@ from omq.client.errors import (
     SinkFailed,
 )
 from omq.client.feed import Feed, FeedRuns
+from omq.client.opened import OpenMessage
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
 from omq.model import (
@@ -46,6 +48,7 @@ __all__ = [
     "Block",
     "BlockInfo",
     "Blocks",
+    "BodyTooLong",
     "Client",
     "Connecting",
     "ConnectionFailed",
@@ -66,6 +69,7 @@ __all__ = [
     "MessageRun",
     "MessageTooLong",
     "OmqError",
+    "OpenMessage",
     "Persistence",
     "Persistent",
     "Properties",

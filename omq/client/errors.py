@@ -67,6 +67,10 @@ class PublishRefused(ServerError):
         return "; ".join((self.text, *self.refusals))
 
 
+class BodyTooLong(OmqError):
+    """A body has more octets than its receiver wants to hold."""
+
+
 class MessageTooLong(OmqError, ValueError):
     """The message makes a line longer than the server accepts. Nothing of it was sent."""
 

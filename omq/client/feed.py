@@ -1,14 +1,17 @@
 """A feed: receives one topic on a separate DMP connection."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import assert_never
 
 import trio
 
 from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError
+from omq.client.opened import OpenMessage
 from omq.client.reasons import reason
 from omq.client.silence import receive
+from omq.model import LONGEST_BODY
+from omq.protocol.amqp.head import decode
 from omq.protocol.dmp.client import (
     Answered,
     ClientEvent,
@@ -20,13 +23,18 @@ from omq.protocol.dmp.client import (
 )
 from omq.protocol.dmp.envelopes import Envelope, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
+from omq.protocol.steps import finished
+
+LONG_OCTETS = 1 << 20
+"""The size from which on `Feed.opened` does not hold a body."""
 
 
 class Feed:
     """Messages of one topic, in order, with their heads. `Client.feed` creates it; one task may use it.
 
     `async for envelope in feed` gives `Envelope` objects; `async for run in feed.runs()` gives `EnvelopeRun`s
-    of messages that arrived together, which is faster. Use one of the two.
+    of messages that arrived together, which is faster. `async for message in feed.opened()` gives messages of
+    any size, whose bodies are received in pieces. Use one of the three.
 
     A feed does not read ahead of its consumer, so a slow consumer holds up only its own feed. Iteration ends
     when the topic is deleted. It raises ConnectionLost when the connection broke or the server stopped, and
@@ -48,6 +56,7 @@ class Feed:
         self._why_ended = why_ended
         self._reader = EnvelopeReader()
         self._envelopes: Iterator[Envelope] = iter(())
+        self._is_in_body = False
         self._ended = False
         self._failure: OmqError | None = None
 
@@ -79,12 +88,58 @@ class Feed:
             if run is not None and run.bodies:
                 return run
 
+    async def opened(self) -> AsyncGenerator[OpenMessage, None]:
+        """Iterate over messages of any size without holding their bodies: a body of more than 1 MiB is
+        received while it is read, see `OpenMessage`. Use nothing else of the feed then.
+        """
+        self._reader.max_message = LONGEST_BODY
+        while True:
+            for envelope in self._envelopes:
+                yield OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
+            try:
+                long = finished(self._reader.taking_long(LONG_OCTETS))
+            except EnvelopeError as error:
+                raise ProtocolError(f"the server sent what is no envelope: {error}") from error
+            if long is not None:
+                message = OpenMessage(decode(long.head), long.size, long.body, self._more)
+                self._is_in_body = True
+                yield message
+                await message.skip()
+                self._is_in_body = False
+            elif self._failure is not None:
+                raise self._failure
+            elif self._ended:
+                return
+            else:
+                run = await self._receive()
+                self._envelopes = iter(()) if run is None else run.envelopes()
+
+    async def _more(self, octets: int) -> bytes:
+        """Receive at least one and at most so many octets of a body. Raises as iteration does."""
+        received = await self._octets()
+        if not received:
+            raise self._failure or ConnectionLost("the server closed the feed in the middle of a message")
+        if len(received) > octets:
+            self._following.insert(0, Received(received[octets:]))
+        return received[:octets]
+
     def close(self) -> None:
         """Close the feed. Unread messages of a round-robin topic go to other workers."""
         self._ended = True
         self._stream.socket.close()
 
     async def _receive(self) -> EnvelopeRun | None:
+        octets = await self._octets()
+        if not octets:
+            return None
+        try:
+            return self._reader.feed(octets)
+        except EnvelopeError as error:
+            self._failure = ProtocolError(f"the server sent what is no envelope: {error}")
+            return error.before
+
+    async def _octets(self) -> bytes:
+        """Receive octets of envelopes; nothing at the end of the feed, or after a failure."""
         try:
             if self._following:
                 events, self._following = self._following, []
@@ -92,21 +147,18 @@ class Feed:
                 data = await receive(self._stream, READ_OCTETS)
                 if not data:
                     await self._end()
-                    return None
+                    return b""
                 events = understood(self._dialogue, data)
             # All octets of one read make one event.
-            return self._reader.feed(b"".join(map(_octets, events)))
-        except EnvelopeError as error:
-            self._failure = ProtocolError(f"the server sent what is no envelope: {error}")
-            return error.before
+            return b"".join(map(_octets, events))
         except ProtocolError as error:
             self._failure = error
         except trio.BrokenResourceError as error:
             self._failure = ConnectionLost(f"the feed's connection broke: {reason(error)}")
-        return None
+        return b""
 
     async def _end(self) -> None:
-        if self._reader.unfinished:
+        if self._reader.unfinished or self._is_in_body:
             self._failure = ConnectionLost("the server closed the feed in the middle of a message")
         else:
             self._failure = await self._why_ended(self)

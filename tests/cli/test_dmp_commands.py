@@ -44,6 +44,26 @@ def test_a_file_as_one_message(shell: Shell, tmp_path: Path) -> None:
         assert why in refused.stderr
 
 
+def test_messages_as_files(shell: Shell, tmp_path: Path) -> None:
+    body = b"".join(b"%07d\n" % n for n in range(300_000))
+    (tmp_path / "large").write_bytes(body)
+    shell.ok("pub", "a/b", "--file", str(tmp_path / "large"))
+    shell.ok("pub", "--confirm", "a/b", "small")
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "a%2Fb-000001").write_bytes(b"was there")
+    read = ("sub", "a/b", "--from", "beginning", "--count", "2", "--output-dir", str(saved))
+    names = shell.ok(*read).decode().splitlines()
+    assert names == [str(saved / "a%2Fb-000002"), str(saved / "a%2Fb-000003")]
+    assert [Path(name).read_bytes() for name in names] == [body, b"small"]
+    assert sorted(file.name for file in saved.iterdir()) == [f"a%2Fb-00000{n}" for n in (1, 2, 3)]
+    refused = shell.omq("sub", "a/b", "--from", "beginning", "--output-dir", str(tmp_path / "nowhere"))
+    assert refused.returncode == 1
+    assert b"No such file" in refused.stderr
+    for wrong in (("a", "b"), ("a*",), ("a", "--credit", "1"), ("a", "--reconnect")):
+        assert shell.omq("sub", *wrong, "--output-dir", str(saved)).returncode == 2
+
+
 def test_formats(shell: Shell) -> None:
     shell.ok("pub", "--dmp", "formats", "-", input="é\n".encode() + b"\xff\n")
     read = ("sub", "formats", "--dmp", "--from", "beginning", "--count", "2", "--format")

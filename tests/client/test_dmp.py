@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ import trio.testing
 from client_helpers import OpenServer, Running, connect_to
 
 from omq.client import (
+    BodyTooLong,
     Client,
     ConnectionLost,
     Delivery,
@@ -380,3 +382,63 @@ async def test_a_body_that_is_given_up_ends_the_sink(client: Client) -> None:
     with pytest.raises(ValueError, match="does not fit into an envelope"):
         async with client.sink("t") as sink:
             await sink.publish_from(pieces_of(b"", 1), 1 << 32)
+
+
+# -- messages that are received in pieces -------------------------------------------------------------------
+
+
+async def test_messages_of_any_size_are_received_in_pieces(client: Client) -> None:
+    bodies = [b"first", LONG, b"", LONG + LONG, LONG[: 1 << 20], b"last"]
+    async with client.sink("t") as sink:
+        for body in bodies:
+            await sink.publish(body, routing_key=b"key")
+    found: list[bytes] = []
+    async with client.feed("t", FromBeginning()) as feed, aclosing(feed.opened()) as messages:
+        async for message in messages:
+            assert message.head.routing_key == b"key"
+            pieces_found = []
+            async with message.open() as pieces:
+                async for piece in pieces:
+                    assert 0 < len(piece) <= 1 << 20 | 1 << 16
+                    pieces_found.append(piece)
+            found.append(b"".join(pieces_found))
+            assert len(found[-1]) == message.size
+            with pytest.raises(RuntimeError, match="received already"):
+                await message.body()
+            if len(found) == len(bodies):
+                break
+    assert found == bodies
+
+
+async def test_what_is_not_received_of_a_body_is_skipped(client: Client) -> None:
+    bodies = [LONG, b"between", LONG, LONG + LONG, b"last"]
+    async with client.sink("t") as sink:
+        await sink.publish_many(bodies)
+    found: list[bytes | int] = []
+    async with client.feed("t", FromBeginning()) as feed, aclosing(feed.opened()) as messages:
+        async for message in messages:
+            match len(found):
+                case 0:
+                    found.append(message.size)  # not opened at all
+                case 2:
+                    async with message.open() as pieces, aclosing(pieces):
+                        found.append(len(await anext(pieces)) > 0)
+                case 3:
+                    with pytest.raises(BodyTooLong, match="has 3200000 octets, more than the 1000000"):
+                        await message.body(longest=1_000_000)
+                    found.append(message.size)
+                case _:
+                    found.append(await message.body())
+            if len(found) == len(bodies):
+                break
+    assert found == [len(LONG), b"between", True, 2 * len(LONG), b"last"]
+
+
+async def test_the_end_of_a_feed_between_messages_and_in_one(client: Client, server: Server) -> None:
+    async with client.sink("t") as sink:
+        await sink.publish(LONG)
+    async with client.feed("t", FromBeginning()) as feed, aclosing(feed.opened()) as messages:
+        assert await (await anext(messages)).body() == LONG
+        await client.delete("t")
+        with pytest.raises(StopAsyncIteration):
+            await anext(messages)
