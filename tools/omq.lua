@@ -1519,9 +1519,10 @@ local function other_header(call, at)
     elseif call.size - at < 8 then
         return true, nil
     end
-    local item = unit(call, D.header, at, 8, "AMQP 10.1.0.1")
-    item:add_proto_expert_info(E.refusal, "The server speaks DMP of this version, and closes")
-    tell(call, "Header", "The server speaks AMQP 10.1.0.1, and closes")
+    local text = ("AMQP %d.%d.%d.%d"):format(call.data:byte(at + 5, at + 8))
+    local item = unit(call, D.header, at, 8, text)
+    item:add_proto_expert_info(E.refusal, "The server speaks this version, and closes")
+    tell(call, "Header", "The server speaks " .. text .. ", and closes")
     call.here.stage = "over"
     return true, at + 8
 end

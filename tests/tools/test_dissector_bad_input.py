@@ -15,7 +15,7 @@ from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import Envelope
-from omq.protocol.handshake import DMP_HEADER, REFUSED, hello
+from omq.protocol.handshake import DMP_HEADER, REFUSED, OtherAmqp, answer_to_other, hello
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
 
@@ -64,8 +64,13 @@ def shown_after(path: Path, beginning: list[Said], more: Said, *options: str) ->
         ),
         (
             b"AMQP\x00\x00\x09\x00",
-            DMP_HEADER,
-            ["DMP Header AMQP 0.0.9.0", "DMP The server speaks AMQP 10.1.0.1, and closes"],
+            answer_to_other(OtherAmqp(b"AMQP\x00\x00\x09\x00")),
+            ["DMP Header AMQP 0.0.9.0", "DMP The server speaks AMQP 0.0.9.1, and closes"],
+        ),
+        (
+            b"AMQP\x0a\x01\x00\x02",
+            answer_to_other(OtherAmqp(b"AMQP\x0a\x01\x00\x02")),
+            ["DMP Header AMQP 10.1.0.2", "DMP The server speaks AMQP 10.1.0.1, and closes"],
         ),
     ],
 )

@@ -7,10 +7,16 @@ import pytest
 from capture_file import Cut, Said, Side, every, packets, ragged, whole, write
 from dissector_conversation import of_envelope, of_response, shown
 from dmp_recordings import AMQP, DMP, FEEDS, OTHER_VERSION, SINKS, reads, sent
-from shark import Unit, failures, listed, needs_tshark, units
+from shark import Unit, failures, listed, needs_tshark, units, values
 
 from omq.protocol.amqp import shortstr
+from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp_0_9.delivery import Consumer, deliveries
+from omq.protocol.amqp_0_9.frames import content, method_frame
+from omq.protocol.amqp_0_9.methods import BasicPublish, QueueDeclare
+from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.protocol.dmp.reader import EnvelopeReader
+from omq_storage.blocks import encode
 
 pytestmark = needs_tshark
 
@@ -65,10 +71,10 @@ def test_dmp(cut: Cut, tmp_path: Path) -> None:
 
 def test_a_header_of_another_version(tmp_path: Path) -> None:
     (name,) = OTHER_VERSION
-    version = ".".join(map(str, sent(name, "C")[4:8]))
+    version, answer = (".".join(map(str, sent(name, side)[4:8])) for side in "CS")
     assert listed(capture(tmp_path / "omq.pcap", [name])) == [
         f"DMP Header AMQP {version}",
-        "DMP The server speaks AMQP 10.1.0.1, and closes",
+        f"DMP The server speaks AMQP {answer}, and closes",
     ]
 
 
@@ -78,6 +84,31 @@ def test_amqp_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
     assert len(lines) > 10 * len(AMQP)
     assert {line.split()[0] for line in lines} == {"AMQP"}
     assert units(path) == []
+
+
+def test_messages_of_amqp_are_shown_with_their_fields(tmp_path: Path) -> None:
+    """On the port of omq, without another option: what any client and this server send."""
+    block = encode(7, 1, [b"hello"], 0, [b"\x06orders\x03new\x80\0\x0atext/plain"])
+    consumer = Consumer(1, b"ctag", 131072, b"\0\0\0\0")
+    published = content(1, BasicPublish(b"orders", b"new"), b"\0\0", b"hello", 131072)
+    declared = method_frame(1, QueueDeclare(b"jobs", durable=True))
+    path = write(
+        tmp_path / "omq.pcap",
+        packets(
+            [
+                Said(0, Side.CLIENT, b"AMQP\0\0\x09\x01"),
+                Said(0, Side.SERVER, ServerConnection().start(Table(), b"PLAIN")),
+                Said(0, Side.CLIENT, declared + published),
+                Said(0, Side.SERVER, deliveries(consumer, 1, block, range(1, 2))),
+            ]
+        ),
+    )
+    assert values(path, "amqp.method.arguments.queue") == ["jobs"]
+    assert values(path, "amqp.method.arguments.exchange") == ["orders", "orders"]
+    assert values(path, "amqp.method.arguments.routing_key") == ["new", "new"]
+    assert values(path, "amqp.method.arguments.consumer_tag") == ["ctag"]
+    assert values(path, "amqp.method.properties.content_type") == ["text/plain"]
+    assert failures(path) == []
 
 
 def test_tls_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
