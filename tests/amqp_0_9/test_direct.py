@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from dmp_recordings import sent
@@ -292,3 +293,127 @@ def test_the_queue_of_a_feed_lives_until_both_connections_are_gone(broker: Broke
             break
     else:
         raise AssertionError("the queue is still there")
+
+
+# -- sinks and feeds of any client --------------------------------------------------------------------------
+
+
+def lease(client: Client, method_id: int, name: str) -> bytes:
+    """The lease that Put (10) or Get (20) grants."""
+    answer = direct(client, method_id, name)
+    assert answer.name in ("put-ok", "get-ok(direct)"), answer.told()
+    return answer.args[1:]
+
+
+def envelope(key: str, body: bytes, options: int = 0, headers: dict[str, str] | None = None) -> bytes:
+    head = wire.short("kept") + wire.short(key) + wire.properties(**({"headers": headers} if headers else {}))
+    octets = head + struct.pack(">I", options << 24 | len(body)) + body
+    return struct.pack(">I", len(octets)) + octets
+
+
+MANDATORY = 2
+
+
+def test_a_sink_routes_each_envelope_by_its_key(broker: Broker) -> None:
+    client = broker.channel()
+    for name, key in (("red", "r.*"), ("blue", "b.*"), ("all", "#")):
+        client.call(wire.declare_queue(1, name, exclusive=1))
+        client.call(wire.bind(1, name, "amq.topic", key))
+    with closing(Dmp(broker, lease(client, 10, "amq.topic"))) as sink:
+        sent_now = [envelope(key, b"%d" % at) for at, key in enumerate(("r.1", "b.1", "r.2", "r.2", "x"))]
+        sink.socket.sendall(b"".join(sent_now))
+        sink.socket.shutdown(socket.SHUT_WR)
+        assert sink.short() == b"200 OK 5 messages stored"
+    found = {}
+    for name in ("red", "blue", "all"):
+        bodies = found[name] = list[bytes]()
+        while (got := client.call(wire.get(1, name, no_ack=1))).name == "get-ok":
+            bodies.append(got.body)
+            assert b"\x04kept" in got.args  # the exchange in the envelope
+    assert found == {"red": [b"0", b"2", b"3"], "blue": [b"1"], "all": [b"0", b"1", b"2", b"3", b"4"]}
+
+
+def test_a_sink_of_an_exchange_that_looks_at_headers(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "warm", exclusive=1))
+    client.call(wire.bind_by(1, "warm", "amq.headers", {"colour": "red"}))
+    with closing(Dmp(broker, lease(client, 10, "amq.headers"))) as sink:
+        colours = ("red", "blue", "red")
+        octets = [envelope("k", colour.encode(), MANDATORY, {"colour": colour}) for colour in colours]
+        sink.socket.sendall(b"".join(octets))
+        returned = client.wait()
+        assert (returned.told().split(" - ")[0], returned.body) == (
+            "return 310 Message cannot be processed", b"blue",
+        )  # fmt: skip
+        sink.socket.shutdown(socket.SHUT_WR)
+        assert sink.short() == b"200 OK 2 messages stored"
+    assert (
+        client.call(wire.declare_queue(1, "warm", passive=1)).told().startswith("queue.declare-ok messages=2")
+    )
+
+
+def test_envelopes_without_a_route_and_without_flags_are_dropped(broker: Broker) -> None:
+    client = broker.channel()
+    with closing(Dmp(broker, lease(client, 10, "amq.fanout"))) as sink:
+        sink.socket.sendall(envelope("k", b"x") + b"\0\0\0\x08" + bytes(8) + envelope("k", b"y", 1))
+        sink.socket.shutdown(socket.SHUT_WR)
+        assert sink.short() == b"200 OK 0 messages stored"
+
+
+def test_an_exchange_that_is_deleted_ends_its_sinks(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_exchange(1, "short.lived"))
+    with closing(Dmp(broker, lease(client, 10, "short.lived"))) as sink:
+        client.call(wire.delete_exchange(1, "short.lived"))
+        sink.socket.sendall(envelope("k", b"x"))
+        assert sink.short().startswith(b"404 NOT-FOUND 0 messages stored")
+
+
+def test_internal_exchanges_have_no_sinks(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_exchange(1, "inner", internal=1))
+    assert direct(client, 10, "inner").told() == "channel.close 403 ACCESS_REFUSED (61500,10)"
+
+
+def test_a_sink_of_a_topic_and_a_feed_of_a_stream(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "log", durable=1, x_queue_type="stream"))
+    with (
+        closing(Dmp(broker, lease(client, 20, "log"))) as stream,
+        closing(Dmp(broker, lease(client, 10, "log"))) as sink,
+    ):
+        assert (stream.said, sink.said) == (b"200 OK Feed 'log' ready", b"200 OK Sink 'log' ready")
+        sink.socket.sendall(envelope("any", b"entry"))
+        assert stream.envelope() == envelope("any", b"entry")
+
+
+def test_a_feed_is_stopped_by_cancel_and_goes_on_with_consume(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "mine", exclusive=1))
+    with closing(Dmp(broker, lease(client, 20, "mine"))) as connection:
+        client.send(wire.publish(1, "", "mine", b"early"))
+        assert client.call(wire.consume(1, "mine", "t", no_ack=1)).text == "t"
+        assert connection.envelope().endswith(b"early")
+        again = client.call(wire.consume(1, "mine", "t", no_ack=1))
+        assert again.told() == "connection.close 530 NOT_ALLOWED (60,20)"
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "mine2", exclusive=1))
+    with closing(Dmp(broker, lease(client, 20, "mine2"))) as connection:
+        client.call(wire.consume(1, "mine2", "t", no_ack=1))
+        assert client.call(wire.cancel(1, "t")).name == "cancel-ok"
+        client.send(wire.publish(1, "", "mine2", b"waits"))
+        assert client.call(wire.declare_queue(1, "mine2", passive=1)).told() == (
+            "queue.declare-ok messages=1 consumers=1"
+        )
+        client.call(wire.consume(1, "mine2", "u", no_ack=1))
+        assert connection.envelope().endswith(b"waits")
+
+
+def test_direct_mode_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "omq.toml").write_text("amqp_direct = false\n")
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", tmp_path / "omq.toml")
+    with running_server(*options) as server, closing(Broker(("127.0.0.1", server.port))) as broker:
+        with closing(Principal(broker)) as principal:
+            assert b"\x06direct" not in principal.start
+        client = broker.channel()
+        assert direct(client, 10, "amq.direct").told() == "connection.close 540 NOT_IMPLEMENTED (61500,10)"
