@@ -1,0 +1,166 @@
+"""Which rights the operations of AMQP 0-9-1 take (docs/AMQP.md, "Rights"), by raw octets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import pytest
+from server_command import running_server
+
+from omq.access.rights import Right
+
+from .broker import Broker
+from .serving import client_table
+from .wire import (
+    Client,
+    ack,
+    bind,
+    bind_exchange,
+    cancel,
+    commit,
+    consume,
+    declare_exchange,
+    declare_queue,
+    delete_exchange,
+    delete_queue,
+    get,
+    properties,
+    publish,
+    purge,
+    qos,
+    recover,
+    select_confirms,
+    select_tx,
+    unbind,
+    unbind_exchange,
+)
+
+D, P, S, X = Right.DECLARE, Right.PUBLISH, Right.SUBSCRIBE, Right.DELETE
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a client asks for, and the rights that it takes."""
+
+    octets: bytes
+    rights: frozenset[Right] = frozenset()
+    answer: str | None = None
+    """How the answer begins that it gets with its rights; None if there is none."""
+
+
+def operation(octets: bytes, *rights: Right, answer: str | None = None) -> Operation:
+    return Operation(octets, frozenset(rights), answer)
+
+
+OPERATIONS = {
+    "exchange.declare": operation(declare_exchange(1, "new"), D, answer="exchange.declare-ok"),
+    "exchange.declare of amq.*": operation(declare_exchange(1, "amq.direct"), answer="exchange.declare-ok"),
+    "exchange.declare passive": operation(declare_exchange(1, "x", passive=1), answer="exchange.declare-ok"),
+    "exchange.delete": operation(delete_exchange(1, "gone"), X, answer="exchange.delete-ok"),
+    "exchange.bind": operation(bind_exchange(1, "x", "amq.fanout", ""), P, S, answer="exchange.bind-ok"),
+    "exchange.unbind": operation(
+        unbind_exchange(1, "x", "amq.fanout", ""), P, S, answer="exchange.unbind-ok"
+    ),
+    "queue.declare": operation(declare_queue(1, "new", auto_delete=1), D, answer="queue.declare-ok"),
+    "queue.declare stream": operation(
+        declare_queue(1, "s", durable=1, x_queue_type="stream"), D, answer="queue.declare-ok"
+    ),
+    "queue.declare passive": operation(declare_queue(1, "q", passive=1), answer="queue.declare-ok"),
+    "queue.declare server-named": operation(declare_queue(1, "", exclusive=1), answer="queue.declare-ok"),
+    "queue.bind": operation(bind(1, "q", "amq.topic", "a"), P, S, answer="bind-ok"),
+    "queue.unbind": operation(unbind(1, "q", "amq.topic", "a"), P, S, answer="unbind-ok"),
+    "queue.purge": operation(purge(1, "q"), S, answer="purge-ok"),
+    "queue.delete": operation(delete_queue(1, "gone"), X, answer="delete-ok"),
+    "basic.consume": operation(consume(1, "q", "t"), S, answer="consume-ok"),
+    "basic.get": operation(get(1, "q"), S, answer="get-empty"),
+    "basic.publish to the default exchange": operation(publish(1, "", "elsewhere", b"x"), P),
+    "basic.publish to an exchange": operation(publish(1, "x", "key", b"x"), P),
+    "basic.qos": operation(qos(1, 1), answer="qos-ok"),
+    "basic.cancel": operation(cancel(1, "t"), answer="cancel-ok"),
+    "basic.recover": operation(recover(1, 1), answer="recover-ok"),
+    "basic.ack": operation(ack(1, 0, 1)),
+    "confirm.select": operation(select_confirms(1), answer="confirm-ok"),
+    "tx.select": operation(select_tx(1), answer="tx.select-ok"),
+    "tx.commit": operation(select_tx(1) + commit(1), answer="tx.select-ok"),
+}
+
+SUBSETS = [frozenset(some) for count in range(5) for some in combinations(Right, count)]
+
+
+def name_of(rights: frozenset[Right]) -> str:
+    return "-".join(sorted(right.name for right in rights)) or "none"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The address of a server with a client for each set of rights."""
+    folder = tmp_path_factory.mktemp("rights")
+    tables = (client_table(name_of(some), {right.name.lower(): ["*"] for right in some}) for some in SUBSETS)
+    (folder / "omq.toml").write_text("".join(tables))
+    options = ("--config", folder / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder / "store")
+    with running_server(*options) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        client = enter(broker, frozenset(Right))
+        client.said(declare_queue(1, "q"), declare_exchange(1, "x"))
+        yield broker.address
+        broker.close()
+
+
+@pytest.fixture
+def broker(address: tuple[str, int]) -> Iterator[Broker]:
+    broker = Broker(address)
+    yield broker
+    broker.close()
+
+
+def enter(broker: Broker, rights: frozenset[Right]) -> Client:
+    """A channel of the client with these rights."""
+    client = broker.channel(user=name_of(rights))
+    assert client.opened.name == "open-ok"
+    return client
+
+
+def answer(client: Client, operation: Operation) -> str:
+    """What answers an operation; nothing if another method behind it is answered first."""
+    client.send(operation.octets)
+    if operation.answer is not None:
+        return client.wait().told()
+    behind = client.call(declare_exchange(1, "amq.direct", passive=1)).told()
+    return "" if behind == "exchange.declare-ok" else behind
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_takes_exactly_its_rights(broker: Broker, name: str) -> None:
+    operation = OPERATIONS[name]
+    with_rights = answer(enter(broker, operation.rights), operation)
+    assert with_rights.startswith(operation.answer or "")
+    assert operation.answer is not None or not with_rights
+    for missing in operation.rights:
+        refused = answer(enter(broker, frozenset(Right) - {missing}), operation)
+        assert refused.startswith("channel.close 403 ACCESS_REFUSED")
+
+
+def test_an_exclusive_queue_of_the_server_needs_no_right_but_that_to_the_exchange(broker: Broker) -> None:
+    client = enter(broker, frozenset({S, P}))
+    queue = client.call(declare_queue(1, "", exclusive=1)).text
+    steps = (bind(1, queue, "x", "k"), publish(1, "x", "k", b"1") + get(1, queue, 1), purge(1, queue))
+    told = client.said(*steps, delete_queue(1, queue))
+    assert told == "bind-ok | get-ok 1 redelivered=0 left=0 b'1' | purge-ok 0 | delete-ok 0"
+
+
+def test_a_server_named_queue_can_be_consumed_without_rights(broker: Broker) -> None:
+    client = enter(broker, frozenset())
+    queue = client.call(declare_queue(1, "", exclusive=1)).text
+    assert client.said(consume(1, queue, "t"), publish(1, "", queue, b"to myself")) == (
+        "consume-ok | deliver 1 redelivered=0 b'to myself'"
+    )
+
+
+def test_direct_replies_need_no_right_to_the_reply_queue(broker: Broker) -> None:
+    asking, serving = enter(broker, frozenset({P})), enter(broker, frozenset({P, S}))
+    reply_to = "amq.rabbitmq.reply-to"
+    assert asking.call(consume(1, reply_to, "t", no_ack=1)).name == "consume-ok"
+    asking.send(publish(1, "", "q", b"ask", properties(reply_to=reply_to)))
+    asked = serving.call(get(1, "q", 1))
+    serving.send(publish(1, "", asked.properties["reply_to"], b"answer"))
+    assert asking.wait().body == b"answer"
