@@ -17,6 +17,7 @@ from .wire import (
     get,
     header,
     properties,
+    publish,
     publishing,
     select_confirms,
 )
@@ -119,3 +120,35 @@ def test_a_message_that_is_too_long_ends_its_channel(broker: Broker) -> None:
     client.call(declare_queue(1, "too long", durable=1))
     answer = client.call(publishing(1, "", "too long"), header(1, 1 << 40))
     assert answer.told() == "channel.close 406 PRECONDITION_FAILED (60,40)"
+
+
+def test_other_channels_have_their_turns_between_the_pieces_of_a_long_body(broker: Broker) -> None:
+    """A client gets the small messages of another channel in the middle of it."""
+    client = broker.channel(seconds=20)
+    for queue, durable in (("long", 1), ("short", 0)):
+        client.call(declare_queue(1, queue, durable=durable))
+    client.call(select_confirms(1))
+    data = bytes(48 << 20)
+    publish_large(client, "long", data)
+    assert client.wait().name == "ack"
+    reader = broker.channel(seconds=20)
+    reader.open(2)
+    assert reader.call(consume(2, "short", "s", no_ack=1)).name == "consume-ok"
+    reader.send(consume(1, "long", "l"))
+    kinds: list[tuple[int, int]] = []  # the type and the channel of each frame
+    octets = 0
+    while octets < len(data):
+        frame = reader.frame()
+        assert frame is not None
+        kind, channel = frame[0], int.from_bytes(frame[1:3], "big")
+        kinds.append((kind, channel))
+        if (kind, channel) == (3, 1):
+            octets += len(frame) - 8
+            if len([each for each in kinds if each == (3, 1)]) == 8:
+                client.send(publish(1, "", "short", b"short"))
+                reader.send(declare_queue(1, "long", durable=1))
+    body_at = [index for index, each in enumerate(kinds) if each == (3, 1)]
+    between = kinds[body_at[0] : body_at[-1] + 1]
+    assert (3, 2) in between, "the small message came in the middle of the long one"
+    assert (1, 1) not in between, "nothing of the same channel comes between"
+    assert reader.wait().name == "queue.declare-ok"

@@ -160,7 +160,7 @@ def test_direct_replies_need_no_right_to_the_reply_queue(broker: Broker) -> None
     asking, serving = enter(broker, frozenset({P})), enter(broker, frozenset({P, S}))
     reply_to = "amq.rabbitmq.reply-to"
     assert asking.call(consume(1, reply_to, "t", no_ack=1)).name == "consume-ok"
-    asking.send(publish(1, "", "q", b"ask", properties(reply_to=reply_to)))
+    asking.call(publish(1, "", "q", b"ask", properties(reply_to=reply_to)) + declare_queue(1, "q", passive=1))
     asked = serving.call(get(1, "q", 1))
     serving.send(publish(1, "", asked.properties["reply_to"], b"answer"))
     assert asking.wait().body == b"answer"

@@ -10,6 +10,7 @@ from omq.drivers.shared_window import SharedWindow
 from omq.drivers.signal import Signal
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
+from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Tags
 from omq.terminals.amqp_0_9.posts import Posted, settled
 from omq.terminals.amqp_0_9.transactions import Transaction
@@ -28,9 +29,10 @@ Mode = Plain | Confirms | Transaction
 class AmqpChannel:
     """One open channel."""
 
-    def __init__(self, number: int, signal: Signal) -> None:
+    def __init__(self, number: int, contents: Contents, signal: Signal) -> None:
         """`signal` is set when `confirmed` or `failure` may have changed."""
         self.number = number
+        self.contents = contents
         self.tags = Tags()
         self.consumers: dict[bytes, Consumer] = {}
         self.cancelled: list[Consumer] = []
@@ -106,10 +108,10 @@ class AmqpChannel:
         for consumer in self.consumers.values():
             consumer.pause(not active)
 
-    def close(self) -> None:
-        """End it: what is not acknowledged returns to the queues."""
+    def close(self, *, at_once: bool) -> None:
+        """End it: what is not acknowledged returns to the queues, `at_once` if the connection ends."""
         for consumer in (*self.consumers.values(), *self.cancelled):
-            consumer.close()
+            consumer.close(at_once=at_once)
         self.consumers.clear()
         self.cancelled.clear()
         for getter in list(self.getters.values()):

@@ -82,7 +82,7 @@ class Commands:
         """While a queue is deleted, what its consumers are told after the answer."""
 
     def _answer(self, channel: AmqpChannel, method: Method, then: Callable[[], None] | None = None) -> None:
-        self._outbox.add(method_frame(channel.number, method), then=then)
+        self._outbox.add(method_frame(channel.number, method), channel=channel.number, then=then)
 
     async def act(self, channel: AmqpChannel, method: Method) -> None:
         """Execute a method, and answer it. Raises ChannelProblem and ConnectionProblem.
@@ -327,6 +327,7 @@ class Commands:
             tag,
             topic,
             self._sender,
+            channel.contents,
             Deliveries(framing, channel.tags, no_ack=method.no_ack),
             place,
             partial(self._ended, channel),
@@ -421,7 +422,7 @@ class Commands:
             return
         framing = self._framing(channel, b"", queue)
         form = GetForm(framing, channel.tags, getter, no_ack=no_ack)
-        await GetTurn(self._sender, getter, form).leave()
+        await GetTurn(self._sender, channel.contents, getter, form).leave()
 
     def _settle(self, channel: AmqpChannel, tag: int, outcome: Outcome, *, multiple: bool) -> None:
         """Raises UnknownTag."""

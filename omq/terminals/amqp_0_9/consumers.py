@@ -9,6 +9,7 @@ from omq import model
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, Credit, End, Flow
 from omq.logs import quoted
+from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Deliveries
 from omq.terminals.connection.sender import Sender
 from omq_storage.errors import StoreError
@@ -20,8 +21,8 @@ class Consumer:
     """One consumer (`omq.drivers.seam.Subscriber`), and a source of its connection's sender."""
 
     __slots__ = (
-        "_closed", "_ended", "_is_sending", "_place", "_sender", "_started", "_unreadable",
-        "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
+        "_closed", "_contents", "_ended", "_in_turn", "_is_abandoned", "_place", "_sender", "_started",
+        "_unreadable", "channel", "form", "is_paused", "no_ack", "tag", "topic", "window",
     )  # fmt: skip
 
     is_exempt = False
@@ -31,6 +32,7 @@ class Consumer:
         tag: bytes,
         topic: model.Topic,
         sender: Sender,
+        contents: Contents,
         form: Deliveries,
         place: Callable[[], None],
         ended: Callable[["Consumer"], None],
@@ -50,12 +52,14 @@ class Consumer:
         """Whether the client has turned the flow off."""
         self.window: int | None = None
         self._sender = sender
+        self._contents = contents
+        self._in_turn = False
+        self._is_abandoned = False
         self._place = place
         self._ended = ended
         self._unreadable = unreadable
         self._started = False
         self._closed = False
-        self._is_sending = False
 
     @property
     def flow(self) -> Flow | None:
@@ -103,15 +107,22 @@ class Consumer:
         """Whether messages are not acknowledged yet."""
         return self.channel is not None and self.channel.statistics().unsettled > 0
 
-    def close(self) -> None:
-        """End it: what is not acknowledged returns to the queue, after the send that is under way."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End it: what is not acknowledged returns to the queue, after the message that is begun. With
+        `at_once` that message does not go on, because the connection ends.
+        """
         self._leave()
         self._closed = True
-        if not self._is_sending:
-            self._close_channel()
+        self._is_abandoned = at_once
+        if not self._in_turn:
+            self._end()
 
-    def _is_closed(self) -> bool:
-        return self._closed
+    def _end(self) -> None:
+        """It is closed: close its channel, unless a message must go on."""
+        if self._is_abandoned:
+            self._contents.leave(self)
+        if not self._is_begun:
+            self._close_channel()
 
     def _leave(self) -> None:
         place, self._place = self._place, _nothing
@@ -129,23 +140,31 @@ class Consumer:
             self._sender.ready(self)
 
     async def take_turn(self) -> bool:
-        channel = self.channel
-        if self._closed or channel is None or self.is_paused or not channel.ready():
+        channel = self.form.source
+        if channel is None or not (self._is_begun or self._may_send(channel)):
             return False
-        self._is_sending = True
+        self._in_turn = True
         try:
-            gone = await self._sender.forwarder.forward(
-                self.topic.topic, channel, self.form, lambda: not self._is_closed()
-            )
+            # A client cannot be told that messages are gone.
+            if not await self._contents.send(
+                self, self.topic.topic, channel, self.form, lambda: not self._closed
+            ):
+                return False
         except StoreError as problem:
             self._unreadable(self, f"{quoted(self.topic.topic)}: {for_clients(problem)}")
             return False
         finally:
-            self._is_sending = False
-            if self._is_closed():
-                self._close_channel()
-        del gone  # there is no way to tell the client; the log has it
-        return not self._is_closed() and channel.ready()
+            self._in_turn = False
+            if self._closed:
+                self._end()
+        return self._is_begun or self._may_send(channel)
+
+    @property
+    def _is_begun(self) -> bool:
+        return self._contents.is_begun_by(self)
+
+    def _may_send(self, channel: Channel) -> bool:
+        return not self._closed and not self.is_paused and self.channel is channel and channel.ready()
 
     # -- the driver's side ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from omq.access.topology import Getter
 from omq.drivers.seam import Channel, Cut, End, Flow, Octets
 from omq.protocol.amqp_0_9.delivery import Consumer, complete, get_opening
 from omq.protocol.amqp_0_9.frames import body_frames
+from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.forms import Begun, Tags
 from omq.terminals.connection.sender import Sender
 from omq_storage.blocks import FRAME_HEADER
@@ -59,8 +60,9 @@ class GetTurn:
 
     is_exempt = False
 
-    def __init__(self, sender: Sender, getter: Getter, form: GetForm) -> None:
+    def __init__(self, sender: Sender, contents: Contents, getter: Getter, form: GetForm) -> None:
         self._sender = sender
+        self._contents = contents
         self._getter = getter
         self._form = form
         self._sent = trio.Event()
@@ -73,11 +75,14 @@ class GetTurn:
         channel = self._getter.channel
         try:
             # It may be found to be lost: then there is nothing to send.
-            await self._sender.forwarder.forward(self._getter.topic.topic, channel, self._form, lambda: True)
+            if not await self._contents.send(
+                self, self._getter.topic.topic, channel, self._form, lambda: True
+            ):
+                return False
         except BaseException:
             self._sent.set()
             raise
-        if channel.ready():
+        if self._contents.is_begun_by(self) or channel.ready():
             return True
         self._sent.set()
         return False

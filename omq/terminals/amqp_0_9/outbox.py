@@ -6,6 +6,7 @@ the first message, is added here first.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -22,46 +23,77 @@ MOST_ANSWERS = 10_000
 """How many answers may wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    parts: Sequence[Octets]
+    octets: int
+    channel: int
+    then: Callable[[], None] | None
+
+
 class Outbox:
     """The answers of one connection. `signal` is set when there is something to collect."""
 
     def __init__(self, signal: Signal) -> None:
         self._wake = signal.set
-        self._queue: deque[tuple[Sequence[Octets], int, Callable[[], None] | None]] = deque()
+        self._queue: deque[_Answer] = deque()
+        self._held: dict[int, list[_Answer]] = {}
+        """What waits for the end of a message, by the channel of both."""
         self._room = trio.lowlevel.ParkingLot()
+        self._count = 0
         self.octets = 0
         """How many octets wait."""
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._count
 
-    def add(self, *parts: Octets, then: Callable[[], None] | None = None) -> None:
-        """Send these octets. Call `then` when they are about to be sent."""
-        size = sum(map(len, parts))
-        self._queue.append((parts, size, then))
-        self.octets += size
+    def add(self, *parts: Octets, channel: int = 0, then: Callable[[], None] | None = None) -> None:
+        """Send these octets on a channel. Call `then` when they are about to be sent."""
+        answer = _Answer(parts, sum(map(len, parts)), channel, then)
+        self._queue.append(answer)
+        self._count += 1
+        self.octets += answer.octets
         self._wake()
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more should be read until some of it is sent."""
-        return self.octets > MOST_OCTETS or len(self._queue) > MOST_ANSWERS
+        return self.octets > MOST_OCTETS or self._count > MOST_ANSWERS
 
     async def room(self) -> None:
         """Wait until there is room for more answers."""
         while self.is_full:
             await self._room.park()
 
+    def hold(self, channel: int) -> None:
+        """A message is begun on this channel, and nothing may come between its frames."""
+        self._held.setdefault(channel, [])
+
+    def is_held(self, channel: int) -> bool:
+        """Whether a message is begun on this channel."""
+        return channel in self._held
+
+    def release(self, channel: int) -> None:
+        """The message is sent."""
+        held = self._held.pop(channel, None)
+        if held:
+            self._queue.extendleft(reversed(held))
+            self._wake()
+
     def collect(self) -> list[Octets]:
         """Return what is to be sent next, in order."""
         parts: list[Octets] = []
         collected = 0
         while self._queue and collected < COLLECTED_OCTETS:
-            some, size, then = self._queue.popleft()
-            parts += some
-            collected += size
-            if then is not None:
-                then()
+            answer = self._queue.popleft()
+            if (held := self._held.get(answer.channel)) is not None:
+                held.append(answer)
+                continue
+            parts += answer.parts
+            collected += answer.octets
+            self._count -= 1
+            if answer.then is not None:
+                answer.then()
         self.octets -= collected
         if parts and not self.is_full:
             self._room.unpark_all()
@@ -70,5 +102,6 @@ class Outbox:
     def clear(self) -> None:
         """Drop everything: the connection is over."""
         self._queue.clear()
-        self.octets = 0
+        self._held.clear()
+        self._count = self.octets = 0
         self._room.unpark_all()

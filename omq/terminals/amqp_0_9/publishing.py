@@ -151,7 +151,8 @@ class Publishing:
                     head,
                     body,
                     to_openamq=self.is_openamq,
-                )
+                ),
+                channel=channel,
             )
 
 

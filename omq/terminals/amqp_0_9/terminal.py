@@ -42,6 +42,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, Re
 from omq.protocol.amqp_0_9.server import ServerConnection
 from omq.terminals.amqp_0_9.channel import AmqpChannel
 from omq.terminals.amqp_0_9.commands import Commands
+from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import Direct
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.introduction import server_properties
@@ -242,18 +243,18 @@ class AmqpTerminal:
         closing = self._protocol.close_channel(channel.number, problem)
         self._drop(channel.number)
         if closing:
-            self._outbox.add(closing)
+            self._outbox.add(closing, channel=channel.number)
 
-    def _drop(self, number: int) -> None:
+    def _drop(self, number: int, *, at_once: bool = False) -> None:
         if self._long is not None:
             self._long.drop(number)
         channel = self._channels.pop(number, None)
         if channel is not None:
-            channel.close()
+            channel.close(at_once=at_once)
 
     def _close_channels(self) -> None:
         for number in list(self._channels):
-            self._drop(number)
+            self._drop(number, at_once=True)
 
     def _end(self) -> None:
         """Nothing more is read, and what is in the outbox is sent."""
@@ -284,7 +285,7 @@ class AmqpTerminal:
             for channel in list(self._channels.values()):
                 if channel.failure is not None:
                     self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))
-                elif confirmed := channel.confirmed():
+                elif not self._outbox.is_held(channel.number) and (confirmed := channel.confirmed()):
                     parts.append(confirmed)
         return parts
 
@@ -292,7 +293,7 @@ class AmqpTerminal:
         pass
 
     def may_forward(self) -> bool:
-        return True
+        return isinstance(self._state, Serving)
 
     def has_ended(self) -> bool:
         """Return whether nothing more is to be sent."""
@@ -385,7 +386,7 @@ class AmqpTerminal:
                 if (closed := self._channels.get(number)) is not None:
                     await closed.settled()
                 self._drop(number)
-                self._outbox.add(method_frame(number, methods.ChannelCloseOk()))
+                self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
             case Freed(0):
                 self._end()
             case Freed():
@@ -396,7 +397,7 @@ class AmqpTerminal:
                 await self._flush()
                 closing = self._protocol.close_channel(number, problem)
                 self._drop(number)
-                self._outbox.add(closing)
+                self._outbox.add(closing, channel=number)
             case ConnectionFailed(problem):
                 await self._flush()
                 self._fail(problem)
@@ -479,7 +480,8 @@ class AmqpTerminal:
             self._outbox.add(method_frame(0, methods.ConnectionUpdateSecretOk()))
             return
         if isinstance(method, methods.ChannelOpen):
-            self._channels[number] = AmqpChannel(number, self._sender.signal)
+            contents = Contents(number, self._sender, self._outbox)
+            self._channels[number] = AmqpChannel(number, contents, self._sender.signal)
         channel = self._channels.get(number)
         if channel is None:
             return  # it failed meanwhile

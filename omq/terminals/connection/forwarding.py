@@ -63,6 +63,13 @@ class _InHand:
 _Left = _Given | _InHand
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A message of which some pieces have left, each as a whole."""
+
+    left: _Left
+
+
 class Forwarder:
     """Sends on one connection. One task at a time uses it, except for `look`."""
 
@@ -107,6 +114,19 @@ class Forwarder:
 
         Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
+        sent = await self.forward_piece(topic, channel, form, is_wanted)
+        while isinstance(sent, Unfinished):
+            sent = await self.go_on(topic, channel, sent)
+        return sent
+
+    async def forward_piece(
+        self, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
+    ) -> Gone | Unfinished | None:
+        """Do as `forward`, but return in the middle of a message that is sent in pieces, after a piece that
+        the client has taken: `go_on` sends the next one, after those of others.
+
+        Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
+        """
         taken = await channel.take()
         if taken is None or not is_wanted():
             return None
@@ -120,10 +140,30 @@ class Forwarder:
                 begun = form.begin(taken.topic, taken.message, taken.head, taken.size, taken.deliveries)
                 left = await self._send_piece(channel, begun, taken)
             del taken  # nothing of it is held while the client is stalled, except what is left
-            while left is not None:
-                left = await self._go_on(topic, channel, left)
+            left = await self._unless_stalled(topic, channel, left)
         finally:
             channel.traffic.octets_out += self._transport.sent - before
+        return self._paused(left)
+
+    async def go_on(self, topic: bytes, channel: Channel, unfinished: Unfinished) -> Unfinished | None:
+        """Send the next piece of a message. Raises trio.BrokenResourceError."""
+        before = self._transport.sent
+        try:
+            left = await self._go_on(topic, channel, unfinished.left)
+            left = await self._unless_stalled(topic, channel, left)
+        finally:
+            channel.traffic.octets_out += self._transport.sent - before
+        return self._paused(left)
+
+    async def _unless_stalled(self, topic: bytes, channel: Channel, left: _Left | None) -> _Left | None:
+        """Go on at once with what cannot wait: a client that is stalled takes nothing of others, either."""
+        while left is not None and (self.is_stalled or not isinstance(left, _Given) or left.begun is None):
+            left = await self._go_on(topic, channel, left)
+        return left
+
+    def _paused(self, left: _Left | None) -> Unfinished | None:
+        if left is not None:
+            return Unfinished(left)
         if self.is_stalled:
             self._recover()
         return None

@@ -1,0 +1,71 @@
+"""Who sends a message on a channel now.
+
+A message leaves in several frames: a method, a header, and the frames of its body. On its channel nothing may
+come between them. Between two pieces of a long body other channels have their turns.
+"""
+
+from collections.abc import Callable
+
+from omq.drivers.seam import Channel, Gone
+from omq.terminals.amqp_0_9.outbox import Outbox
+from omq.terminals.connection.forms import Form
+from omq.terminals.connection.forwarding import Unfinished
+from omq.terminals.connection.sender import Sender, Source
+
+
+class Contents:
+    """The messages of one channel, one after another."""
+
+    def __init__(self, channel: int, sender: Sender, outbox: Outbox) -> None:
+        self._channel = channel
+        self._sender = sender
+        self._outbox = outbox
+        self._left: Unfinished | None = None
+        self._source: Source | None = None
+        """Whose message is begun."""
+        self._waiting: dict[Source, None] = {}
+
+    def is_begun_by(self, source: Source) -> bool:
+        """Whether a message of this source is begun, and must go on."""
+        return self._source is source
+
+    async def send(
+        self, source: Source, topic: bytes, channel: Channel, form: Form, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """Send what the channel of the seam has at once, unless it is not wanted any more then, or the next
+        piece of the message that is begun. Return False if the source must wait: it is ready again when the
+        message of another one is sent.
+
+        Raises as `Forwarder.forward`.
+        """
+        forwarder = self._sender.forwarder
+        if self._source not in (None, source):
+            self._waiting[source] = None
+            return False
+        left, self._left = self._left, None
+        try:
+            sent: Gone | Unfinished | None
+            if left is None:
+                sent = await forwarder.forward_piece(topic, channel, form, is_wanted)
+            else:
+                sent = await forwarder.go_on(topic, channel, left)
+        except BaseException:
+            self.leave(source)
+            raise
+        if isinstance(sent, Unfinished):
+            self._left, self._source = sent, source
+            self._outbox.hold(self._channel)
+        else:
+            self.leave(source)
+        return True
+
+    def leave(self, source: Source) -> None:
+        """A source sends nothing more, or not now."""
+        self._waiting.pop(source, None)
+        if self._source is not source:
+            return
+        self._source = self._left = None
+        self._outbox.release(self._channel)
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
+            self._sender.ready(each)
