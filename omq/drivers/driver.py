@@ -129,6 +129,7 @@ class Driver(ABC):
         self.lifetime = opening.lifetime
         self._exclusive: Channel | None = None
         self.failures = 0
+        self.rejections = 0
         self.traffic: Traffic = self.route
         # The progress of housekeeping: the id up to which it has looked, and the id at which merging
         # continues.
@@ -517,6 +518,7 @@ class Driver(ABC):
             unsettled=self._unsettled(),
             waiting_publishers=self.entrance.waiting,
             failures=self.failures,
+            rejections=self.rejections,
             messages_in=self.traffic.messages_in,
             octets_in=self.traffic.octets_in,
             messages_out=self.traffic.messages_out,

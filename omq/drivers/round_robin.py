@@ -82,8 +82,6 @@ class RoundRobinDriver(Driver):
         self._held = 0
         self._dealing: Block | Fragmented | None = None
         self._read_ahead: deque[Block] = deque()
-        self.rejections = 0
-        """The number of messages that subscribers have rejected so far."""
         self._rejected = LogThrottle(log, logging.WARNING, "rejections", topic=self.topic.topic)
         self._gone = LogThrottle.of_problem(
             log, f"{quoted(self.topic.topic)}: not delivered", topic=self.topic.topic

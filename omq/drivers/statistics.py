@@ -67,6 +67,8 @@ class DriverStatistics:
     who wait for a commit are not among them: see `MemoryStatistics.waiting_tasks`."""
     failures: int
     """Commits so far that did not store messages of this topic."""
+    rejections: int
+    """Round-robin: messages that subscribers have rejected so far. Broadcast: 0."""
     messages_in: int
     """Messages accepted so far."""
     octets_in: int

@@ -243,7 +243,7 @@ async def test_rejected_messages_are_counted_and_told_in_the_log(
     with caplog.at_level(logging.WARNING, "omq.round_robin"):
         client.settle(4, outcome=REJECTED)
         client.channel.settle(range(6, 9), REJECTED)
-    assert driver.rejections == 4
+    assert driver.statistics().rejections == 4
     assert [record.message for record in caplog.records] == [
         "'t': message 4 was rejected by a subscriber",
         "'t': 3 messages from 6 on were rejected by a subscriber",

@@ -106,7 +106,7 @@ async def test_a_rejected_message_goes_to_the_exchange(drivers: Drivers, durable
     assert (stored.exchange, stored.routing_key) == (b"", b"dl")
     assert stored.properties.message_id == b"m"
     await quiet()
-    assert (source.info().messages, source.rejections) == (0, 2)
+    assert (source.info().messages, source.statistics().rejections) == (0, 2)
     client.close()
     heir.close()
 

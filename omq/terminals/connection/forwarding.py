@@ -128,10 +128,13 @@ class Forwarder:
         Raises omq_storage.errors.StoreError between two messages, and trio.BrokenResourceError.
         """
         taken = await channel.take()
-        if taken is None or not is_wanted():
+        if taken is None:
             return None
         if isinstance(taken, Gone):
-            return taken
+            return taken if is_wanted() else None
+        if not is_wanted():
+            channel.written(0)  # so it does not count as delivered
+            return None
         before = self._transport.sent
         try:
             if isinstance(taken, Messages):
