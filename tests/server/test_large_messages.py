@@ -9,8 +9,9 @@ from trio.testing import MockClock
 
 from omq.client import Client, FromBeginning, connect
 from omq.protocol.dmp.envelopes import MANDATORY, NUMBER
-from omq.protocol.omq.types import Deleted, StoredBlock, Subscribed
+from omq.protocol.omq.types import Deleted, Error, StoredBlock, Subscribed
 from omq_storage import codec
+from omq_storage import fragments as fragments_module
 from omq_storage.blocks import FRAME_HEADER, unpack_sent
 from omq_storage.fragments import FRAGMENT_OCTETS, FRAGMENTS, LOOSE
 
@@ -128,6 +129,21 @@ async def test_fetch_gives_large_messages_as_blocks(store: Path) -> None:
             found += [bytes(each)[FRAME_HEADER:] for each in block.slices(block.first)]
         assert found == bodies
         assert host.server.memory.fetched.used == 0
+
+
+async def test_fetch_tells_of_a_message_that_no_block_can_hold(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await declared(host)
+        await send(host, client, LARGE)
+        monkeypatch.setattr(fragments_module, "FRAMES_LIMIT", 3 * MIB)  # 1 GiB is too much for a test
+        await client.say(b"(Fetch t 1 100)")
+        frames = [await client.frame() for _ in range(4)]
+        blocks = [unpack_sent(frame.value) for frame in frames if isinstance(frame, StoredBlock)]
+        assert [(block.first, block.count) for block in blocks] == [(1, 1), (2, 1), (4, 0)]
+        text = b"Fetch t: messages 3 to 3 are gone: it has 3145745 octets, too many for a block"
+        assert frames[2] == Error(text)
 
 
 async def test_a_repeated_large_message_is_stored_once(store: Path) -> None:

@@ -1,13 +1,14 @@
 """Clients that publish, subscribe and work until the server ends, and record what they receive."""
 
 import itertools
+import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import trio
-from history import KINDS, PRODUCED, PRODUCER, History, Kind, Told
+from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
 
 from omq.client import Client, Delivery, OmqError, Persistence, Persistent, Sync, Transient, connect
 
@@ -32,14 +33,32 @@ retention_bytes = 200_000
 PUBLISHERS = 3
 """How many connections publish at a time, each to all topics in turn."""
 
+LARGE = b"large"
+"""Begins the bodies of the messages that the server stores in fragments."""
+
 CREDIT = 8
 
 _numbers = itertools.count(1)
 
 
+logging.getLogger("omq.client").setLevel(logging.ERROR)
+"""The server tells of every large message that is given up."""
+
+
 def bare(body: bytes) -> bytes:
-    """Return the part of a body with publisher and number; the rest is padding."""
-    return body.partition(b" ")[0]
+    """Return the part of a body with publisher and number; the rest is padding, which must be whole in a
+    large message: otherwise return what nobody has published.
+    """
+    name = body.partition(b" ")[0]
+    if name.startswith(LARGE) and body != large(name, len(body)):
+        return b"torn:" + name
+    return name
+
+
+def large(name: bytes, size: int) -> bytes:
+    """Return the body of a large message, in which fragments cannot be exchanged unnoticed."""
+    lines = b"".join(b" %b %07d" % (name, place) for place in range(0, size, len(name) + 9))
+    return (name + lines)[:size]
 
 
 async def declare_all(port: int) -> None:
@@ -55,6 +74,7 @@ async def load(port: int, history: History, chance: random.Random) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(PUBLISHERS):
             nursery.start_soon(_until_it_is_gone, port, partial(_publish, history, chance))
+        nursery.start_soon(_until_it_is_gone, port, partial(_send_large, history, chance))
         for name in PRODUCED:
             nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
         for kind in KINDS:
@@ -110,6 +130,33 @@ async def _produce(history: History, name: str, chance: random.Random, client: C
         history.produced[name] += len(bodies)
         told.confirmed.update(dict.fromkeys(bodies, time.monotonic_ns()))
         await trio.sleep(chance.random() * 0.02)
+
+
+async def _send_large(history: History, chance: random.Random, client: Client) -> None:
+    """Send messages that are stored in fragments, and give some of them up in their middle."""
+    kinds = [kind for kind in KINDS if kind.safety is not Safety.TRANSIENT and not kind.is_trimmed]
+    while True:
+        kind = chance.choice(kinds)
+        told = history.topics[kind.name]
+        name = b"%b%d:0" % (LARGE, next(_numbers))
+        body = large(name, chance.randint(600_000, 2_000_000))
+        end = len(body) if chance.random() < 0.7 else chance.randrange(len(body))
+
+        async def pieces(body: bytes = body, end: int = end) -> AsyncIterator[bytes]:
+            for begin in range(0, end, 50_000):
+                yield body[begin : min(end, begin + 50_000)]
+                await trio.sleep(0.001)
+
+        if end == len(body):
+            told.published.add(name)
+        try:
+            async with client.sink(kind.name) as sink:
+                await sink.publish_from(pieces(), len(body))
+        except ValueError:
+            pass  # it was given up
+        else:
+            told.confirmed[name] = time.monotonic_ns()
+        await trio.sleep(chance.random() * 0.2)
 
 
 async def _listen(kind: Kind, told: Told, client: Client) -> None:
