@@ -89,7 +89,7 @@ async def _record(
     server = Server(store, settings, f"recorded-{number}", recorded(library, store, log))
     try:
         port = await server.ready()
-        await declare_all(port)
+        await declare_all(port, history)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load, port, history, chance)
             await trio.sleep(chance.uniform(*RUN_SECONDS))

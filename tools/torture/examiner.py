@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trio
-from history import KINDS, MARK, Kind, Safety, Stored
+from history import AMQP_WORK, KINDS, MARK, Kind, Safety, Stored
 from load import bare
+from queue_load import is_routed
 
 from omq.client import Client, FromBeginning, FromCurrent, Gap, OmqError, Replay, connect
 from omq.config import Config
@@ -167,9 +168,10 @@ async def read_all(port: int) -> dict[str, Stored]:
         for kind in KINDS:
             if kind.name in there:
                 gaps.clear()
+                routed = kind.name != AMQP_WORK or await is_routed(port, MARK + os.urandom(8).hex().encode())
                 messages, next_id, mark = await _read_topic(client, kind)
                 told = [(gap.first, gap.last) for gap in gaps]
-                found[kind.name] = Stored(messages, told, next_id, mark)
+                found[kind.name] = Stored(messages, told, next_id, mark, routed)
     return found
 
 

@@ -25,6 +25,10 @@ class Safety(Enum):
     ASYNC = "(Persistent Async)"
 
 
+AMQP_WORK, AMQP_DEAD = "amqp-work", "amqp-dead"
+"""A queue, and that of its dead letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A topic of the load."""
@@ -35,6 +39,10 @@ class Kind:
     """Round-robin, with credit."""
     is_trimmed: bool = False
     """Retention deletes its oldest messages."""
+    is_amqp: bool = False
+    """A queue that clients of AMQP publish to and consume. They learn no ids."""
+    may_repeat: bool = False
+    """A message may be there twice."""
 
 
 KINDS = (
@@ -45,6 +53,8 @@ KINDS = (
     Kind("passing", Safety.TRANSIENT),
     Kind("strong-work", Safety.STRONG, is_work=True),
     Kind("weak-work", Safety.WEAK, is_work=True),
+    Kind(AMQP_WORK, Safety.STRONG, is_work=True, is_amqp=True),
+    Kind(AMQP_DEAD, Safety.STRONG, is_work=True, is_amqp=True, may_repeat=True),
 )
 
 
@@ -60,6 +70,8 @@ class Stored:
     """The id of a message that was published after that, to mark the end."""
     mark: bytes
     """Its body."""
+    is_routed: bool = True
+    """Whether what is published to the exchange of a queue of AMQP arrives there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,12 @@ class History:
         self.topics = {kind.name: Told() for kind in KINDS}
         self.produced = dict.fromkeys(PRODUCED, 0)
         """Return for topics with a producer how many of its messages are certainly stored."""
+        self.bound: int | None = None
+        """When the queue of AMQP was bound to its exchange."""
+        self.rejected: dict[bytes, int] = {}
+        """When a consumer sent that it rejects a message."""
+        self.buried: dict[bytes, int] = {}
+        """When a consumer sent that it has a dead letter."""
 
     def broken(self, stored: Mapping[str, Stored], failure: Failure) -> list[str]:
         """Return a sentence for each promise that a start after a failure breaks."""
@@ -111,11 +129,29 @@ class History:
                 found += [f"{kind.name}: {text}" for text in _broken(kind, told, stored[kind.name], failure)]
             elif told.seen and min(when for _, when in told.seen.values()) <= failure.when:
                 found.append(f"{kind.name}: the topic is gone")
+        found += self._unburied(stored, failure)
         return found
+
+    def _unburied(self, stored: Mapping[str, Stored], failure: Failure) -> Iterable[str]:
+        """Yield what is wrong with the queues of AMQP together."""
+        due = failure.due[Safety.STRONG]
+        is_bound = self.bound is not None and self.bound <= due
+        if AMQP_WORK not in stored or AMQP_DEAD not in stored:
+            if is_bound:
+                yield "a queue of AMQP is gone"
+            return
+        if is_bound and not stored[AMQP_WORK].is_routed:
+            yield f"{AMQP_WORK}: the binding is gone"
+        here = {body for name in (AMQP_WORK, AMQP_DEAD) for _, body in stored[name].messages}
+        owed = {body for body, when in self.rejected.items() if when <= due}
+        lost = owed - here - {body for body, when in self.buried.items() if when <= failure.when}
+        if lost:
+            yield f"{len(lost)} of {len(owed)} rejected messages are in no queue, as {min(lost)!r}"
 
     def after(self, stored: Mapping[str, Stored], failure: Failure) -> "History":
         """Return what clients know after they received the messages of that start."""
         made = History()
+        made.bound = self.bound
         for name, told in self.topics.items():
             new = made.topics[name]
             new.published |= told.published
@@ -137,13 +173,16 @@ class History:
                 told.meant[topic.next_id] = topic.mark
                 if kind.is_work:
                     told.done.update((body, when) for _, body in topic.messages)
+                if kind.is_amqp:
+                    for _, body in topic.messages:
+                        self.rejected.pop(body, None)
 
 
 def _broken(kind: Kind, told: Told, stored: Stored, failure: Failure) -> Iterable[str]:
     seen = told.meant | {id: body for id, (body, when) in told.seen.items() if when <= failure.when}
     bodies = [body for _, body in stored.messages]
     here = set(bodies)
-    if len(here) != len(bodies):
+    if len(here) != len(bodies) and not kind.may_repeat:
         yield "a message is there twice"
     for id, body in stored.messages:
         if body not in told.published and not body.startswith(MARK):

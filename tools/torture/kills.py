@@ -64,7 +64,7 @@ async def _one_store(
             else:
                 if killed == lives:
                     return []
-                await declare_all(port)
+                await declare_all(port, history)
                 is_declared = True
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(load, port, history, chance)

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
+from queue_load import declare_amqp, load_amqp
 
 from omq.client import Client, Delivery, OmqError, Persistence, Persistent, Sync, Transient, connect
 
@@ -38,6 +39,9 @@ LARGE = b"large"
 
 CREDIT = 8
 
+OMQ_KINDS = [kind for kind in KINDS if not kind.is_amqp]
+"""The topics that clients of omq use."""
+
 _numbers = itertools.count(1)
 
 
@@ -61,12 +65,14 @@ def large(name: bytes, size: int) -> bytes:
     return (name + lines)[:size]
 
 
-async def declare_all(port: int) -> None:
+async def declare_all(port: int, history: History | None = None) -> None:
     """Make the topics of the load."""
     async with connect(f"omq://127.0.0.1:{port}") as client:
         for kind in KINDS:
             delivery = Delivery.ROUND_ROBIN if kind.is_work else Delivery.BROADCAST
-            await client.declare(kind.name, delivery, PERSISTENCES[kind.safety.value])
+            if not kind.is_amqp:
+                await client.declare(kind.name, delivery, PERSISTENCES[kind.safety.value])
+    await declare_amqp(port, history)
 
 
 async def load(port: int, history: History, chance: random.Random) -> None:
@@ -77,7 +83,10 @@ async def load(port: int, history: History, chance: random.Random) -> None:
         nursery.start_soon(_until_it_is_gone, port, partial(_send_large, history, chance))
         for name in PRODUCED:
             nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
+        nursery.start_soon(load_amqp, port, history, chance)
         for kind in KINDS:
+            if kind.is_amqp:
+                continue
             told = history.topics[kind.name]
             if kind.is_work:
                 finished: set[int] = set()
@@ -100,7 +109,7 @@ async def _publish(history: History, chance: random.Random, client: Client) -> N
     numbers = dict.fromkeys(KINDS, 0)
     while True:
         sent: list[tuple[Told, list[bytes]]] = []
-        for kind in chance.sample(KINDS, chance.randint(1, 3)):
+        for kind in chance.sample(OMQ_KINDS, chance.randint(1, 3)):
             told = history.topics[kind.name]
             count = chance.choice((1, 1, 3, 20, 100))
             first = numbers[kind]
@@ -134,7 +143,7 @@ async def _produce(history: History, name: str, chance: random.Random, client: C
 
 async def _send_large(history: History, chance: random.Random, client: Client) -> None:
     """Send messages that are stored in fragments, and give some of them up in their middle."""
-    kinds = [kind for kind in KINDS if kind.safety is not Safety.TRANSIENT and not kind.is_trimmed]
+    kinds = [kind for kind in OMQ_KINDS if kind.safety is not Safety.TRANSIENT and not kind.is_trimmed]
     while True:
         kind = chance.choice(kinds)
         told = history.topics[kind.name]

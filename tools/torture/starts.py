@@ -114,7 +114,7 @@ class _Case:
         try:
             port = await server.ready()
             self._start_seconds = time.monotonic() - began
-            await declare_all(port)
+            await declare_all(port, self._history)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(load, port, self._history, self._chance)
                 await trio.sleep(self._chance.uniform(0.1, 0.5))
