@@ -18,7 +18,7 @@ from typing import BinaryIO, NoReturn
 import trio
 from tqdm import tqdm
 
-from omq.cli import command_line
+from omq.cli import command_line, management
 from omq.cli.output import (
     LogLines,
     for_terminal,
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             parser.error("--output-dir saves one topic, and no pattern")
         if options.credit is not None or options.reconnect:
             parser.error("--output-dir uses a feed, so neither --credit nor --reconnect goes with it")
-    if options.action in (sub, _topics, _ping) and sys.stdout is None:
+    if options.action in (sub, _topics, _ping, management.run) and sys.stdout is None:
         say("standard output is closed")
         sys.exit(1)
     logging.getLogger("omq").addHandler(LogLines())
@@ -272,4 +272,7 @@ ACTIONS: Mapping[str, command_line.Action] = {
     "topics": _topics,
     "delete": _delete,
     "ping": _ping,
+    "queues": management.run,
+    "exchanges": management.run,
+    "bindings": management.run,
 }

@@ -5,10 +5,12 @@ import itertools
 import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
 from omq.client import Client, FromBeginning, FromCurrent, FromMessage
@@ -217,15 +219,34 @@ the published octets.""",
     )
     replay_arguments.add_arguments(replay)
     _add_topic(command("delete", "delete a topic and all its messages, and end its subscriptions"))
+    nested: list[_Parser] = []
+    for name, summary, add_verbs in (
+        ("queues", "list, change, purge and look into queues, and move their messages", add_queue_verbs),
+        ("exchanges", "list, declare and delete exchanges of AMQP 0-9-1", add_exchange_verbs),
+        ("bindings", "list, make and remove bindings of exchanges", add_binding_verbs),
+    ):
+        verbs = command(name, summary).add_subparsers(dest="verb", metavar="VERB", required=True)
+        add_verbs(partial(_add_verb, verbs.add_parser, nested))
     command("ping", "connect, and print the round-trip time")
     # Only for the help: this command uses no server, and `omq.cli.start` passes it to `omq.cli.store`.
     commands.add_parser("store", help="check, repair or back up a store on this machine")
-    parsers: list[_Parser] = [top, *commands.choices.values()]
+    parsers: list[_Parser] = [top, *commands.choices.values(), *nested]
     known = frozenset(option for one in parsers for option in one._option_string_actions)
     for one in parsers:
         one.given = given
         one.known = known
     return top
+
+
+def _add_verb(
+    add: Callable[..., argparse.ArgumentParser], parsers: list[_Parser], name: str, summary: str
+) -> argparse.ArgumentParser:
+    """Add the parser of a verb of a command."""
+    parser = add(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    assert isinstance(parser, _Parser), "the verbs have the class of the command"
+    _add_connection(parser, given_before=False)
+    parsers.append(parser)
+    return parser
 
 
 def _add_connection(parser: argparse.ArgumentParser, *, given_before: bool) -> None:

@@ -8,6 +8,7 @@ import re
 import select
 import stat
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 
 import trio
@@ -79,11 +80,16 @@ def table(infos: list[TopicInfo]) -> str:
         )
         for info in infos
     ]
+    return columns(rows, {1, 4, 5, 6, 7, 8})
+
+
+def columns(rows: Sequence[Sequence[str]], numbers: Collection[int]) -> str:
+    """Format rows as columns; those with these indexes are numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if column in (0, 2, 3) else cell.rjust(width)
+            cell.rjust(width) if column in numbers else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip() + "\n")

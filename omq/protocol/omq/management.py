@@ -2,6 +2,8 @@
 
 A value is written as by OCaml's derived converters: a record as a list of its fields, a constructor with an
 inline record as a list of its name and the fields, an option as `()` or `(value)`, a tuple as a list.
+Arguments and changes are pairs, and constructors of small variants have an argument instead of a record: a
+command has at most 100 atoms and parentheses.
 """
 
 import re
@@ -17,10 +19,18 @@ from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_o
 from omq.protocol.omq.sexp import Sexp, SexpError, read, write
 
 _RECORDS = (
-    management.Argument, management.Change, management.QueueInfo, management.ExchangeInfo,
-    management.BindingInfo, management.MessageInfo,
+    management.QueueInfo, management.ExchangeInfo, management.BindingInfo, management.MessageInfo,
 )  # fmt: skip
-"""The types that are records. The other classes are constructors of a variant."""
+"""The types that are records."""
+
+_TUPLES = (management.Argument, management.Change)
+"""The types that are tuples. The other classes are constructors of a variant."""
+
+_WITH_ARGUMENT = (
+    management.Queue, management.Exchange,
+    management.String, management.Int, management.Bool, management.Other,
+)  # fmt: skip
+"""Constructors that have an argument, and no record."""
 
 _REQUESTS: tuple[type, ...] = get_args(Request)
 _ANSWERS: tuple[type, ...] = get_args(Answer)
@@ -71,8 +81,8 @@ def _sexp(value: object) -> Sexp:
     for name, (_, is_option) in shape.items():
         found = getattr(value, name.decode())
         inner = ([] if found is None else [_sexp(found)]) if is_option else _sexp(found)
-        parts.append([name, inner])
-    if isinstance(value, _RECORDS):
+        parts.append(inner if isinstance(value, _TUPLES + _WITH_ARGUMENT) else [name, inner])
+    if isinstance(value, _RECORDS + _TUPLES):
         return parts
     name = _constructor(cast(type, type(value)))
     return [name, *parts] if parts else name
@@ -125,9 +135,13 @@ _ATOMS: dict[object, Callable[[Sexp], object]] = {bytes: string_of_sexp, int: in
 def _record(kind: type, sexp: Sexp) -> object:
     shape = _fields(kind)
     values = []
-    for (name, (inner, is_option)), found in zip(
-        shape.items(), fields_of_sexp(sexp, tuple(shape)), strict=True
-    ):
+    if kind not in _TUPLES + _WITH_ARGUMENT:
+        parts = fields_of_sexp(sexp, tuple(shape))
+    elif isinstance(sexp, bytes) or len(sexp) != len(shape):
+        raise ConversionError(f"must be a list with {' and '.join(map(bytes.decode, shape))}")
+    else:
+        parts = sexp
+    for (name, (inner, is_option)), found in zip(shape.items(), parts, strict=True):
         try:
             values.append(_option(inner, found) if is_option else _of_sexp(inner, found))
         except ConversionError as error:

@@ -1,0 +1,373 @@
+"""omq queues, omq exchanges and omq bindings: what AMQP 0-9-1 clients use, seen and changed from a shell."""
+
+import argparse
+import base64
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+
+import trio
+
+from omq import management
+from omq.cli.output import columns, for_terminal, shown, write_all
+from omq.client import Client, OmqError
+from omq.management import Answer, Request
+from omq.model import PERSISTENCES, Delivery
+
+EVERY = 2**63 - 1
+
+
+MOST_ARGUMENTS = 10
+"""The most arguments of a binding: a command has at most 100 atoms and parentheses."""
+
+
+class Failed(OmqError):
+    """A command failed."""
+
+
+Verb = Callable[[Client, argparse.Namespace], Awaitable[None]]
+
+
+async def run(client: Client, options: argparse.Namespace) -> None:
+    """Run one of these commands."""
+    await VERBS[options.command, options.verb](client, options)
+
+
+# -- lists --------------------------------------------------------------------------------------------------
+
+
+async def _list_queues(client: Client, options: argparse.Namespace) -> None:
+    rows = [
+        {**asdict(info), "options": {change.option: change.value for change in info.options}}
+        for info in await _queues(client)
+    ]
+    heads = ("name", "ready", "unacknowledged", "oldest_ms", "consumers", "durable", "options")
+    await _print(options, heads, rows)
+
+
+async def _queues(client: Client) -> list[management.QueueInfo]:
+    found: list[management.QueueInfo] = []
+    while True:
+        answer = await client.manage(management.ListQueues(len(found)))
+        if not isinstance(answer, management.Queues):
+            raise Failed(f"the server answered with {type(answer).__name__}")
+        if not answer.list:
+            return sorted(found, key=lambda info: info.name)
+        found += answer.list
+
+
+async def _list_exchanges(client: Client, options: argparse.Namespace) -> None:
+    found: list[management.ExchangeInfo] = []
+    while True:
+        answer = await client.manage(management.ListExchanges(len(found)))
+        if not isinstance(answer, management.Exchanges):
+            raise Failed(f"the server answered with {type(answer).__name__}")
+        if not answer.list:
+            break
+        found += answer.list
+    heads = ("name", "type", "durable", "auto_delete", "internal", "alternate")
+    await _print(options, heads, [asdict(info) for info in sorted(found, key=lambda info: info.name)])
+
+
+async def _list_bindings(client: Client, options: argparse.Namespace) -> None:
+    found: list[management.BindingInfo] = []
+    while True:
+        answer = await client.manage(management.ListBindings(len(found)))
+        if not isinstance(answer, management.Bindings):
+            raise Failed(f"the server answered with {type(answer).__name__}")
+        if not answer.list:
+            break
+        found += answer.list
+    rows = [
+        {
+            "source": info.source,
+            "to": type(info.destination).__name__.lower(),
+            "destination": info.destination.name,
+            "key": info.key,
+            "arguments": {each.name: _plain(each.value) for each in info.arguments},
+        }
+        for info in found
+    ]
+    await _print(options, ("source", "to", "destination", "key", "arguments"), rows)
+
+
+def _plain(value: management.Value) -> object:
+    match value:
+        case management.Void():
+            return None
+        case management.Other(text):
+            return text
+        case _:
+            return value.value
+
+
+async def _peek(client: Client, options: argparse.Namespace) -> None:
+    left, first = options.count, options.first
+    while left:
+        answer = await client.manage(management.Peek(options.name, first, left))
+        if not isinstance(answer, management.Messages):
+            raise Failed(f"the server answered with {type(answer).__name__}")
+        if not answer.list:
+            return
+        rows = [asdict(message) for message in answer.list]
+        await _print(options, ("id", "size", "exchange", "key", "body"), rows)
+        left -= len(rows)
+        first = answer.list[-1].id + 1
+
+
+async def _print(
+    options: argparse.Namespace, heads: Sequence[str], rows: Sequence[Mapping[str, object]]
+) -> None:
+    if options.format == "json":
+        text = "".join(json.dumps(_jsonable(row), ensure_ascii=False) + "\n" for row in rows)
+    else:
+        numbers = {at for at, head in enumerate(heads) if rows and isinstance(rows[0][head], int)}
+        cells = [tuple(head.upper() for head in heads)]
+        cells += [tuple(_cell(row[head]) for head in heads) for row in rows]
+        text = columns(cells, numbers)
+    octets = for_terminal(options.format, text.encode()) if os.isatty(1) else text.encode()
+    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case bytes():
+            return shown(value)
+        case dict():
+            return " ".join(f"{shown(name)}={_cell(each)}" for name, each in value.items()) or "-"
+        case _:
+            return str(value)
+
+
+def _jsonable(value: object) -> object:
+    match value:
+        case dict():
+            return {_name(name): _jsonable(each) for name, each in value.items()}
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case _:
+            return value
+
+
+def _name(name: object) -> str:
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+# -- changes ------------------------------------------------------------------------------------------------
+
+
+async def _do(client: Client, request: Request) -> int:
+    answer: Answer = await client.manage(request)
+    if not isinstance(answer, management.Done):
+        raise Failed(f"the server answered with {type(answer).__name__}")
+    return answer.count
+
+
+async def _count(client: Client, request: Request) -> None:
+    """Do it, and print for how many messages."""
+    octets = b"%d\n" % await _do(client, request)
+    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+
+
+async def _declare_queue(client: Client, options: argparse.Namespace) -> None:
+    await client.declare(options.name, Delivery.ROUND_ROBIN, PERSISTENCES[options.persistence])
+    if options.changes:
+        await _do(client, management.ChangeQueue(options.name, tuple(options.changes)))
+
+
+async def _delete_queue(client: Client, options: argparse.Namespace) -> None:
+    await client.delete(options.name)
+
+
+async def _purge(client: Client, options: argparse.Namespace) -> None:
+    await _count(client, management.Purge(options.name))
+
+
+async def _change(client: Client, options: argparse.Namespace) -> None:
+    await _do(client, management.ChangeQueue(options.name, tuple(options.changes)))
+
+
+async def _move(client: Client, options: argparse.Namespace) -> None:
+    """Move in several requests, each of which moves a limited number of messages."""
+    moved = 0
+    while moved < options.count:
+        done = await _do(client, management.Move(options.name, options.to, options.count - moved))
+        moved += done
+        if not done:
+            break
+    await trio.to_thread.run_sync(write_all, b"%d\n" % moved, abandon_on_cancel=True)
+
+
+async def _declare_exchange(client: Client, options: argparse.Namespace) -> None:
+    await _do(
+        client,
+        management.DeclareExchange(
+            options.name,
+            options.type.encode(),
+            durable=not options.transient,
+            auto_delete=options.auto_delete,
+            internal=options.internal,
+            alternate=options.alternate,
+        ),
+    )
+
+
+async def _delete_exchange(client: Client, options: argparse.Namespace) -> None:
+    if not await _do(client, management.DeleteExchange(options.name)):
+        raise Failed(f"there is no exchange {shown(options.name)!r}")
+
+
+async def _bind(client: Client, options: argparse.Namespace) -> None:
+    await _do(client, management.Bind(options.source, *_binding(options)))
+
+
+async def _unbind(client: Client, options: argparse.Namespace) -> None:
+    await _do(client, management.Unbind(options.source, *_binding(options)))
+
+
+def _binding(
+    options: argparse.Namespace,
+) -> tuple[management.Destination, bytes, tuple[management.Argument, ...]]:
+    if len(options.arguments) > MOST_ARGUMENTS:
+        raise Failed(f"a binding has at most {MOST_ARGUMENTS} arguments here")
+    kind = management.Exchange if options.exchange else management.Queue
+    return kind(options.destination), options.routing_key, tuple(options.arguments)
+
+
+VERBS: Mapping[tuple[str, str], Verb] = {
+    ("queues", "list"): _list_queues,
+    ("queues", "declare"): _declare_queue,
+    ("queues", "delete"): _delete_queue,
+    ("queues", "purge"): _purge,
+    ("queues", "peek"): _peek,
+    ("queues", "change"): _change,
+    ("queues", "move"): _move,
+    ("exchanges", "list"): _list_exchanges,
+    ("exchanges", "declare"): _declare_exchange,
+    ("exchanges", "delete"): _delete_exchange,
+    ("bindings", "list"): _list_bindings,
+    ("bindings", "bind"): _bind,
+    ("bindings", "unbind"): _unbind,
+}
+
+# -- the command line ---------------------------------------------------------------------------------------
+
+AddVerb = Callable[[str, str], argparse.ArgumentParser]
+
+
+def add_queue_verbs(verb: AddVerb) -> None:
+    """Add the verbs of omq queues. `verb` makes the parser of one."""
+    _add_format(verb("list", "list the queues: every round-robin topic is one"))
+    declare = verb("declare", "create a queue, or check that it exists with these types")
+    _add_name(declare)
+    declare.add_argument(
+        "--persistence", choices=PERSISTENCES, default="strong", help="as for omq declare (default: strong)"
+    )
+    _add_changes(declare, "*")
+    _add_name(verb("delete", "delete a queue and its messages"))
+    _add_name(verb("purge", "delete the messages that are ready, and print their number"))
+    peek = verb("peek", "show messages without taking them")
+    _add_name(peek)
+    peek.add_argument("--first", type=_number, default=0, metavar="ID", help="begin with this message id")
+    peek.add_argument("--count", type=_number, default=10, metavar="N", help="at most so many (default: 10)")
+    _add_format(peek)
+    change = verb("change", "change options of a queue that is in use")
+    _add_name(change)
+    _add_changes(change, "+")
+    move = verb("move", "move ready messages, by default each to the queue in which it became a dead letter")
+    _add_name(move)
+    move.add_argument("--to", type=os.fsencode, metavar="QUEUE", help="move all to this queue")
+    move.add_argument("--count", type=_number, default=EVERY, metavar="N", help="at most so many")
+
+
+def add_exchange_verbs(verb: AddVerb) -> None:
+    """Add the verbs of omq exchanges."""
+    _add_format(verb("list", "list the exchanges"))
+    declare = verb("declare", "create an exchange, or check that it exists with these properties")
+    _add_name(declare)
+    declare.add_argument("type", choices=("direct", "fanout", "topic", "headers"))
+    declare.add_argument("--transient", action="store_true", help="it ends with the server")
+    declare.add_argument("--auto-delete", action="store_true", help="it ends with its last binding")
+    declare.add_argument("--internal", action="store_true", help="clients cannot publish to it")
+    declare.add_argument(
+        "--alternate", type=os.fsencode, metavar="EXCHANGE", help="it gets messages that match no binding"
+    )
+    _add_name(verb("delete", "delete an exchange and its bindings"))
+
+
+def add_binding_verbs(verb: AddVerb) -> None:
+    """Add the verbs of omq bindings."""
+    _add_format(verb("list", "list the bindings"))
+    for name, summary in (("bind", "bind a queue to an exchange"), ("unbind", "remove a binding")):
+        parser = verb(name, summary)
+        parser.add_argument("source", type=os.fsencode, metavar="EXCHANGE", help="whose messages it routes")
+        parser.add_argument("destination", type=os.fsencode, metavar="QUEUE", help="where it routes them")
+        # `key` is the connection option.
+        parser.add_argument("routing_key", type=os.fsencode, nargs="?", default=b"", metavar="KEY")
+        parser.add_argument(
+            "--exchange", action="store_true", help="the destination is an exchange, and no queue"
+        )
+        parser.add_argument(
+            "--argument",
+            dest="arguments",
+            action="append",
+            default=[],
+            type=_argument,
+            metavar="NAME[=VALUE]",
+            help="for a headers exchange: a whole number is one, true and false are booleans, anything else "
+            "is text; without a value the header must be present",
+        )
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=os.fsencode, metavar="NAME")
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object per line"
+    )
+
+
+def _add_changes(parser: argparse.ArgumentParser, nargs: str) -> None:
+    parser.add_argument(
+        "changes",
+        nargs=nargs,
+        type=_change_of,
+        metavar="OPTION=[VALUE]",
+        help="ttl_ms, expires_ms, max_length, max_octets, overflow (drop-head or reject-publish), "
+        "dead_letter_exchange, dead_letter_key or delivery_limit; OPTION= removes it",
+    )
+
+
+def _change_of(text: str) -> management.Change:
+    option, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} must be OPTION=VALUE")
+    return management.Change(os.fsencode(option), os.fsencode(value) if value else None)
+
+
+def _argument(text: str) -> management.Argument:
+    name, equals, value = text.partition("=")
+    if not equals:
+        return management.Argument(os.fsencode(name), management.Void())
+    if value in ("true", "false"):
+        return management.Argument(os.fsencode(name), management.Bool(value == "true"))
+    digits = value.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) < 19:
+        return management.Argument(os.fsencode(name), management.Int(int(value)))
+    return management.Argument(os.fsencode(name), management.String(os.fsencode(value)))
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > EVERY:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {EVERY}")
+    return int(text)
