@@ -249,8 +249,11 @@ class Topology:
         return name
 
     def find_queue(self, name: bytes) -> QueueState:
-        """Return the queue with this name. Raises Refused."""
-        return _state(self._find(name))
+        """Return the queue with this name, which counts as used. Raises Refused."""
+        driver = self._find(name)
+        if isinstance(driver, QueueDriver):
+            driver.used()
+        return _state(driver)
 
     async def delete_queue(self, name: bytes, *, if_unused: bool, if_empty: bool) -> int:
         """Delete a queue if there is one; return how many messages it had. Raises Refused."""

@@ -131,7 +131,7 @@ class QueueDriver(RoundRobinDriver):
         room = self._room_for(batch)
         if room >= batch.count:
             return self._counting(self._offer(batch, heads, origins), batch.count)
-        full = Failure(Reason.NO_ROOM, "the queue has the length that it may have")
+        full = Failure(Reason.OVERFLOW, "the queue has the length that it may have")
         if not room:
             raise Refused.of(full)
         part = self._offer(batch.part(0, room), heads[:room], origins[:room])

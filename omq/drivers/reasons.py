@@ -21,6 +21,7 @@ class Reason(Enum):
     LOCKED = "it belongs to another connection"
     NO_REPLAY = "the topic cannot be replayed from there"
     NO_ROOM = "the store has no room"
+    OVERFLOW = "the queue has the length that it may have"
     TOPIC_FULL = "the topic has no room, and waiting would never end"
     STORE_FAILED = "the store failed"
     EARLIER = "something that was sent before failed"

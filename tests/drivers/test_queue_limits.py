@@ -247,12 +247,12 @@ async def test_a_full_queue_refuses_posts(drivers: Drivers, durable: bool) -> No
     assert isinstance(part, Confirmation)
     with pytest.raises(Refused) as refused:
         queue.offer(Bodies([b"e"]))
-    assert refused.value.reason is Reason.NO_ROOM
+    assert refused.value.reason is Reason.OVERFLOW
     assert await settled(offered) is None
     assert await settled(part) is not None
     assert [(count, failure and failure.reason) for count, failure in part.outcomes(2)] == [
         (1, None),
-        (1, Reason.NO_ROOM),
+        (1, Reason.OVERFLOW),
     ]
     await quiet()
     assert queue.ready == 3

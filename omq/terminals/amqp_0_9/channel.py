@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from omq.access.topology import Getter
 from omq.drivers.feed import LeasedFeed
-from omq.drivers.reasons import Failure
+from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.signal import Signal
@@ -71,8 +71,12 @@ class AmqpChannel:
         if self._unsettled:
             left = [posted for posted in self._unsettled if not posted.is_settled]
             for posted in self._unsettled:
-                if posted.is_settled and (failures := posted.failures()):
-                    self.failure = next(iter(failures.values()))
+                if posted.is_settled:
+                    # A queue that may not be longer refuses messages, and only confirms tell so.
+                    failures = (
+                        each for each in posted.failures().values() if each.reason is not Reason.OVERFLOW
+                    )
+                    self.failure = next(failures, self.failure)
             self._unsettled = left
             if self.failure is None:
                 return

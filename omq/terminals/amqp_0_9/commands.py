@@ -438,7 +438,8 @@ class Commands:
         await settled(transaction.posted)
         for part in transaction.posted:
             for failure in part.failures().values():
-                raise problem_of(failure, type(method))
+                if failure.reason is not Reason.OVERFLOW:  # which only confirms tell
+                    raise problem_of(failure, type(method))
         for taken, outcome in acknowledged:
             taken.settle(outcome)
 

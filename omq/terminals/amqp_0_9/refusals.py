@@ -18,7 +18,7 @@ def code_of(reason: Reason) -> ReplyCode:
             return ReplyCode.ACCESS_REFUSED
         case Reason.LOCKED:
             return ReplyCode.RESOURCE_LOCKED
-        case Reason.QUOTA | Reason.NO_ROOM | Reason.TOPIC_FULL:
+        case Reason.QUOTA | Reason.NO_ROOM | Reason.TOPIC_FULL | Reason.OVERFLOW:
             return ReplyCode.RESOURCE_ERROR
         case Reason.STORE_FAILED | Reason.EARLIER | Reason.DEFECT:
             return ReplyCode.INTERNAL_ERROR

@@ -86,7 +86,14 @@ def problem_of(failure: Failure) -> Problem:
             return Problem(ResponseCode.SYNTAX_ERROR, failure.text)
         case Reason.INVALID | Reason.NO_REPLAY | Reason.DIFFERS:
             return Problem(ResponseCode.INVALID, failure.text)
-        case Reason.NO_ROOM | Reason.TOPIC_FULL | Reason.STORE_FAILED | Reason.EARLIER | Reason.DEFECT:
+        case (
+            Reason.NO_ROOM
+            | Reason.OVERFLOW
+            | Reason.TOPIC_FULL
+            | Reason.STORE_FAILED
+            | Reason.EARLIER
+            | Reason.DEFECT
+        ):
             return Problem(ResponseCode.INTERNAL_ERROR, failure.text)
         case other:
             assert_never(other)

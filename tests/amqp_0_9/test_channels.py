@@ -1,0 +1,316 @@
+"""What the probe does not ask: logins, transactions, flow, windows, cancellations and ends, by raw octets."""
+
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from .broker import Broker
+from .serving import serving_guest
+from .wire import (
+    Client,
+    ack,
+    cancel,
+    close_channel,
+    commit,
+    consume,
+    declare_queue,
+    delete_queue,
+    frame,
+    get,
+    header,
+    long,
+    method,
+    nack,
+    properties,
+    publish,
+    publishing,
+    qos,
+    recover,
+    reject,
+    rollback,
+    select_confirms,
+    select_tx,
+    short,
+    table,
+)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    with serving_guest(tmp_path_factory.mktemp("channels")) as server:
+        yield "127.0.0.1", server.port
+
+
+@pytest.fixture
+def broker(address: tuple[str, int]) -> Iterator[Broker]:
+    broker = Broker(address)
+    yield broker
+    broker.close()
+
+
+def fill(client: Client, queue: str, count: int = 5) -> None:
+    client.call(declare_queue(1, queue))
+    client.send(*[publish(1, "", queue, b"%d" % i) for i in range(count)])
+    client.call(declare_queue(1, queue))
+
+
+def flow(channel: int, active: int) -> bytes:
+    return method(channel, 20, 20, bytes([active]))
+
+
+def log_in(broker: Broker, mechanism: str, response: bytes) -> str:
+    client = broker.reach()
+    client.send(b"AMQP\0\0\x09\1")
+    client.wait()
+    capabilities = {"capabilities": {"authentication_failure_close": True}}
+    answer = client.call(
+        method(0, 10, 11, table(capabilities) + short(mechanism) + long(response) + short("en_US"))
+    )
+    return answer.told()
+
+
+# -- logins -------------------------------------------------------------------------------------------------
+
+
+def test_amqplain(broker: Broker) -> None:
+    response = table({"LOGIN": "guest", "PASSWORD": "guest"})[4:]
+    assert log_in(broker, "AMQPLAIN", response) == "tune"
+    wrong = table({"LOGIN": "guest", "PASSWORD": "wrong"})[4:]
+    assert log_in(broker, "AMQPLAIN", wrong) == "connection.close 403 ACCESS_REFUSED (0,0)"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("AMQPLAIN", b"\5LOGIN"),
+        ("AMQPLAIN", table({"LOGIN": "guest"})[4:]),
+        ("PLAIN", b"guest"),
+        ("PLAIN", b"\0guest:x\0guest"),
+        ("EXTERNAL", b""),
+    ],
+)
+def test_responses_that_cannot_be_read(broker: Broker, mechanism: str, response: bytes) -> None:
+    assert log_in(broker, mechanism, response) == "connection.close 403 ACCESS_REFUSED (0,0)"
+
+
+def test_plain_of_openamq_ends_with_a_zero(broker: Broker) -> None:
+    assert log_in(broker, "PLAIN", b"\0guest\0guest\0") == "tune"
+
+
+def test_a_secret_is_renewed(broker: Broker) -> None:
+    assert broker.connect().call(method(0, 10, 70, long(b"guest") + short("why"))).name == "(10, 71)"
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+def test_a_returned_message_comes_back_as_it_was(broker: Broker) -> None:
+    props = properties(app_id="a", headers={"k": 1})
+    reply = broker.channel().call(publish(1, "amq.direct", "nowhere", b"body", props, mandatory=1))
+    assert (reply.name, reply.body, reply.raw_properties) == ("return", b"body", props)
+    assert reply.args[2:] == short("NO_ROUTE") + short("amq.direct") + short("nowhere")
+
+
+def test_a_queue_that_may_not_be_longer_refuses_silently_without_confirms(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "short", exclusive=1, x_max_length=1, x_overflow="reject-publish"))
+    client.send(publish(1, "", "short", b"a"), publish(1, "", "short", b"b"))
+    assert client.said(get(1, "short", 1), get(1, "short", 1)) == (
+        "get-ok 1 redelivered=0 left=0 b'a' | get-empty"
+    )
+
+
+def test_confirms_name_each_refused_message(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "short c", exclusive=1, x_max_length=2, x_overflow="reject-publish"))
+    client.call(select_confirms(1))
+    client.send(*[publish(1, "", "short c", b"%d" % i) for i in range(4)])
+    acked: set[int] = set()
+    nacked: set[int] = set()
+    while len(acked | nacked) < 4:
+        reply = client.wait()
+        tags = set(range(1, reply.tag + 1)) - acked - nacked if reply.args[8] & 1 else {reply.tag}
+        (acked if reply.name == "ack" else nacked).update(tags)
+    assert (acked, nacked) == ({1, 2}, {3, 4})
+
+
+def test_names_and_properties_have_a_limit(broker: Broker) -> None:
+    client = broker.channel()
+    props = properties(headers={f"h{i}": "x" * 1000 for i in range(70)})
+    assert client.call(publishing(1, "", "q"), header(1, 1, props)).told() == (
+        "channel.close 311 CONTENT_TOO_LARGE (60,40)"
+    )
+
+
+def test_a_deep_table_ends_the_connection_and_nothing_else(broker: Broker) -> None:
+    deep = b""
+    for _ in range(2000):
+        deep = b"\1k" + b"F" + long(deep)
+    payload = struct.pack(">HHQH", 60, 0, 1, 0x2000) + long(deep)
+    client = broker.channel()
+    answer = client.call(publishing(1, "", "q"), frame(2, 1, payload))
+    assert answer.told().startswith(("connection.close 501", "connection.close 502", "channel.close"))
+    assert broker.channel().call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
+
+
+# -- acknowledgements ---------------------------------------------------------------------------------------
+
+
+def test_a_nack_of_several_returns_all_of_them(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "nacked")
+    client.call(consume(1, "nacked", "t"))
+    assert client.bodies() == [b"%d" % i for i in range(5)]
+    client.send(ack(1, 2), nack(1, 4, multiple=1))
+    again = [client.wait() for _ in range(3)]
+    assert [(reply.body, reply.args[10]) for reply in again] == [(b"0", 1), (b"2", 1), (b"3", 1)]
+    assert [reply.properties for reply in again] == [{"headers": {"x-delivery-count": "l:1"}}] * 3
+
+
+def test_recover_gives_a_consumer_everything_again(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "recovered", 2)
+    client.call(consume(1, "recovered", "t"))
+    assert client.bodies() == [b"0", b"1"]
+    client.send(recover(1, 1))
+    replies = [client.wait() for _ in range(3)]
+    assert sorted(reply.name for reply in replies) == ["deliver", "deliver", "recover-ok"]
+
+
+def test_a_window_of_all_consumers(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "window", 10)
+    client.call(qos(1, 3, is_global=1))
+    client.send(consume(1, "window", "a"), consume(1, "window", "b"))
+    replies = [client.wait() for _ in range(5)]
+    assert sorted(reply.name for reply in replies) == ["consume-ok"] * 2 + ["deliver"] * 3
+    assert client.bodies() == []
+    client.send(qos(1, 0, is_global=1))
+    assert client.wait().name == "qos-ok"
+    assert len(client.bodies()) == 7
+
+
+def test_no_message_comes_while_the_flow_is_off(broker: Broker) -> None:
+    client = broker.channel()
+    client.said(declare_queue(1, "flowing", exclusive=1), consume(1, "flowing", "t", no_ack=1))
+    assert client.call(flow(1, 0)).told() == "flow-ok"
+    client.send(publish(1, "", "flowing", b"1"))
+    assert client.bodies() == []
+    client.send(flow(1, 1))
+    replies = [client.wait(), client.wait()]
+    assert sorted(reply.name for reply in replies) == ["deliver", "flow-ok"]
+
+
+def test_messages_of_a_cancelled_consumer_return_with_the_channel(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "cancelled", 3)
+    client.open(2)
+    client.call(consume(2, "cancelled", "t"))
+    assert len(client.bodies()) == 3
+    assert client.said(cancel(2, "t"), declare_queue(1, "cancelled", passive=1)) == (
+        "cancel-ok | queue.declare-ok messages=0 consumers=0"
+    )
+    client.send(ack(2, 1))
+    assert client.call(close_channel(2)).name == "channel.close-ok"
+    assert client.call(get(1, "cancelled", 1)).told() == "get-ok 1 redelivered=1 left=1 b'1'"
+
+
+def test_a_consumer_learns_that_another_connection_deleted_its_queue(broker: Broker) -> None:
+    client, other = broker.channel(), broker.channel()
+    client.said(declare_queue(1, "deleted"), consume(1, "deleted", "t"))
+    assert other.call(delete_queue(1, "deleted")).name == "delete-ok"
+    told = client.wait()
+    assert (told.name, told.text) == ("basic.cancel", "t")
+    assert client.call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
+
+
+def test_rejected_messages_of_get_and_of_a_consumer_share_the_tags(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "mixed", 3)
+    assert client.call(get(1, "mixed")).tag == 1
+    client.call(consume(1, "mixed", "t"))
+    assert [client.wait().tag, client.wait().tag] == [2, 3]
+    client.send(reject(1, 2, requeue=0), ack(1, 3, multiple=1))
+    assert client.said(cancel(1, "t"), get(1, "mixed")) == "cancel-ok | get-empty"
+
+
+# -- transactions -------------------------------------------------------------------------------------------
+
+
+def test_acknowledgements_of_a_transaction_take_effect_at_its_commit(broker: Broker) -> None:
+    client = broker.channel()
+    fill(client, "in tx", 2)
+    client.open(2)
+    client.call(select_tx(2))
+    assert client.call(get(2, "in tx")).tag == 1
+    assert client.call(get(2, "in tx")).tag == 2
+    client.send(ack(2, 1, multiple=1))
+    assert client.call(rollback(2)).name == "rollback-ok"
+    client.send(ack(2, 2))  # it is not acknowledged after the rollback, so this is right
+    client.send(publish(2, "", "in tx", b"published"))
+    assert client.call(declare_queue(1, "in tx", passive=1)).told().endswith("messages=0 consumers=0")
+    assert client.call(commit(2)).name == "commit-ok"
+    client.call(close_channel(2))
+    assert client.said(get(1, "in tx", 1), get(1, "in tx", 1), get(1, "in tx", 1)) == (
+        "get-ok 1 redelivered=1 left=1 b'0' | get-ok 2 redelivered=0 left=0 b'published' | get-empty"
+    )
+
+
+def test_a_transaction_has_a_limit(broker: Broker) -> None:
+    client = broker.channel()
+    client.said(declare_queue(1, "much", exclusive=1), select_tx(1))
+    client.send(*[publish(1, "", "much", bytes(60_000)) for _ in range(200)])
+    assert client.wait(10).told() == "channel.close 506 RESOURCE_ERROR (0,0)"
+
+
+# -- many, and ends -----------------------------------------------------------------------------------------
+
+
+def test_as_many_channels_as_there_may_be(broker: Broker) -> None:
+    client = broker.connect(seconds=20)
+    for channel in range(1, 2048):
+        client.send(method(channel, 20, 10, b"\0"))
+    assert {client.wait().name for _ in range(2047)} == {"channel.open-ok"}
+    assert client.call(declare_queue(2047, "", exclusive=1)).name == "queue.declare-ok"
+    assert client.open(2048).told() == "connection.close 504 CHANNEL_ERROR (20,10)"
+
+
+def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    count = 2000
+    client.send(*[declare_queue(1, f"many {i}", exclusive=1) for i in range(count)])
+    assert {client.wait().name for _ in range(count)} == {"queue.declare-ok"}
+    client.close()
+    other = broker.channel()
+    deadline = time.monotonic() + 20
+    while other.call(declare_queue(1, f"many {count - 1}", passive=1)).name != "channel.close":
+        assert time.monotonic() < deadline
+        other.close()
+        other = broker.channel()
+
+
+def test_a_consumer_that_stops_reading_a_long_body_delays_nobody(broker: Broker) -> None:
+    stopped = broker.channel(seconds=20)
+    stopped.call(declare_queue(1, "endless", durable=1))
+    stopped.call(select_confirms(1))
+    data = bytes(60 << 20)
+    stopped.send(publishing(1, "", "endless"), header(1, len(data)))
+    for begin in range(0, len(data), 131_064):
+        stopped.send(frame(3, 1, data[begin : begin + 131_064]))
+    assert stopped.wait().name == "ack"
+    stopped.send(consume(1, "endless", "t"))
+    assert stopped.wait().name == "consume-ok"
+    assert stopped.frame() is not None  # and nothing more is read
+    other = broker.channel()
+    other.call(declare_queue(1, "quick", exclusive=1))
+    begin_at = time.monotonic()
+    for _ in range(20):
+        assert other.call(publish(1, "", "quick", b"x") + get(1, "quick", 1)).name == "get-ok"
+    assert time.monotonic() - begin_at < 5
+    stopped.close()
+    deadline = time.monotonic() + 20
+    while (reply := other.call(get(1, "endless", 1))).name != "get-ok":
+        assert time.monotonic() < deadline
+    assert len(reply.body) == len(data)

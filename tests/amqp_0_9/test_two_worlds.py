@@ -1,0 +1,144 @@
+"""AMQP 0-9-1 and the other protocols on the same topics (docs/AMQP.md, "What the others see")."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from server_command import RunningServer, running_server
+
+from omq.client import FromBeginning, Persistent, Properties, Sync, connect
+from omq.model import Delivery
+
+from .broker import Broker
+from .wire import (
+    Client,
+    Long,
+    ack,
+    bind,
+    consume,
+    declare_queue,
+    get,
+    properties,
+    publish,
+    qos,
+    select_confirms,
+)
+
+SECONDS = 20
+
+PERSISTENT = Persistent(Sync.STRONG)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
+        yield server
+
+
+@pytest.fixture
+def broker(server: RunningServer) -> Iterator[Broker]:
+    broker = Broker(("127.0.0.1", server.port))
+    yield broker
+    broker.close()
+
+
+def confirmed(client: Client, *messages: bytes) -> None:
+    """Publish messages, and wait until they are safe."""
+    client.call(select_confirms(1))
+    client.send(*messages)
+    tag = 0
+    while tag < len(messages):
+        tag = client.wait().tag
+
+
+async def test_what_amqp_publishes_is_seen_by_a_subscriber_and_by_a_feed(
+    server: RunningServer, broker: Broker
+) -> None:
+    client = broker.channel()
+    client.said(
+        declare_queue(1, "seen", durable=1, x_queue_type="stream"), bind(1, "seen", "amq.topic", "a.*")
+    )
+    confirmed(client, publish(1, "amq.topic", "a.b", b"one", properties(content_type="text/plain")))
+    with trio.fail_after(SECONDS):
+        async with connect(f"omq://127.0.0.1:{server.port}") as other:
+            async with other.subscribe("seen", FromBeginning()) as subscription:
+                assert (await subscription.__anext__()).body == b"one"
+            async with other.feed("seen", FromBeginning()) as feed:
+                envelope = await feed.__anext__()
+    head = envelope.head
+    assert (head.exchange, head.routing_key, envelope.body) == (b"amq.topic", b"a.b", b"one")
+    assert head.properties.content_type == b"text/plain"
+
+
+async def test_what_omq_and_dmp_publish_is_consumed(server: RunningServer, broker: Broker) -> None:
+    with trio.fail_after(SECONDS):
+        async with connect(f"omq://127.0.0.1:{server.port}") as other:
+            await other.declare("theirs", Delivery.ROUND_ROBIN, PERSISTENT)
+            await other.publish_confirmed("theirs", b"by omq")
+            async with other.sink("theirs") as sink:
+                await sink.publish(
+                    b"by DMP",
+                    exchange=b"an exchange",
+                    routing_key=b"a key",
+                    properties=Properties(app_id=b"dmp"),
+                )
+    client = broker.channel()
+    first, second = client.call(get(1, "theirs", 1)), client.call(get(1, "theirs", 1))
+    assert (first.body, first.properties) == (b"by omq", {})
+    assert first.args[9:] == b"\0" + b"\6theirs" + b"\0\0\0\1"
+    assert (second.body, second.properties) == (b"by DMP", {"app_id": "dmp"})
+    assert second.args[9:] == b"\13an exchange" + b"\5a key" + b"\0\0\0\0"
+
+
+async def test_workers_of_both_share_a_queue(server: RunningServer, broker: Broker) -> None:
+    client = broker.channel()
+    client.said(declare_queue(1, "shared", durable=1), qos(1, 5), consume(1, "shared", "a"))
+    with trio.fail_after(SECONDS):
+        async with (
+            connect(f"omq://127.0.0.1:{server.port}") as other,
+            other.subscribe("shared", credit=5) as work,
+        ):
+            confirmed(broker.channel(), *[publish(1, "", "shared", b"%d" % i) for i in range(10)])
+            theirs = [await work.__anext__() for _ in range(5)]
+            ours = [client.wait() for _ in range(5)]
+            for message in theirs:
+                await work.received(message)
+            client.send(ack(1, ours[-1].tag, 1))
+            await other.confirm()
+    bodies = sorted([message.body for message in theirs] + [reply.body for reply in ours])
+    assert bodies == [b"%d" % i for i in range(10)]
+    assert client.call(get(1, "shared")).name == "get-empty"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_durable_queue_and_its_binding_survive(tmp_path: Path, how: signal.Signals) -> None:
+    options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        client = broker.channel()
+        client.said(
+            declare_queue(1, "kept", durable=1, x_message_ttl=Long(600_000)), declare_queue(1, "lost"),
+            bind(1, "kept", "amq.direct", "k"),
+        )  # fmt: skip
+        confirmed(
+            client, *[publish(1, "amq.direct", "k", b"%d" % i, properties(priority=3)) for i in range(3)]
+        )
+        assert client.call(get(1, "kept")).body == b"0"
+        server.process.send_signal(how)
+        server.process.wait(timeout=10)
+        broker.close()
+    with running_server(*options) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        client = broker.channel()
+        again = client.call(declare_queue(1, "kept", durable=1, x_message_ttl=Long(600_000)))
+        assert again.told() == "queue.declare-ok messages=3 consumers=0"
+        confirmed(client, publish(1, "amq.direct", "k", b"3"))
+        replies = [client.call(get(1, "kept", 1)) for _ in range(4)]
+        assert [reply.body for reply in replies] == [b"0", b"1", b"2", b"3"]
+        assert replies[1].properties == {"priority": 3}
+        assert (
+            client.call(declare_queue(1, "lost", passive=1)).told() == "channel.close 404 NOT_FOUND (50,10)"
+        )
+        broker.close()
