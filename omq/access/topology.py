@@ -27,7 +27,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.lifetime import Ephemeral, Ownership, check_user
-from omq.drivers.offer import Offered
+from omq.drivers.offer import NoRoom, Offered
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
 from omq.drivers.reasons import Inequivalent, Reason, Refused
@@ -141,10 +141,23 @@ class Topology:
         await self._exchanges.settled()
 
     def offer(self, driver: Driver, batch: Batch, heads: Sequence[bytes]) -> Offered:
-        """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused."""
+        """Offer messages to a topic of a route, as `Driver.offer` does. Raises TooLarge, and Refused.
+
+        A round-robin topic that omq clients declared takes them over, too: a connection must not wait for its
+        own acknowledgements.
+        """
         if batch.longest > self._session.max_message_bytes:
             raise TooLarge(self._session.max_message_bytes, batch.longest)
-        return driver.offer(batch, heads)
+        offered = driver.offer(batch, heads)
+        if (
+            isinstance(offered, NoRoom)
+            and isinstance(driver, QueueDriver)
+            and offered.room is driver
+            and driver.has_ids(batch.count)
+        ):
+            offered.leave()
+            return driver.spill(batch, heads)
+        return offered
 
     @property
     def max_message_bytes(self) -> int:

@@ -171,6 +171,35 @@ async def test_a_message_is_delivered_again_up_to_the_limit(drivers: Drivers, du
     heir.close()
 
 
+@EITHER
+async def test_expired_and_superfluous_messages_are_dead_letters(
+    drivers: Drivers, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    monkeypatch.setattr(
+        "time.time_ns", lambda: 1_800_000_000_000_000_000 + round(mock_clock.current_time() * 1e9)
+    )
+    dead = await queue_of(drivers, b"dl", durable=durable)
+    source = await queue_of(
+        drivers, b"q", durable=durable, max_length=2, dead_letter_exchange=b"", dead_letter_key=b"dl"
+    )
+    heir = worker(dead)
+    expiring = published(b"", b"q", expiration=b"100")
+    await post(source, b"dropped", b"expires", b"stays", heads=[b"", expiring, b""])
+    await drivers.drain()
+    await quiet()
+    mock_clock.jump(0.2)
+    await quiet()
+    await drivers.drain()
+    assert (await heir.read()).bodies == [b"dropped", b"expires"]
+    assert [headers(got.head)["x-first-death-reason"] for got in heir.got] == [  # type: ignore[index]
+        "S:maxlen",
+        "S:expired",
+    ]
+    assert "'original-expiration': 'S:100'" in str(headers(heir.got[1].head))
+    assert (source.ready, source.info().messages) == (1, 1)
+    heir.close()
+
+
 async def test_without_an_exchange_the_limit_drops(drivers: Drivers) -> None:
     source = await queue_of(drivers, b"q", delivery_limit=0)
     client = worker(source)
