@@ -182,8 +182,12 @@ class Management:
                 target = self._target_of(found, to, driver)
                 if target is None:
                     continue
-                offered = target.offer(Bodies([found.body]), [found.head])
-                confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                try:
+                    offered = target.offer(Bodies([found.body]), [found.head])
+                    confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                except Refused:
+                    await _settle(waiting, getter)  # those before it are in their new queues
+                    raise
                 waiting.append((confirmation, range(found.id, found.id + 1)))
                 if len(waiting) >= MOVED_AT_ONCE:
                     moved += await _settle(waiting, getter)

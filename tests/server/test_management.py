@@ -11,7 +11,7 @@ from omq.access.rights import Right
 from omq.client import Client, connect
 from omq.client.errors import ServerError
 from omq.config import ClientConfig
-from omq.drivers.queue_options import QueueOptions
+from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head, encode
@@ -235,6 +235,18 @@ async def test_dead_letters_are_moved_back(host: InProcess, client: Client, pers
     async with client.subscribe("one", credit=1) as messages:
         assert (await messages.__anext__()).body == b"0"
     assert "no queue 'none'" in await refusal(client, m.Move(b"dead", b"none", 1))
+
+
+async def test_what_the_new_queue_refuses_stays_in_the_old_one(host: InProcess, client: Client) -> None:
+    options = QueueOptions(durable=True, max_length=2, overflow=Overflow.REJECT_PUBLISH)
+    await host.server.catalogue.declare_queue(b"short", options)
+    await client.declare("long", Delivery.ROUND_ROBIN, STRONG)
+    for number in range(4):
+        await client.publish_confirmed("long", b"%d" % number)
+    assert "Manage long: the queue has the length" in await refusal(client, m.Move(b"long", b"short", 4))
+    assert await bodies(client, b"short") == [b"0", b"1"]
+    assert await bodies(client, b"long") == [b"2", b"3"]
+    assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
 
 
 async def test_what_is_no_queue_is_refused(client: Client) -> None:

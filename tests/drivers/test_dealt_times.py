@@ -1,0 +1,38 @@
+"""The times at which messages were assigned: exact to a second, and limited in number."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.drivers.dealt_times import MOST_MARKS, SECONDS, DealtTimes
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=50))
+def test_a_time_is_at_most_a_second_too_early(steps: list[tuple[float, int]]) -> None:
+    times = DealtTimes()
+    now, cursor = 100.0, 1
+    assigned: dict[int, float] = {}
+    for seconds, count in steps:
+        now += seconds
+        assigned.update(dict.fromkeys(range(cursor, cursor + count), now))
+        cursor += count
+        times.note(cursor, now)
+    for message, moment in assigned.items():
+        since = times.since(message)
+        assert since is not None
+        assert moment - SECONDS <= since <= moment
+    assert times.since(cursor) is None
+    times.forget_below(cursor - 1)
+    assert times.since(cursor - 1) is not None
+
+
+def test_many_times_are_thinned_and_never_too_late() -> None:
+    times = DealtTimes()
+    count = 10 * MOST_MARKS
+    for number in range(count):
+        times.note(number + 1, 2.0 * number)
+    for message in range(count):
+        since = times.since(message)
+        assert since is not None
+        assert since <= 2.0 * message
+    last = times.since(count - 1)
+    assert last == 2.0 * (count - 1)
