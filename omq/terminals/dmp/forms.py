@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
+from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
 from omq.terminals.connection.forms import Opened
 from omq_storage.blocks import FRAME_HEADER
+
+_LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
+"""Octets: a body of this size leaves room for a head with a name."""
 
 
 class Envelopes:
@@ -33,6 +37,8 @@ class Envelopes:
         return Opened(self._opening(head, size), size)
 
     def _opening(self, head: bytes, size: int) -> bytes:
+        if not head and size > _LONGEST_WITH_ANY_HEAD:
+            head = PLAIN_HEAD  # the default head may leave too little room for the longest bodies
         return dmp_writer.opening(size, head or self._head)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
