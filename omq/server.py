@@ -35,6 +35,7 @@ from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
 from omq.terminals.amqp_0_9.terminal import AmqpTerminal
+from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Arrival, Context
@@ -139,6 +140,7 @@ class Server:
             omq=self._served[OmqTerminal],
             dmp=self._served[DmpTerminal],
             amqp_0_9=self._served[AmqpTerminal],
+            amqp_1_0=self._served[Amqp1Terminal],
             newcomers=len(self._newcomers),
             dmp_leased=self._access.leased_connections.used,
             max_dmp_leased=config.max_dmp_connections,
@@ -258,11 +260,13 @@ class Server:
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.REFUSED)
                 await transport.finish()
+            case handshake.Amqp1_0(header):
+                await self._serve(Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
                 await transport.finish()
-            case handshake.Amqp1_0() | handshake.Tls():
+            case handshake.Tls():
                 self._stranger(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)

@@ -13,8 +13,8 @@ class ServerStatistics:
     seconds: float
     """How long ago it was started."""
     connections: int
-    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, and of those that are
-    just ending."""
+    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, `amqp_1_0`, and of those
+    that are just ending."""
     max_connections: int
     handshakes: int
     """Connections whose client has not said its protocol yet, or is in its TLS handshake."""
@@ -23,6 +23,7 @@ class ServerStatistics:
     dmp: int
     """Connections that speak DMP."""
     amqp_0_9: int
+    amqp_1_0: int
     """Connections that speak AMQP 0-9-1."""
     newcomers: int
     """Connections whose client is not known yet: no Connect or no lease was accepted. When all connections

@@ -45,6 +45,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.session import MOST_HANDLES, RELEASED, WINDOW
+from omq.protocol.amqp_1_0.transfers import Framing
 from tests.protocol.amqp_1_0_helpers import OFFER, Peer, frame, source, target
 
 ACCEPTED = performatives.write(Accepted())
@@ -385,8 +386,14 @@ def test_a_sender_that_skips_credit_says_so(peer: Peer) -> None:
 # -- messages out -------------------------------------------------------------------------------------------
 
 
-def send(link: SendingLink, message: int, octets: bytes = b"x", *, settled: bool = False) -> None:
-    link.session.deliver(link, message, octets, settled=settled)
+def send(peer: Peer, link: SendingLink, message: int, octets: bytes = b"x", *, settled: bool = False) -> None:
+    """Send a message in one frame, as a terminal does."""
+    session = link.session
+    delivery = session.begin(link, range(message, message + 1), settled=settled)
+    framing = Framing(session.channel, link.handle, 512)
+    session.transferred(1)
+    opening = framing.opening(delivery, message, len(octets), settled=settled, more=False)
+    peer.connection.put(opening + octets)
 
 
 def give(peer: Peer, credit: int, count: int = 0, *, drain: bool = False, window: int = 100) -> list[Event]:
@@ -397,7 +404,7 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
     link = peer.attach_receiver()
     assert give(peer, 5) == [Credit(link)]
     for message in (10, 11, 12, 13):
-        send(link, message)
+        send(peer, link, message)
     assert (link.credit, link.delivery_count) == (1, 4)
     assert peer.heard()[1] == Transfer(0, 1, b"11", 0, False, False)
     assert peer.payloads == [b"x"] * 4
@@ -420,8 +427,8 @@ def test_messages_are_sent_and_settled(peer: Peer) -> None:
 def test_credit_is_counted_from_what_the_client_has_seen(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)
-    send(link, 1)
-    send(link, 2)
+    send(peer, link, 1)
+    send(peer, link, 2)
     give(peer, 5, count=1)  # it had seen one of the two
     assert link.credit == 4
     give(peer, 0, count=1)
@@ -432,7 +439,7 @@ def test_a_drained_link_gives_its_credit_back(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, drain=True)
     assert link.drain
-    send(link, 1)
+    send(peer, link, 1)
     link.drained()
     _, flow = peer.heard()
     assert isinstance(flow, Flow)
@@ -442,7 +449,7 @@ def test_a_drained_link_gives_its_credit_back(peer: Peer) -> None:
 def test_the_window_of_the_client(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5, window=1)
-    send(link, 1)
+    send(peer, link, 1)
     assert link.session.window == 0
     assert peer.say(frame(Flow(0, 1, 0, 1))) == []  # it has not received the transfer yet
     assert peer.say(frame(Flow(1, 1, 0, 1))) == [WindowOpened((link,))]
@@ -452,22 +459,58 @@ def test_a_message_in_parts_and_one_that_is_aborted(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)
     session = link.session
-    session.begin_delivery(link, 1, b"a", settled=False)
-    session.continue_delivery(link, b"b", ends=False)
-    session.continue_delivery(link, b"c", ends=True)
-    session.begin_delivery(link, 2, b"d", settled=True)
+    framing = Framing(session.channel, link.handle, 512)
+    first = session.begin(link, range(1, 2), settled=False)
+    second = session.begin(link, range(2, 3), settled=True)
+    for octets in (
+        framing.opening(first, 1, 1, settled=False, more=True) + b"a",
+        framing.continuation(1, more=True) + b"b",
+        framing.continuation(1, more=False) + b"c",
+        framing.opening(second, 2, 1, settled=True, more=True) + b"d",
+    ):
+        session.transferred(1)
+        peer.connection.put(octets)
     session.abort_delivery(link)
     assert peer.heard() == [
         Transfer(0, 0, b"1", 0, False, True), Transfer(0, more=True), Transfer(0),
         Transfer(0, 1, b"2", 0, True, True), Transfer(0, aborted=True),
     ]  # fmt: skip
+    assert peer.payloads == [b"a", b"b", b"c", b"d", b""]
     assert session.unsettled == 1
+
+
+def test_what_was_not_sent_is_taken_back(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    give(peer, 5)
+    session = link.session
+    send(peer, link, 1)
+    session.begin(link, range(2, 5), settled=False)
+    session.take_back(link, 3)
+    assert (link.credit, link.delivery_count, session.unsettled, session.next_delivery) == (4, 1, 1, 1)
+    send(peer, link, 2)
+    assert [said.delivery_id for said in peer.heard() if isinstance(said, Transfer)] == [0, 1]
+
+
+def test_frames_wait_for_the_window(peer: Peer) -> None:
+    link = peer.attach_receiver()
+    give(peer, 5, window=1)
+    session = link.session
+    send(peer, link, 1)
+    assert not session.may_transfer
+    for number in range(3):
+        session.wait(frame(Transfer(0, number + 1, b"t"), b"%d" % number))
+    session.forget(1)
+    peer.heard()
+    assert peer.say(frame(Flow(1, 1, 0, 1))) == []
+    assert peer.heard() == [Transfer(0, 1, b"t")]
+    assert peer.say(frame(Flow(2, 9, 0, 1))) == [WindowOpened((link,))]
+    assert peer.heard() == [Transfer(0, 2, b"t")]
 
 
 def test_a_detached_link_has_nothing_unsettled(peer: Peer) -> None:
     link = peer.attach_receiver()
     give(peer, 5)
-    send(link, 1)
+    send(peer, link, 1)
     link.detach(LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted"))
     assert peer.say(frame(Disposition(True, 0, state=ACCEPTED, settled=True))) == []
     assert give(peer, 5) == []

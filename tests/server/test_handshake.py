@@ -82,11 +82,9 @@ async def test_amqp_of_no_known_version_is_told_what_is_spoken(store: Path, rest
 @pytest.mark.parametrize(
     "octets",
     [
-        b"AMQP\x00\x01\x00\x00",
-        b"AMQP\x03\x01\x00\x00",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
-    ids=["AMQP 1.0", "AMQP 1.0 with SASL", "TLS"],
+    ids=["TLS"],
 )
 async def test_protocols_that_are_not_served_are_closed(store: Path, octets: bytes) -> None:
     async with serving(store) as host:
@@ -103,7 +101,6 @@ async def test_protocols_that_are_not_served_are_closed(store: Path, octets: byt
         (b"PRI * HTTP/2.0\r\n", "50 52 49 20 2a 20 48 54 (PRI * HT), which is HTTP/2"),
         (b"SSH-2.0-OpenSSH\r\n", "53 53 48 2d 32 2e 30 2d (SSH-2.0-), which is SSH"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "16 03 01 02 00 01 00 01 (........), which is TLS"),
-        (b"AMQP\x03\x01\x00\x00", "41 4d 51 50 03 01 00 00 (AMQP....), which is AMQP 1.0 with SASL"),
         (b"AMQP\x01\x01\x08\x00", "41 4d 51 50 01 01 08 00 (AMQP....), which is AMQP 0-8"),
         (b"AMQP    ", "41 4d 51 50 20 20 20 20 (AMQP    ), which is AMQP"),
         (b"\x10\x10\x00\x04MQTT\x04\x02", "10 10 00 04 4d 51 54 54 (....MQTT), which is MQTT"),

@@ -28,9 +28,19 @@ T = TypeVar("T")
 class LinkSession(Protocol):
     """The session of a link, as `session.Session` is."""
 
+    channel: int
+    """The channel of its frames."""
+
+    @property
+    def next_delivery(self) -> int:
+        """The delivery-id of the next delivery."""
+
     @property
     def window(self) -> int:
         """How many transfers the client takes now."""
+
+    def frame_room(self) -> int:
+        """The longest frame that the client takes."""
 
     @property
     def unsettled(self) -> int:
@@ -45,14 +55,24 @@ class LinkSession(Protocol):
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
         """The server detached a link. Its handles are in use until the client detaches it, too."""
 
-    def deliver(self, sender: "SendingLink", message: int, octets: bytes, *, settled: bool) -> None:
-        """Send a message that fits into one frame. The caller has looked at credit and window."""
+    @property
+    def may_transfer(self) -> bool:
+        """Whether transfers may be sent now."""
 
-    def begin_delivery(self, sender: "SendingLink", message: int, octets: bytes, *, settled: bool) -> None:
-        """Send the first part of a message that takes several frames."""
+    def begin(self, sender: "SendingLink", ids: range, *, settled: bool) -> int:
+        """Count messages that are about to be sent; return the delivery-id of the first one."""
 
-    def continue_delivery(self, sender: "SendingLink", octets: bytes, *, ends: bool) -> None:
-        """Send the next part of a message."""
+    def take_back(self, sender: "SendingLink", count: int) -> None:
+        """The last deliveries that began were not sent: their delivery-ids are used again."""
+
+    def transferred(self, count: int) -> None:
+        """Count transfer frames that are about to be sent; a negative number for some that were not."""
+
+    def wait(self, octets: bytes) -> None:
+        """Send a transfer frame when the client takes it: its window is closed now."""
+
+    def forget(self, count: int) -> None:
+        """Drop the last transfer frames that wait."""
 
     def abort_delivery(self, sender: "SendingLink") -> None:
         """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""

@@ -3,6 +3,7 @@
 Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol, assert_never
@@ -79,6 +80,7 @@ class Session:
         self._is_held = False
         self._next_out = 0
         self._remote_window = begin.incoming_window
+        self._waiting: deque[bytes] = deque()
         self._links: dict[int, SendingLink | ReceivingLink] = {}
         self._handles: set[int] = set()
         self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
@@ -101,45 +103,60 @@ class Session:
         )
 
     @property
+    def next_delivery(self) -> int:
+        """The delivery-id of the next delivery."""
+        return self._deliveries.next_id
+
+    @property
     def window(self) -> int:
         """How many transfers the client takes now."""
         return self._remote_window
+
+    def frame_room(self) -> int:
+        """The longest frame that the client takes."""
+        return self._peer.frame_room()
 
     @property
     def unsettled(self) -> int:
         """How many messages that were sent are not settled."""
         return len(self._deliveries)
 
-    def deliver(self, sender: SendingLink, message: int, octets: bytes, *, settled: bool) -> None:
-        """Send a message that fits into one frame. The caller has looked at credit and window."""
-        first = self._begin(sender, range(message, message + 1), settled=settled)
-        tag = b"%d" % message
-        self.send(Transfer(sender.handle, first, tag, 0, settled, False), octets)
-        self._transferred(1)
+    def begin(self, sender: SendingLink, ids: range, *, settled: bool) -> int:
+        """Count messages that are about to be sent; return the delivery-id of the first one."""
+        sender.sent(len(ids))
+        return self._deliveries.add(sender, ids, settled=settled)
 
-    def begin_delivery(self, sender: SendingLink, message: int, octets: bytes, *, settled: bool) -> None:
-        """Send the first part of a message that takes several frames."""
-        first = self._begin(sender, range(message, message + 1), settled=settled)
-        self.send(Transfer(sender.handle, first, b"%d" % message, 0, settled, True), octets)
-        self._transferred(1)
+    def take_back(self, sender: SendingLink, count: int) -> None:
+        """The last deliveries that began, all of this link, were not sent: their delivery-ids are used again.
 
-    def continue_delivery(self, sender: SendingLink, octets: bytes, *, ends: bool) -> None:
-        """Send the next part of a message."""
-        self.send(Transfer(sender.handle, more=not ends), octets)
-        self._transferred(1)
+        Some clients take a gap between the delivery-ids of a session for an error.
+        """
+        sender.sent(-count)
+        self._deliveries.take_back(count)
+
+    def transferred(self, count: int) -> None:
+        """Count transfer frames that are about to be sent; a negative number for some that were not."""
+        self._next_out = serials.add(self._next_out, count)
+        self._remote_window -= count
+
+    def wait(self, octets: bytes) -> None:
+        """Send a transfer frame when the client takes it: its window is closed now."""
+        self._waiting.append(octets)
+
+    def forget(self, count: int) -> None:
+        """Drop the last transfer frames that wait."""
+        for _ in range(count):
+            self._waiting.pop()
+
+    @property
+    def may_transfer(self) -> bool:
+        """Whether transfers may be sent now."""
+        return self._remote_window > 0 and not self._waiting
 
     def abort_delivery(self, sender: SendingLink) -> None:
         """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""
         self.send(Transfer(sender.handle, aborted=True))
-        self._transferred(1)
-
-    def _begin(self, sender: SendingLink, ids: range, *, settled: bool) -> int:
-        sender.sent(len(ids))
-        return self._deliveries.add(sender, ids, settled=settled)
-
-    def _transferred(self, frames_sent: int) -> None:
-        self._next_out = serials.add(self._next_out, frames_sent)
-        self._remote_window -= frames_sent
+        self.transferred(1)
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
@@ -243,7 +260,7 @@ class Session:
         return found
 
     def _flow(self, flow: Flow) -> Iterator[Event]:
-        was_closed = self._remote_window <= 0
+        was_closed = not self.may_transfer
         # Transfers that the client had not received when it said this use up the window that it states.
         seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         in_flight = serials.difference(self._next_out, seen)
@@ -253,7 +270,10 @@ class Session:
                 self.send(self.flow())
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
-        if was_closed and self._remote_window > 0:
+        while self._waiting and self._remote_window > 0:
+            self._peer.put(self._waiting.popleft())
+            self.transferred(1)
+        if was_closed and self.may_transfer:
             yield WindowOpened(tuple(each for each in self._links.values() if isinstance(each, SendingLink)))
 
     def _link_flow(self, found: SendingLink | ReceivingLink, flow: Flow) -> Iterator[Event]:

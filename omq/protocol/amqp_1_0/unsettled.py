@@ -53,6 +53,16 @@ class Unsettled(Generic[L]):
         self._next_id = serials.add(first, len(ids))
         return first
 
+    def take_back(self, count: int) -> None:
+        """Forget the last deliveries: they were not sent, and their ids are used again."""
+        self._next -= count
+        self._next_id = serials.add(self._next_id, -count)
+        while self._places and self._places[-1] + len(self._runs[-1].ids) > self._next:
+            place, run = self._places.pop(), self._runs.pop()
+            if place < self._next:
+                self._places.append(place)
+                self._runs.append(Sent(run.link, run.ids[: self._next - place]))
+
     def settle(self, first: int, last: int) -> list[Sent[L]]:
         """Forget the deliveries with the ids from `first` to `last`, and return them.
 

@@ -46,7 +46,7 @@ from omq.terminals.amqp_0_9.contents import Contents
 from omq.terminals.amqp_0_9.direct import Direct
 from omq.terminals.amqp_0_9.heartbeats import Heartbeats
 from omq.terminals.amqp_0_9.introduction import server_properties
-from omq.terminals.amqp_0_9.login import MECHANISMS, BadLogin, read_login
+from omq.terminals.amqp_0_9.login import MECHANISMS, read_login
 from omq.terminals.amqp_0_9.long_publishes import LongPublishes
 from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.publishing import Publishing
@@ -56,6 +56,7 @@ from omq.terminals.amqp_0_9.unacknowledged import UnknownTag
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.login import BadLogin
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import (
     ConnectionStatistics,

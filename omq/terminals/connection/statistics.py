@@ -16,6 +16,7 @@ class Kind(Enum):
     SINK = "sink"
     FEED = "feed"
     AMQP_0_9 = "AMQP 0-9-1"
+    AMQP_1_0 = "AMQP 1.0"
 
 
 @dataclass(frozen=True, slots=True)

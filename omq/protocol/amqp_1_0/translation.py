@@ -1,0 +1,149 @@
+"""What a consumer of AMQP 1.0 sees of a message that came by another protocol: its stored head as sections.
+
+content-type, content-encoding, correlation-id, message-id, reply-to, user-id    the properties of that name
+routing key                                         subject, and the annotation x-routing-key
+exchange                                            the annotation x-exchange
+timestamp (seconds)                                 creation-time
+expiration (milliseconds, as text)                  ttl
+delivery-mode 2, priority                           durable, priority
+type, app-id, sender-id          the annotations x-basic-type, x-opt-app-id and x-opt-sender-id
+headers with simple values                          application-properties
+headers with tables or arrays                       the annotation x-opt-headers, a map
+"""
+
+from functools import lru_cache
+from typing import assert_never
+
+from omq.protocol.amqp import fields, head
+from omq.protocol.amqp.fields import NumberType as FieldNumber
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.stored import PLAIN, Around, Form
+from omq.protocol.amqp_1_0.types import Binary, List, Map, Number, NumberType, Symbol, Value
+
+_PERSISTENT = 2
+_TYPES = {
+    FieldNumber.INT8: NumberType.BYTE,
+    FieldNumber.UINT8: NumberType.UBYTE,
+    FieldNumber.INT16: NumberType.SHORT,
+    FieldNumber.INT16_OF_SPECIFICATION: NumberType.SHORT,
+    FieldNumber.UINT16: NumberType.USHORT,
+    FieldNumber.INT32: NumberType.INT,
+    FieldNumber.UINT32: NumberType.UINT,
+    FieldNumber.INT64: NumberType.LONG,
+    FieldNumber.INT64_OF_SPECIFICATION: NumberType.LONG,
+    FieldNumber.FLOAT32: NumberType.FLOAT,
+    FieldNumber.FLOAT64: NumberType.DOUBLE,
+}
+_MOST_MILLISECONDS = 2**63 - 1
+
+
+@lru_cache(maxsize=256)
+def from_head(octets: bytes) -> Around:
+    """Return the sections before the body of the message with this head. The body is one data section."""
+    try:
+        decoded = head.decode(octets)
+    except FieldError:
+        return PLAIN  # the store does not look into heads; nothing can be told of this one
+    properties = decoded.properties
+    ttl = _digits(properties.expiration)
+    header: list[Value] = [
+        True if properties.delivery_mode == _PERSISTENT else None,
+        None if properties.priority is None else Number(NumberType.UBYTE, properties.priority),
+        None if ttl is None else Number(NumberType.UINT, min(ttl, 2**32 - 1)),
+    ]
+    annotations: list[tuple[Value, Value]] = [
+        (Symbol(name), _text(value))
+        for name, value in (
+            ("x-exchange", decoded.exchange or None),
+            ("x-routing-key", decoded.routing_key or None),
+            ("x-basic-type", properties.type),
+            ("x-opt-app-id", properties.app_id),
+            ("x-opt-sender-id", properties.sender_id),
+        )
+        if value is not None
+    ]
+    simple: list[tuple[Value, Value]] = []
+    nested: list[tuple[Value, Value]] = []
+    for name, value in properties.headers.entries if properties.headers is not None else ():
+        found = _value(value)
+        (nested if isinstance(found, Map | List) else simple).append((_string(name), found))
+    if nested:
+        annotations.append((Symbol("x-opt-headers"), Map(tuple(nested))))
+    created = properties.timestamp
+    said: list[Value] = [
+        _text(properties.message_id),
+        None if properties.user_id is None else Binary(properties.user_id),
+        None,
+        _text(decoded.routing_key or None),
+        _text(properties.reply_to),
+        _text(properties.correlation_id),
+        _symbol(properties.content_type),
+        _symbol(properties.content_encoding),
+        None,
+        None if created is None else Number(NumberType.TIMESTAMP, min(created * 1000, _MOST_MILLISECONDS)),
+    ]
+    before = b"".join(
+        (
+            _fields(Section.HEADER, header),
+            _map(Section.MESSAGE_ANNOTATIONS, annotations),
+            _fields(Section.PROPERTIES, said),
+            _map(Section.APPLICATION_PROPERTIES, simple),
+        )
+    )
+    return Around(Form.DATA, before, b"")
+
+
+def _fields(section: Section, values: list[Value]) -> bytes:
+    if all(value is None for value in values):
+        return b""
+    return b"\x00\x53%c%s" % (section, types.write_fields([types.write(value) for value in values]))
+
+
+def _map(section: Section, entries: list[tuple[Value, Value]]) -> bytes:
+    return b"\x00\x53%c%s" % (section, types.write(Map(tuple(entries)))) if entries else b""
+
+
+def _text(octets: bytes | None) -> Value:
+    return None if octets is None else _string(octets)
+
+
+def _string(octets: bytes) -> str | Binary:
+    """A string, or binary where the octets are no UTF-8."""
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return Binary(octets)
+
+
+def _symbol(octets: bytes | None) -> Value:
+    return None if octets is None or not octets.isascii() else Symbol(octets.decode("ascii"))
+
+
+def _digits(octets: bytes | None) -> int | None:
+    return int(octets) if octets is not None and octets.isdigit() else None
+
+
+def _value(value: fields.Value) -> Value:
+    match value:
+        case fields.Number(FieldNumber.TIMESTAMP, seconds):
+            return Number(NumberType.TIMESTAMP, min(int(seconds) * 1000, _MOST_MILLISECONDS))
+        case fields.Number(kind, number):
+            return Number(_TYPES[kind], number)
+        case fields.Boolean(is_true):
+            return is_true
+        case fields.Decimal(scale, number):
+            return Number(NumberType.DOUBLE, number / 10**scale)
+        case fields.LongString(octets):
+            return _string(octets)
+        case fields.ByteArray(octets):
+            return Binary(octets)
+        case fields.Void():
+            return None
+        case fields.Array(values):
+            return List(tuple(_value(each) for each in values))
+        case fields.Table(entries):
+            return Map(tuple((_string(name), _value(each)) for name, each in entries))
+        case _:
+            assert_never(value)

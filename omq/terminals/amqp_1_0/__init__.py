@@ -1,0 +1,1 @@
+"""The terminal of AMQP 1.0."""

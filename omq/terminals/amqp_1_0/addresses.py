@@ -1,0 +1,112 @@
+"""What the address of a link means: which topic it names, and how that topic delivers if it must be made.
+
+An address is the name of a topic. Two prefixes are no part of the name: `queue://` and `topic://`, which
+clients with a JMS interface write. If there is no such topic, the first of these that says something decides
+how it is made: the prefix of the address, the capabilities and the distribution mode of the terminus, and
+then the configuration (`amqp1_default`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from omq.model import Delivery, Persistence, Persistent, Sync, Transient
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.performatives import Source, Target
+from omq.protocol.amqp_1_0.types import DecodeError, read_all
+
+LONGEST = 255
+
+
+class Treatment(Enum):
+    """How a router treats the messages of an address (`router-message-bus`, "Addressing")."""
+
+    MULTICAST = "every consumer gets every message"
+    QUEUE = "one consumer gets each message"
+
+    @property
+    def delivery(self) -> Delivery:
+        """How a topic of this treatment delivers."""
+        return Delivery.BROADCAST if self is Treatment.MULTICAST else Delivery.ROUND_ROBIN
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A topic, and how to make it if there is none."""
+
+    name: bytes
+    delivery: Delivery
+    persistence: Persistence
+    wanted: Delivery | None
+    """What the client says that the topic must be."""
+
+
+_STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
+_PREFIXES = (
+    (b"openstack.org/om/notify/multicast", Treatment.MULTICAST, Transient()),
+    (b"openstack.org/om/rpc/multicast", Treatment.MULTICAST, Transient()),
+    (b"openstack.org/om/notify", Treatment.QUEUE, Persistent(Sync.WEAK)),
+    (b"broadcast.", Treatment.MULTICAST, Transient()),
+)
+"""The longest prefix first."""
+_UNSERVED = (
+    b"openstack.org/om/rpc/unicast",
+    b"openstack.org/om/rpc/anycast",
+    b"exclusive.",
+    b"unicast.",
+    b"amqp:/_omq/temp.",
+)
+"""Addresses whose messages go from a producer to a consumer without a queue."""
+
+_QUEUES = {"queue", "temporary-queue"}
+_TOPICS = {"topic", "temporary-topic"}
+_MODES = {"copy": Treatment.MULTICAST, "move": Treatment.QUEUE}
+
+
+def resolve(terminus: Source | Target, default: Treatment, persistence: Persistence) -> Address:
+    """Return what the address of a terminus means. `default` and `persistence` are for a topic of which
+    neither the address nor the client says anything.
+
+    Raises LinkProblem.
+    """
+    if terminus.dynamic:
+        raise LinkProblem(Condition.NOT_IMPLEMENTED, "dynamic nodes are not served")
+    name = _name(terminus.address)
+    wanted: Treatment | None = None
+    for prefix, treatment in _STRIPPED:
+        if name.startswith(prefix):
+            name, wanted = name.removeprefix(prefix), treatment
+    if not 0 < len(name) <= LONGEST:
+        raise LinkProblem(Condition.NOT_FOUND, f"an address has 1 to {LONGEST} octets, this one {len(name)}")
+    if name.startswith((b"$", b"/management")):
+        raise LinkProblem(Condition.NOT_FOUND, "there is no such node")
+    if name.startswith(_UNSERVED):
+        raise LinkProblem(Condition.NOT_IMPLEMENTED, "addresses for direct messages are not served")
+    wanted = _capability(terminus.capabilities) or wanted
+    for prefix, treatment, kind in _PREFIXES:
+        if name.startswith(prefix):
+            return Address(name, treatment.delivery, kind, None if wanted is None else wanted.delivery)
+    mode = _MODES.get(terminus.distribution_mode or "") if isinstance(terminus, Source) else None
+    chosen = wanted or mode or default
+    if terminus.durable and not isinstance(persistence, Persistent):
+        persistence = Persistent(Sync.WEAK)
+    return Address(name, chosen.delivery, persistence, None if wanted is None else wanted.delivery)
+
+
+def _name(encoded: bytes) -> bytes:
+    try:
+        address = read_all(encoded)
+    except DecodeError as problem:
+        raise LinkProblem(Condition.DECODE_ERROR, f"the address: {problem}") from problem
+    if address is None:
+        raise LinkProblem(Condition.NOT_FOUND, "the link has no address")
+    if not isinstance(address, str):
+        raise LinkProblem(Condition.INVALID_FIELD, "an address is a string")
+    return address.encode()
+
+
+def _capability(capabilities: Sequence[str]) -> Treatment | None:
+    said = set(capabilities)
+    if said & _QUEUES:
+        return Treatment.QUEUE
+    return Treatment.MULTICAST if said & _TOPICS else None

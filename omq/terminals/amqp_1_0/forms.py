@@ -1,0 +1,241 @@
+"""Messages as transfers of one link, in one frame or several.
+
+Frames that the window of the client's session holds back count as sent. The session sends them when the
+window opens, and until then its links take no more messages, so one take of each is all that waits.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from omq.drivers.seam import Cut, Octets
+from omq.protocol.amqp_1_0 import serials, stored, translation
+from omq.protocol.amqp_1_0.link import SendingLink
+from omq.protocol.amqp_1_0.stored import Around
+from omq.protocol.amqp_1_0.transfers import Framing
+from omq_storage.blocks import FRAME_HEADER
+
+MOST_FRAME = 64 << 10
+"""The longest frame that the server sends, so that other links have their turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of the frames of one message: how many may leave now, and how many wait for the window."""
+
+    now: int
+    waiting: int
+
+
+class Transfers:
+    """The form of one link."""
+
+    def __init__(self, link: SendingLink) -> None:
+        self.link = link
+        self._session = link.session
+        most = min(link.session.frame_room(), MOST_FRAME)
+        self.framing = Framing(link.session.channel, link.handle, most)
+        self._frames: list[Sent] = []
+        """Of each message that `whole` framed last."""
+        self._first = 0
+        """The delivery-id of the first one."""
+        self._left: list[range] = []
+        self._begun: int | None = None
+        """The delivery-id of a message of which `whole` framed more than the socket took."""
+
+    def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
+        parts: list[Octets] = []
+        self._frames.clear()
+        self._first = self.link.session.next_delivery
+        for cut in cuts:
+            first = self.start(cut.ids)
+            if self.link.settles:
+                self._left.append(cut.ids)
+            for index, message in enumerate(cut.ids):
+                body = cut.block.frame(message)[FRAME_HEADER:]
+                around = around_of(cut.block.head(message), cut.deliveries)
+                before, after = stored.frame_of(around, len(body))
+                delivery = serials.add(first, index)
+                parts.append(self._framed(delivery, message, b"".join((before, body, after))))
+        return parts
+
+    def _framed(self, delivery: int, message: int, payload: bytes) -> bytes:
+        """Frame one message; return what may leave now."""
+        if len(payload) <= self.framing.room:
+            opening = self.opening(delivery, message, len(payload), more=False)
+            frames = [opening + payload]
+        else:
+            cuts = self.cut(delivery, message, payload, 0, len(payload))
+            frames = [octets for octets, _ in cuts]
+        now = self.admit(frames)
+        self._frames.append(Sent(now, len(frames) - now))
+        return frames[0] if now == len(frames) == 1 else b"".join(frames[:now])
+
+    def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
+        count, frames = 0, self._frames
+        while count < len(frames) and len(parts[count]) <= octets:
+            octets -= len(parts[count])
+            count += 1
+        for each in frames[count:]:
+            self.undo(each)
+        self._left = [cut.ids for cut in _first(cuts, count)] if self.link.settles else []
+        left = len(frames) - count
+        if left and octets:
+            self._begun = serials.add(self._first, count)
+            left -= 1
+        self._session.take_back(self.link, left)
+        frames.clear()
+        return count, octets if left or self._begun is not None else 0
+
+    def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
+        delivery, self._begun = self._begun, None
+        return Begun(self, message, around_of(head, deliveries), size, delivery)
+
+    def take_sent(self) -> list[range]:
+        """Return the messages that have left since the last call, for a link that settles them itself."""
+        left, self._left = self._left, []
+        return left
+
+    # -- what a message in pieces needs, too ---------------------------------------------------------------
+
+    def start(self, ids: range) -> int:
+        """Count messages that begin; return the delivery-id of the first one."""
+        return self._session.begin(self.link, ids, settled=self.link.settles)
+
+    def completed(self, message: int) -> None:
+        """All of a message in pieces has left."""
+        if self.link.settles:
+            self._left.append(range(message, message + 1))
+
+    def take_back(self) -> None:
+        """The message that began last has not left."""
+        self._session.take_back(self.link, 1)
+
+    def opening(self, delivery: int, message: int, size: int, *, more: bool) -> bytes:
+        """Return what stands before the payload of the first frame of a message."""
+        return self.framing.opening(delivery, message, size, settled=self.link.settles, more=more)
+
+    def cut(
+        self, delivery: int, message: int, octets: bytes, at: int, total: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the frames of these octets of a message, which are at `at` of its `total` octets. Yield with
+        each frame how many of the octets it has.
+        """
+        room = self.framing.room
+        for begin in range(0, len(octets), room):
+            payload = octets[begin : begin + room]
+            more = at + begin + len(payload) < total
+            if at + begin:
+                opening = self.framing.continuation(len(payload), more=more)
+            else:
+                opening = self.opening(delivery, message, len(payload), more=more)
+            yield opening + payload, len(payload)
+
+    def admit(self, frames: Sequence[bytes]) -> int:
+        """Return how many of these frames may leave now; the others wait for the window."""
+        session = self._session
+        now = min(len(frames), session.window) if session.may_transfer else 0
+        session.transferred(now)
+        for frame in frames[now:]:
+            session.wait(frame)
+        return now
+
+    def undo(self, frames: Sent) -> None:
+        """These frames have not left."""
+        self._session.transferred(-frames.now)
+        self._session.forget(frames.waiting)
+
+
+class Begun:
+    """One message that leaves in pieces.
+
+    The rest of a frame that is begun is held here. Frames that are not begun are made again.
+    """
+
+    def __init__(
+        self, form: Transfers, message: int, around: Around, size: int, delivery: int | None
+    ) -> None:
+        """`delivery` is its delivery-id, if a part of it has been framed before."""
+        self._form = form
+        self._message = message
+        self._before, self._after = stored.frame_of(around, size)
+        self._size = size
+        self._delivery = delivery
+        self._total = len(self._before) + size + len(self._after)
+        self._at = 0
+        """How much of the message has left, or is held in `_owed`, or waits for the window."""
+        self._owed = b""
+        """The rest of the frame that is begun."""
+        self._frames: list[tuple[bytes, int]] = []
+        """What `framed` returned last, without `_owed`, and how many octets of the message each frame has."""
+        self._waiting: list[tuple[bytes, int]] = []
+        self.is_begun = False
+
+    @property
+    def is_done(self) -> bool:
+        return not self._owed and self._at == self._total
+
+    @property
+    def _body(self) -> int:
+        return min(max(self._at - len(self._before), 0), self._size)
+
+    @property
+    def body(self) -> int:
+        # The last octet is given again until everything behind it has left.
+        return self._body if self.is_done or self._body < self._size else max(0, self._size - 1)
+
+    def framed(self, octets: Octets) -> Sequence[Octets]:
+        form = self._form
+        if self._delivery is None:
+            self._delivery = form.start(range(self._message, self._message + 1))
+        body = bytes(memoryview(octets)[self._body - self.body :])
+        payload = self._before[self._at :] + body
+        if self._body + len(body) == self._size:
+            beyond = max(self._at - len(self._before) - self._size, 0)
+            payload += self._after[beyond:]
+        frames = list(form.cut(self._delivery, self._message, payload, self._at, self._total))
+        now = form.admit([octets for octets, _ in frames])
+        self._frames, self._waiting = frames[:now], frames[now:]
+        return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]
+
+    def sent(self, octets: int) -> None:
+        self.is_begun = self.is_begun or octets > 0
+        gone = min(octets, len(self._owed))
+        self._owed, octets = self._owed[gone:], octets - gone
+        left = 0
+        if not self._owed:
+            for frame, count in self._frames:
+                if not octets and frame:
+                    break
+                gone = min(octets, len(frame))
+                self._owed, octets = frame[gone:], octets - gone
+                self._at += count
+                left += 1
+                if self._owed:
+                    break
+        if left == len(self._frames) and not self._owed:
+            # Everything that could leave has left: what waits for the window is the session's now.
+            self._at += sum(count for _, count in self._waiting)
+            self.is_begun = self.is_begun or bool(self._waiting)
+        else:
+            self._form.undo(Sent(len(self._frames) - left, len(self._waiting)))
+        self._frames, self._waiting = [], []
+        if self.is_done:
+            self._form.completed(self._message)
+        if not self.is_begun:
+            self._form.take_back()
+            self._delivery = None
+
+
+def around_of(head: bytes, deliveries: int) -> Around:
+    """Return what stands around a body for AMQP 1.0, whichever protocol its message came by."""
+    around = (stored.around(head) or translation.from_head(head)) if head else stored.PLAIN
+    return stored.redelivered(around, deliveries) if deliveries else around
+
+
+def _first(cuts: Sequence[Cut], count: int) -> Iterator[Cut]:
+    """Yield the cuts of the first `count` messages."""
+    for cut in cuts:
+        if count <= 0:
+            return
+        yield replace(cut, ids=cut.ids[:count])
+        count -= len(cut.ids)

@@ -1,0 +1,282 @@
+"""A raw client of AMQP 1.0: it says performatives, and reads those of the server."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from omq.protocol.amqp_1_0 import frames, performatives
+from omq.protocol.amqp_1_0.frames import HEARTBEAT, FrameReader, FrameType
+from omq.protocol.amqp_1_0.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Open,
+    Performative,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    Source,
+    Target,
+    Transfer,
+)
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import NULL, Binary, write
+
+from .conversation import PATIENCE
+
+P = TypeVar("P", bound=Performative)
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+ACCEPTED = performatives.write(performatives.Accepted())
+REJECTED = performatives.write(performatives.Rejected())
+RELEASED = performatives.write(performatives.Released())
+
+
+def data(body: bytes) -> bytes:
+    """A message of one data section."""
+    return b"\x00\x53%c%s" % (Section.DATA, write(Binary(body)))
+
+
+def text(body: str) -> bytes:
+    """A message of one string."""
+    return b"\x00\x53%c%s" % (Section.AMQP_VALUE, write(body))
+
+
+def source(address: str | None, **fields: object) -> bytes:
+    """A source with this address."""
+    return performatives.write(Source(write(address), **fields))  # type: ignore[arg-type]
+
+
+def target(address: str | None, **fields: object) -> bytes:
+    """A target with this address."""
+    return performatives.write(Target(write(address), **fields))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message that the server sent."""
+
+    delivery: int
+    tag: bytes
+    settled: bool
+    octets: bytes
+    frames: int
+
+
+def condition(said: Performative) -> str:
+    """The condition of the error in a detach, end or close."""
+    assert isinstance(said, Detach | End | Close)
+    assert said.error != NULL, "no error"
+    error = performatives.read_all(said.error)
+    assert isinstance(error, Error)
+    return error.condition
+
+
+class Peer:
+    """One connection to a server."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._reader = FrameReader()
+        self._reader.max_frame = 1 << 20
+        self._said: deque[tuple[int, Performative, bytes]] = deque()
+        self._has_header = False
+        self._deliveries = 0
+
+    async def send(self, octets: bytes) -> None:
+        """Send octets as they are."""
+        with trio.fail_after(PATIENCE):
+            await self.stream.send_all(octets)
+
+    async def say(self, *said: Performative, channel: int = 0, payload: bytes = b"") -> None:
+        """Send frames; the payload goes with each."""
+        octets = [frames.write(channel, performatives.write(one), payload) for one in said]
+        await self.send(b"".join(octets))
+
+    async def sasl(self, said: Performative) -> None:
+        """Send a frame of SASL."""
+        await self.send(frames.write(0, performatives.write(said), kind=FrameType.SASL))
+
+    async def header(self) -> bytes:
+        """The protocol header that the server sends next."""
+        while True:
+            with trio.fail_after(PATIENCE):
+                if (header := self._reader.header()) is not None:
+                    return header
+                await self._receive()
+
+    async def _receive(self) -> None:
+        octets = await self.stream.receive_some(65536)
+        if not octets:
+            raise EOFError("the server closed the connection")
+        self._reader.add(octets)
+
+    async def next(self) -> tuple[Performative, bytes]:
+        """What the server says next, and the payload; heartbeats are left out. Raises EOFError."""
+        with trio.fail_after(PATIENCE):
+            while not self._said:
+                for raw in self._reader.frames():
+                    if not raw.is_heartbeat:
+                        said, at = performatives.read(raw.octets, raw.begin, raw.end)
+                        self._said.append((raw.channel, said, raw.octets[at : raw.end]))
+                if not self._said:
+                    await self._receive()
+        _, said, payload = self._said.popleft()
+        return said, payload
+
+    async def heard(self, kind: type[P]) -> P:
+        """The next thing that the server says, which is of this kind."""
+        said, _ = await self.next()
+        assert isinstance(said, kind), said
+        return said
+
+    async def until(self, kind: type[P]) -> P:
+        """The next thing of this kind; what comes before it is dropped."""
+        while True:
+            said, _ = await self.next()
+            if isinstance(said, kind):
+                return said
+
+    async def heartbeat(self) -> None:
+        """Send an empty frame."""
+        await self.send(HEARTBEAT)
+
+    async def settle(self) -> None:
+        """Wait until the server has executed everything so far."""
+        await self.say(Flow(0, 1 << 20, 0, 1 << 20, echo=True))
+        while True:
+            said, payload = await self.next()
+            if isinstance(said, Flow) and said.handle is None:
+                return
+            self._said.append((0, said, payload))
+
+    # -- the beginning -------------------------------------------------------------------------------------
+
+    async def authenticate(self, mechanism: str, response: bytes | None = None) -> SaslOutcome:
+        """Authenticate, and return what the server decides."""
+        await self.send(SASL_HEADER)
+        assert await self.header() == SASL_HEADER
+        await self.heard(SaslMechanisms)
+        await self.sasl(SaslInit(mechanism, response))
+        return await self.heard(SaslOutcome)
+
+    async def open(self, max_frame: int = 65536, idle_ms: int | None = None, window: int = 1 << 20) -> Open:
+        """Open the connection and a session on channel 0."""
+        await self.send(HEADER)
+        assert await self.header() == HEADER
+        await self.say(Open("test", max_frame_size=max_frame, idle_time_out=idle_ms))
+        await self.say(Begin(None, 0, window, 1 << 20))
+        opened = await self.heard(Open)
+        await self.heard(Begin)
+        return opened
+
+    # -- links ---------------------------------------------------------------------------------------------
+
+    async def receiver(
+        self, address: str, handle: int = 0, credit: int = 0, snd: int = 2, **fields: object
+    ) -> Attach:
+        """Attach a link on which the server sends."""
+        name = f"receiver-{handle}"
+        await self.say(
+            Attach(name, handle, True, snd, source=source(address, **fields), target=target("here"))
+        )
+        attach = await self.until(Attach)
+        if credit:
+            await self.credit(credit, handle)
+        return attach
+
+    async def credit(self, credit: int, handle: int = 0, count: int = 0, *, drain: bool = False) -> None:
+        """State the credit of a link. The client has seen `count` messages of it."""
+        await self.say(Flow(0, 1 << 20, 0, 1 << 20, handle, count, credit, drain=drain))
+
+    async def sender(self, address: str, handle: int = 1, **fields: object) -> Attach:
+        """Attach a link on which the client sends, and wait for the credit."""
+        name = f"sender-{handle}"
+        said = Attach(
+            name,
+            handle,
+            False,
+            source=source("here"),
+            target=target(address, **fields),
+            initial_delivery_count=0,
+        )
+        await self.say(said)
+        attach = await self.until(Attach)
+        if attach.target != NULL:
+            await self.until(Flow)
+        return attach
+
+    async def publish(self, message: bytes, handle: int = 1, *, settled: bool = False) -> int:
+        """Send a message in one frame; return its delivery-id."""
+        delivery, self._deliveries = self._deliveries, self._deliveries + 1
+        await self.say(Transfer(handle, delivery, b"%d" % delivery, 0, settled), payload=message)
+        return delivery
+
+    async def publish_long(self, message: bytes, handle: int = 1, *, settled: bool = False) -> int:
+        """Send a message in frames of 60,000 octets; return its delivery-id."""
+        delivery, self._deliveries = self._deliveries, self._deliveries + 1
+        for begin in range(0, len(message), 60_000):
+            part = message[begin : begin + 60_000]
+            more = begin + len(part) < len(message)
+            first = Transfer(handle, delivery, b"%d" % delivery, 0, settled, more)
+            await self.say(first if not begin else Transfer(handle, more=more), payload=part)
+        return delivery
+
+    async def accepted(self, last: int) -> None:
+        """Wait until the server has accepted the message with this delivery-id."""
+        while True:
+            outcome = await self.outcome()
+            if last in (outcome.first, outcome.last):
+                assert outcome.state == ACCEPTED
+                return
+
+    async def outcome(self) -> Disposition:
+        """The next outcome of messages that were published."""
+        return await self.until(Disposition)
+
+    async def message(self) -> Arrived:
+        """The next message; it may take several frames."""
+        first, octets = await self._transfer()
+        assert first.delivery_id is not None
+        assert first.delivery_tag is not None
+        count, more = 1, first.more
+        while more:
+            transfer, rest = await self._transfer()
+            octets, count, more = octets + rest, count + 1, transfer.more
+        return Arrived(first.delivery_id, first.delivery_tag, bool(first.settled), octets, count)
+
+    async def _transfer(self) -> tuple[Transfer, bytes]:
+        while True:
+            said, payload = await self.next()
+            if isinstance(said, Transfer):
+                return said, payload
+
+    async def told(self, first: int, last: int, state: bytes = ACCEPTED, *, settled: bool = True) -> None:
+        """Tell the outcome of messages."""
+        await self.say(Disposition(True, first, last, settled, state))
+
+
+@asynccontextmanager
+async def peer(port: int) -> AsyncIterator[Peer]:
+    """A connection that says nothing yet."""
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    async with stream:
+        yield Peer(stream)
+
+
+@asynccontextmanager
+async def opened(port: int, max_frame: int = 65536, window: int = 1 << 20) -> AsyncIterator[Peer]:
+    """A connection with one session."""
+    async with peer(port) as made:
+        await made.open(max_frame, window=window)
+        yield made

@@ -1,0 +1,111 @@
+"""Clients of AMQP 1.0 that others wrote: Qpid Proton, and rhea where Node has it."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_command import running_server
+
+proton = pytest.importorskip(
+    "proton", reason="tools/test builds python-qpid-proton where there is a compiler"
+)
+utils = pytest.importorskip("proton.utils")
+
+SECONDS = 10
+GUIDE = Path(__file__).parents[2] / "docs" / "AMQP-1.0.md"
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    store = tmp_path_factory.mktemp("proton") / "store"
+    with running_server("--listen", "127.0.0.1:0", "--store", store) as server:
+        yield server.port
+
+
+@pytest.fixture
+def connection(port: int) -> Iterator[object]:
+    made = utils.BlockingConnection(f"amqp://127.0.0.1:{port}", timeout=SECONDS, allowed_mechs="ANONYMOUS")
+    yield made
+    made.close()
+
+
+def test_the_example_of_the_guide_prints_what_it_says(port: int) -> None:
+    code, said = re.findall(r"```(?:python)?\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:2]
+    script = f"host, port = '127.0.0.1', {port}\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == said
+
+
+def test_messages_come_back_as_they_were(connection: utils.BlockingConnection) -> None:
+    sender = connection.create_sender("mirror")
+    receiver = connection.create_receiver("mirror", credit=10)
+    bodies = ["text", b"binary", {"a": [1, 2.5, None]}, 7, [True, "x"], "ü" * 300]
+    for body in bodies:
+        sender.send(proton.Message(body, subject="s", properties={"n": 1}, correlation_id="c", priority=9))
+    for body in bodies:
+        message = receiver.receive(timeout=SECONDS)
+        receiver.accept()
+        assert message.body == body
+        assert (message.subject, message.properties, message.correlation_id) == ("s", {"n": 1}, "c")
+        assert message.priority == 9
+
+
+def test_a_long_message(connection: utils.BlockingConnection) -> None:
+    body = bytes(range(256)) * 20_000
+    sender = connection.create_sender("long")
+    receiver = connection.create_receiver("long", credit=1)
+    sender.send(proton.Message(body, inferred=True))
+    assert receiver.receive(timeout=SECONDS).body == body
+    receiver.accept()
+
+
+def test_released_messages_come_again(connection: utils.BlockingConnection) -> None:
+    sender = connection.create_sender("again")
+    receiver = connection.create_receiver("again", credit=1)
+    sender.send(proton.Message("x"))
+    first = receiver.receive(timeout=SECONDS)
+    receiver.release(delivered=False)
+    second = receiver.receive(timeout=SECONDS)
+    receiver.accept()
+    assert first.body == second.body == "x"
+
+
+def test_a_node_that_is_refused(connection: utils.BlockingConnection) -> None:
+    with pytest.raises(utils.LinkDetached, match="not-found"):
+        connection.create_receiver("$management")
+    assert connection.create_sender("after").link.state
+
+
+RHEA = """
+const client = require('rhea');
+let sent = 0, got = 0;
+client.on('connection_open', c => { c.connection.open_receiver('r'); c.connection.open_sender('r'); });
+client.on('sendable', c => {
+    while (sent < 500 && c.sender.sendable()) c.sender.send({body: 'm' + sent++});
+});
+client.on('message', c => {
+    if (c.message.body !== 'm' + got) throw new Error(c.message.body);
+    if (++got === 500) { console.log('got 500'); c.connection.close(); }
+});
+client.connect({host: '127.0.0.1', port: Number(process.argv[1]), reconnect: false});
+"""
+
+
+def test_rhea(port: int) -> None:
+    try:
+        found = subprocess.run(
+            ["node", "-e", "require('rhea')"], capture_output=True, timeout=60, check=False
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no Node")
+    if found.returncode:
+        pytest.skip("Node has no rhea: npm install -g rhea, and NODE_PATH=$(npm root -g)")
+    done = subprocess.run(
+        ["node", "-e", RHEA, str(port)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "got 500\n"
