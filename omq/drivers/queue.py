@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from time import monotonic
 
 import trio
 
@@ -55,7 +56,7 @@ class QueueDriver(RoundRobinDriver):
         self._dealt = DealtTimes()
         super().__init__(opening)
         self._getters: set[RoundRobinChannel] = set()
-        self._dealt.note(self._cursor, trio.current_time())
+        self._dealt.note(self._cursor, monotonic())
         self._consumers = Consumers(single_active=self.options.single_active)
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
         self._scanned: tuple[Block | Fragmented, int] | None = None
@@ -103,7 +104,7 @@ class QueueDriver(RoundRobinDriver):
             return None
         self._dealt.forget_below(lowest)
         since = self._dealt.since(lowest)
-        return 0 if since is None else round(1000 * (trio.current_time() - since))
+        return 0 if since is None else round(1000 * (monotonic() - since))
 
     def used(self) -> None:
         """A client declared the queue, or asked it for a message."""
@@ -309,7 +310,7 @@ class QueueDriver(RoundRobinDriver):
         if self._sizes is not None:
             self._sizes.take(range(self._cursor, cursor))
         super()._advance(cursor)
-        self._dealt.note(cursor, trio.current_time())
+        self._dealt.note(cursor, monotonic())
 
     def _pop_returned(self) -> int:
         message = super()._pop_returned()
