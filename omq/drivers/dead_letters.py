@@ -63,12 +63,23 @@ class Office:
     def __init__(self, start: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """`start` starts a task."""
         self.start = start
-        self.deliver: Deliver = _nowhere
-        """What routes the letters: the exchanges, once there are any."""
+        self._is_open = trio.Event()
+        self._deliver: Deliver | None = None
 
+    def open(self, deliver: Deliver) -> None:
+        """Send letters by this function from now on. Call it when all stored queues and exchanges are there:
+        what is sent earlier would find no route.
+        """
+        self._deliver = deliver
+        self._is_open.set()
 
-async def _nowhere(queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]) -> None:
-    """Drop letters: there are no exchanges."""
+    async def deliver(
+        self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
+    ) -> Failure | None:
+        """Send letters, as soon as the office is open: see `Deliver`."""
+        await self._is_open.wait()
+        assert self._deliver is not None
+        return await self._deliver(queue, options, death, letters)
 
 
 class Source(Protocol):

@@ -110,11 +110,11 @@ class PriorityQueueDriver(QueueDriver):
         assert opening.options.max_priority is not None
         self._highest = opening.options.max_priority
         self._is_loaded = trio.Event()
+        self._levels = Levels()
         super().__init__(opening)
         if not self.ready:
             self._is_loaded.set()
         self._stored = list(self._returned.runs())
-        self._levels = Levels()
         if self._is_loaded.is_set():
             self._returned = self._levels
 
@@ -150,6 +150,10 @@ class PriorityQueueDriver(QueueDriver):
         if self._cursor < block.next:
             self._sort(block)
             self._signal.set()
+
+    def _shorten(self) -> None:
+        if self._is_loaded.is_set():
+            super()._shorten()
 
     def _pop_returned(self) -> int:
         message = super()._pop_returned()

@@ -94,7 +94,7 @@ class Spill:
             while not queue.deleted:
                 await trio.sleep(DELETE_SECONDS)
                 first, is_over = queue.first_on_disk(), False
-                if first == deleted_below:
+                if first == deleted_below and first != queue.next_id:
                     continue
                 try:
                     trim = partial(self.environment.trim, queue.topic.id, first)

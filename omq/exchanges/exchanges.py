@@ -67,10 +67,10 @@ class Exchanges:
         """Exchanges that are deleted, but not yet in the store."""
         catalogue.deleted = self._topic_deleted
         catalogue.replaced = self._router.forget
-        catalogue.dead_letters.deliver = DeadLetterExchange(self).deliver
         for exchange in PREDECLARED:
             self._add(exchange)
         catalogue.when_open(self._restore_all)
+        catalogue.when_open(partial(catalogue.dead_letters.open, DeadLetterExchange(self).deliver))
 
     # -- routing -------------------------------------------------------------------------------------------
 

@@ -125,6 +125,21 @@ async def test_priorities_survive_a_kill(tmp_path: Path) -> None:
         assert await everything(queue) == ["2", "1"]
 
 
+async def test_a_queue_that_is_too_long_at_the_start(tmp_path: Path) -> None:
+    options = QueueOptions(durable=True, sync=Sync.WEAK, max_priority=10, max_length=2)
+    async with opened(tmp_path / "store") as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        client = Client(queue)
+        client.request(2)
+        await publish(queue, 1, 2)
+        await client.read()
+        await publish(queue, 9, 3)
+        await drivers.save_positions()
+    async with opened(tmp_path / "store") as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", options)
+        assert await everything(queue) == ["2", "1"]
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
 def test_levels_are_a_priority_queue(priorities: list[int], data: st.DataObject) -> None:
     levels = Levels()

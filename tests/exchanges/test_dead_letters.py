@@ -320,3 +320,29 @@ async def test_many_letters_are_sent_together(drivers: Drivers, durable: bool) -
     assert (await heir.read()).bodies == [b"%d" % number for number in range(3000)]
     client.close()
     heir.close()
+
+
+async def test_what_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None:
+    """Letters wait until all queues and exchanges of the store are there."""
+    async with opened(tmp_path / "store") as drivers:
+        exchanges = Exchanges(drivers.catalogue)
+        await exchanges.declare(b"dlx", b"fanout", durable=True)
+        source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
+        await post(source, b"1", b"2", b"3", b"4")
+        client = worker(source, 2)
+        assert (await client.read()).bodies == [b"1", b"2"]
+        await post(source, b"5", b"6")
+        await queue_of(drivers, b"dl", durable=True)
+        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, b"dl"), b"")
+        # What the consumer has not acknowledged comes back at the start, and makes the queue too long.
+        await drivers.save_positions()
+    async with opened(tmp_path / "store") as drivers:
+        source = await queue_of(drivers, b"a", durable=True, dead_letter_exchange=b"dlx", max_length=4)
+        assert (source.ready, source.info().messages) == (4, 6)
+        Exchanges(drivers.catalogue)
+        await quiet()
+        await drivers.drain()
+        await quiet()
+        dead = drivers.catalogue.lookup(b"dl")
+        assert isinstance(dead, QueueDriver)
+        assert (dead.ready, source.info().messages) == (2, 4)
