@@ -358,6 +358,8 @@ def test_envelopes_without_a_route_and_without_flags_are_dropped(broker: Broker)
         sink.socket.sendall(envelope("k", b"x") + b"\0\0\0\x08" + bytes(8) + envelope("k", b"y", 1))
         sink.socket.shutdown(socket.SHUT_WR)
         assert sink.short() == b"200 OK 0 messages stored"
+    # Nothing was returned before this answer, not even what was immediate.
+    assert client.call(wire.declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
 
 
 def test_an_exchange_that_is_deleted_ends_its_sinks(broker: Broker) -> None:

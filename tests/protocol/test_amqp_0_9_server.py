@@ -698,6 +698,17 @@ def test_positions_outside_of_the_octets() -> None:
             codec.native.take_acks(b"x", position, 1, 1)
 
 
+@pytest.mark.parametrize("compiled", [codec.COMPILED, False])
+def test_a_run_has_the_property_flags_of_all_its_messages(compiled: bool) -> None:
+    octets = b"".join(
+        publish(1, b"q", b"x", properties=each) for each in (b"\x80\0\x01t", PERSISTENT, NO_PROPERTIES)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        run = one(feed(opened(1), octets))
+    assert (run.batch.count, run.properties) == (3, 0x9000)
+
+
 def test_runs_are_limited() -> None:
     octets = publish(1, b"q", b"")
     many = octets * (runs.COMPILED_MESSAGES_A_STEP + 1)
