@@ -37,6 +37,13 @@ async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
         await shared_drivers.catalogue.delete(driver.topic.topic)
 
 
+def draining(client: Client) -> list[int]:
+    """Begin to drain a channel. Returns the list that gets what was left of the count, when it is done."""
+    unused: list[int] = []
+    client.channel.drain(unused.append)
+    return unused
+
+
 async def counting(driver: Driver, n: int) -> Client:
     client = Client(driver)
     client.channel.grant(n, Credit.COUNT)
@@ -338,8 +345,7 @@ async def test_credit_granted_while_messages_are_pushed(drivers: Drivers, kind: 
 async def test_a_drain_of_an_empty_topic_takes_the_count_back_at_once(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 5)
-    unused: list[int] = []
-    client.channel.drain(unused.append)
+    unused = draining(client)
     assert unused == [5]
     assert client.channel.granted() == Granted(count=0)
     await numbered(driver, 3)
@@ -358,9 +364,8 @@ async def test_a_drain_gives_what_is_there_first(drivers: Drivers, kind: Kind) -
     client = Client(driver)
     client.channel.grant(0, Credit.COUNT)
     await numbered(driver, 4)
-    unused: list[int] = []
     client.channel.grant(10, Credit.COUNT)
-    client.channel.drain(unused.append)
+    unused = draining(client)
     await quiet()
     assert unused == []
     first = await client.take()
@@ -380,8 +385,7 @@ async def test_a_drain_ends_when_the_count_is_used_up(drivers: Drivers, kind: Ki
     driver = await drivers.topic(kind)
     client = await counting(driver, 3)
     await numbered(driver, 9)
-    unused: list[int] = []
-    client.channel.drain(unused.append)
+    unused = draining(client)
     assert (await client.read()).ids == [1, 2, 3]
     assert unused == [0]
     client.close()
@@ -391,9 +395,8 @@ async def test_a_drain_ends_when_the_count_is_used_up(drivers: Drivers, kind: Ki
 async def test_a_drain_waits_for_a_client_that_takes_nothing(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 3)
-    unused: list[int] = []
     client.channel.hold()
-    client.channel.drain(unused.append)
+    unused = draining(client)
     await quiet()
     assert unused == []
     client.channel.release()
@@ -408,9 +411,8 @@ async def test_a_drain_is_given_up_for_new_credit_or_the_end(drivers: Drivers, k
     driver = await drivers.topic(kind)
     client = await counting(driver, 5)
     await numbered(driver, 2)
-    unused: list[int] = []
     await client.take()
-    client.channel.drain(unused.append)
+    unused = draining(client)
     if end == "grant":
         client.channel.grant(5, Credit.COUNT)
         client.channel.written(2)
@@ -426,9 +428,8 @@ async def test_a_drain_ends_when_others_have_got_what_there_was(drivers: Drivers
     driver = await drivers.topic(kind)
     client, other = await counting(driver, 0), Client(driver)
     await numbered(driver, 2)
-    unused: list[int] = []
     client.channel.grant(7, Credit.COUNT)
-    client.channel.drain(unused.append)
+    unused = draining(client)
     await quiet()
     assert unused == [7]
     assert (await other.read()).ids == [1, 2]
@@ -514,9 +515,8 @@ async def test_a_cancel_ends_a_drain(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client = await counting(driver, 5)
     await numbered(driver, 3)
-    unused: list[int] = []
     await client.take()
-    client.channel.drain(unused.append)
+    unused = draining(client)
     client.channel.cancel()
     assert unused == []
     client.channel.written(1)

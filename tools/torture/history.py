@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from omq.model import Persistent, Sync, Transient
+
 SECOND = 1_000_000_000
 
 PRODUCER = b"producer"
@@ -17,12 +19,12 @@ MARK = b"mark:"
 
 
 class Safety(Enum):
-    """The levels, by the names that Declare gives them."""
+    """The levels, with the type of topic that has each."""
 
-    TRANSIENT = "Transient"
-    STRONG = "(Persistent Strong)"
-    WEAK = "(Persistent Weak)"
-    ASYNC = "(Persistent Async)"
+    TRANSIENT = Transient()
+    STRONG = Persistent(Sync.STRONG)
+    WEAK = Persistent(Sync.WEAK)
+    ASYNC = Persistent(Sync.ASYNC)
 
 
 AMQP_WORK, AMQP_DEAD = "amqp-work", "amqp-dead"

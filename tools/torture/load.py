@@ -11,14 +11,7 @@ import trio
 from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
 from queue_load import declare_amqp, load_amqp
 
-from omq.client import Client, Delivery, OmqError, Persistence, Persistent, Sync, Transient, connect
-
-PERSISTENCES: dict[str, Persistence] = {
-    "Transient": Transient(),
-    "(Persistent Strong)": Persistent(Sync.STRONG),
-    "(Persistent Weak)": Persistent(Sync.WEAK),
-    "(Persistent Async)": Persistent(Sync.ASYNC),
-}
+from omq.client import Client, Delivery, OmqError, connect
 
 CONFIGURATION = """\
 weak_flush_seconds = {weak}
@@ -71,7 +64,7 @@ async def declare_all(port: int, history: History | None = None) -> None:
         for kind in KINDS:
             delivery = Delivery.ROUND_ROBIN if kind.is_work else Delivery.BROADCAST
             if not kind.is_amqp:
-                await client.declare(kind.name, delivery, PERSISTENCES[kind.safety.value])
+                await client.declare(kind.name, delivery, kind.safety.value)
     await declare_amqp(port, history)
 
 

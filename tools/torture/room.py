@@ -18,7 +18,6 @@ from pathlib import Path
 
 import trio
 from examiner import Examiner, Served
-from load import PERSISTENCES
 from server import Server
 from tally import Outcome, leaves
 
@@ -30,8 +29,9 @@ from omq.client import (
     ServerError,
     connect,
 )
+from omq.model import PERSISTENCES, PersistenceName
 
-LEVELS = ("(Persistent Strong)", "(Persistent Weak)", "(Persistent Async)")
+LEVELS: tuple[PersistenceName, ...] = ("strong", "weak", "async")
 BODY = b"." * 20_000
 GROUP = 20
 MOST_LOG_LINES = 30
@@ -343,7 +343,7 @@ async def _without_room(
             await client.publish_many(f"spare {level}", [BODY] * 20)
         await client.declare("spare of the last", Delivery.BROADCAST, PERSISTENCES[LEVELS[0]])
         await client.publish_many("spare of the last", [BODY] * 20)
-        await client.declare("passing", Delivery.BROADCAST, PERSISTENCES["Transient"])
+        await client.declare("passing", Delivery.BROADCAST, PERSISTENCES["transient"])
         await client.confirm()
         fill()
         for level in LEVELS:
