@@ -570,12 +570,13 @@ class Client:
             assert content_header is not None, "a content without its header"
             (size,) = struct.unpack_from(">Q", content_header, 11)
             raw = content_header[19:-1]
-            data = b""
-            while len(data) < size:
+            parts: list[bytes] = []
+            while size > 0:
                 part = self.frame()
                 assert part is not None, "a content without all of its body"
-                data += part[7:-1]
-            return Reply(name, channel, args, read_properties(raw), raw, data)
+                parts.append(part[7:-1])
+                size -= len(part) - 8
+            return Reply(name, channel, args, read_properties(raw), raw, b"".join(parts))
 
     def bodies(self, seconds: float = 0.6) -> list[bytes]:
         """The bodies of all messages that are delivered until something else comes, or nothing."""

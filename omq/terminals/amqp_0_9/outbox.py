@@ -16,10 +16,10 @@ from omq.drivers.signal import Signal
 COLLECTED_OCTETS = 64 << 10
 """How many octets are sent at once. After each send, messages have their turn."""
 
-MOST_OCTETS = 256 << 10
+MOST_OCTETS = 32 << 10
 """How many octets may wait before no more methods are read: a client that does not read is not answered."""
 
-MOST_ANSWERS = 10_000
+MOST_ANSWERS = 1_000
 """How many answers may wait."""
 
 

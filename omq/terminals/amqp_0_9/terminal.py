@@ -68,6 +68,9 @@ from omq.terminals.connection.statistics import (
 GOODBYE_SECONDS = 2.0
 """How long a connection that the server ends may take to send its last answers, and to read the client's."""
 
+LONGEST_INTRODUCTION = 16 << 10
+"""The longest frame before the client is known."""
+
 EVENTS_IN_TURN = 64
 """After so many events the other connections have their turn."""
 
@@ -351,6 +354,9 @@ class AmqpTerminal:
                 await trio.lowlevel.checkpoint()
         await self._flush()
         self._admission.done()
+        if isinstance(self._state, Greeting) and self._protocol.unfinished > LONGEST_INTRODUCTION:
+            text = f"before the client is known, a frame has at most {LONGEST_INTRODUCTION} octets"
+            self._fail(ConnectionProblem(ReplyCode.FRAME_ERROR, text))
         held = self._protocol.unfinished + (0 if self._long is None else self._long.octets)
         if self._admission.must_hold(held):
             await self._admission.hold(held)

@@ -1,0 +1,76 @@
+"""The unacknowledged messages of a channel, beside a plain dict of tags."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.drivers.seam import Channel
+from omq.terminals.amqp_0_9.unacknowledged import Settled, Unacknowledged, UnknownTag
+
+CHANNEL: Channel = object()  # type: ignore[assignment]
+"""It is only passed on."""
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 5), st.sampled_from([1, 3]), st.integers(0, 2)),
+        st.tuples(st.just("ack"), st.integers(0, 60), st.integers(0, 3)),
+        st.tuples(st.just("multiple"), st.integers(0, 60)),
+    ),
+    max_size=60,
+)
+
+
+def ids(taken: list[Settled]) -> list[int]:
+    return [message for each in taken for message in each.ids]
+
+
+@given(STEPS)
+def test_it_is_as_a_dict_of_tags(steps: list[tuple[str, int, int, int]]) -> None:
+    unacknowledged = Unacknowledged()
+    model: dict[int, int] = {}
+    tag = message = 1
+    for what, number, *more in steps:
+        if what == "add":
+            step, unused = more
+            run = range(message, message + number * step, step)
+            message = run.stop
+            unacknowledged.add(tag, run, CHANNEL)
+            model.update(zip(range(tag, tag + number), run, strict=True))
+            tag += number + unused
+        elif what == "ack":
+            wanted = range(number, number + more[0] + 1)
+            if all(each in model for each in wanted):
+                assert ids(unacknowledged.take(wanted[0], wanted[-1])) == [model.pop(each) for each in wanted]
+            else:
+                with pytest.raises(UnknownTag):
+                    unacknowledged.take(wanted[0], wanted[-1])
+                for each in wanted:
+                    model.pop(each, None)
+        elif number == 0 or number in model:
+            taken = [each for each in sorted(model) if not number or each <= number]
+            assert ids(unacknowledged.take_until(number)) == [model.pop(each) for each in taken]
+        else:
+            with pytest.raises(UnknownTag):
+                unacknowledged.take_until(number)
+        assert len(unacknowledged) == len(model)
+
+
+def test_what_was_taken_is_put_back_in_its_place() -> None:
+    unacknowledged = Unacknowledged()
+    unacknowledged.add(1, range(10, 16), CHANNEL)
+    taken = unacknowledged.take(2, 3)
+    assert ids(taken) == [11, 12]
+    for each in taken:
+        unacknowledged.restore(each)
+    assert ids(unacknowledged.take_until(4)) == [10, 11, 12, 13]
+    assert ids(unacknowledged.take_until(0)) == [14, 15]
+
+
+def test_many_acknowledgements_of_single_messages() -> None:
+    unacknowledged = Unacknowledged()
+    count = 5000
+    for tag in range(1, count + 1):
+        unacknowledged.add(tag, range(tag, tag + 1), CHANNEL)
+    for tag in range(1, count + 1):
+        assert ids(unacknowledged.take(tag, tag)) == [tag]
+    assert len(unacknowledged) == 0
