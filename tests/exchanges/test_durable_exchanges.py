@@ -244,3 +244,37 @@ async def test_records_that_this_version_cannot_use_are_reported(
     assert "exchange 'later' has the unknown type 'x-delayed-message'" in text
     assert "a binding of exchange 'later' has no effect: no exchange 'later'" in text
     assert "a binding of 'e' cannot be read" in text
+
+
+async def test_a_full_store_refuses_a_binding(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store", map_size=1 << 18, boot_id="first")
+    async with serving(store) as drivers:
+        exchanges = Exchanges(drivers.catalogue)
+        await make(drivers, b"q")
+        refused: Refused | None = None
+        number = 0
+        while refused is None:
+            try:
+                await exchanges.bind(b"amq.direct", queue(b"q"), b"%0200d" % number)
+                number += 1
+            except Refused as problem:
+                refused = problem
+        assert refused.reason is Reason.NO_ROOM
+        assert len(exchanges.bindings()) == len(drivers.store.catalogue.bindings()) == number
+    store.close()
+
+
+async def test_an_exchange_that_cannot_be_deleted_in_the_store_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with server(tmp_path) as (drivers, exchanges):
+        owner = Ownership()
+        await drivers.catalogue.declare_queue(b"q", QueueOptions(exclusive=True), owner)
+        await exchanges.declare(b"e", b"fanout", durable=True, auto_delete=True)
+        await exchanges.bind(b"e", queue(b"q"), b"")
+        drivers.store.catalogue.close()
+        owner.end()
+        with trio.fail_after(20):
+            while "exchange 'e', which has ended, stays in the store" not in caplog.text:
+                await quiet()
+        assert own(exchanges) == set()

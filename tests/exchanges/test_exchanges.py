@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+import trio
 from served_drivers import Drivers, opened
+from trio.testing import wait_all_tasks_blocked
 
 from omq.drivers.reasons import Inequivalent, Reason, Refused
 from omq.exchanges.exchanges import Exchanges
+from omq.exchanges.routes import TopicIsReplaced
 from omq.exchanges.types import Destination, Exchange, ExchangeType, Kind
 from omq.model import Delivery, Transient
 from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
@@ -367,3 +370,27 @@ async def test_a_route_to_a_topic_with_new_types_leads_to_its_new_driver(
     assert second is not first
     assert exchanges.route(b"amq.fanout", b"") == (second,)
     await exchanges.settled()
+
+
+async def test_messages_for_a_topic_that_gets_new_types_wait(exchanges: Exchanges, drivers: Drivers) -> None:
+    await drivers.catalogue.lookup_or_declare(b"q")
+    await exchanges.bind(b"amq.headers", queue(b"q"), b"")
+    async with trio.open_nursery() as nursery:
+        async with drivers.catalogue.ids.held_back():
+            nursery.start_soon(drivers.catalogue.declare, b"q", Delivery.ROUND_ROBIN, Transient())
+            await wait_all_tasks_blocked()
+            for place in ((b"", b"q"), (b"amq.headers", b"")):
+                with pytest.raises(TopicIsReplaced):
+                    exchanges.parts(*place, [head()])
+        await exchanges.settled()
+        for place in ((b"", b"q"), (b"amq.headers", b"")):
+            (part,) = exchanges.parts(*place, [head()])
+            assert part.route == (drivers.catalogue.lookup(b"q"),)
+
+
+async def test_routes_by_long_headers_are_computed_each_time(exchanges: Exchanges, drivers: Drivers) -> None:
+    await make(drivers, b"q")
+    await exchanges.bind(b"amq.headers", queue(b"q"), b"", table(a=LongString(b"1")))
+    long = head(a=LongString(b"1"), b=LongString(b"x" * 5000))
+    for _ in range(2):
+        assert routed(exchanges, b"amq.headers", b"", long) == [b"q"]
