@@ -172,8 +172,8 @@ class Management:
         getter = driver.open_getter(_Mover())
         getter.grant(MOST_MOVED, Credit.WINDOW)
         moved = 0
+        waiting: list[tuple[Confirmation, range]] = []
         try:
-            waiting: list[tuple[Confirmation, range]] = []
             # Each message is looked at once; those that stay return to their places at the end.
             for _ in range(min(count, driver.ready)):
                 found = await _next(driver, getter)
@@ -182,16 +182,15 @@ class Management:
                 target = self._target_of(found, to, driver)
                 if target is None:
                     continue
-                try:
-                    offered = target.offer(Bodies([found.body]), [found.head])
-                    confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
-                except Refused:
-                    await _settle(waiting, getter)  # those before it are in their new queues
-                    raise
+                offered = target.offer(Bodies([found.body]), [found.head])
+                confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
                 waiting.append((confirmation, range(found.id, found.id + 1)))
                 if len(waiting) >= MOVED_AT_ONCE:
                     moved += await _settle(waiting, getter)
             return moved + await _settle(waiting, getter)
+        except Refused:
+            await _settle(waiting, getter)  # those before it are in their new queues
+            raise
         finally:
             getter.close()
 

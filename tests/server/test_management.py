@@ -249,6 +249,21 @@ async def test_what_the_new_queue_refuses_stays_in_the_old_one(host: InProcess, 
     assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
 
 
+async def test_a_message_that_is_too_large_is_not_moved(host: InProcess, client: Client) -> None:
+    for name in ("from", "to"):
+        await client.declare(name, Delivery.ROUND_ROBIN, STRONG)
+    async with client.sink("from") as sink:
+        for body in (b"small", b"x" * (6 << 20), b"behind"):
+            await sink.publish(body)
+    assert "Manage from: message 2 is too large to be moved" in await refusal(
+        client, m.Move(b"from", b"to", 3)
+    )
+    assert await bodies(client, b"to") == [b"small"]
+    info = (await queues(client))[b"from"]
+    assert (info.ready, info.unacknowledged) == (2, 0)
+    assert await bodies(client, b"from") == [b"behind"]  # a peek leaves large ones out
+
+
 async def test_what_is_no_queue_is_refused(client: Client) -> None:
     await client.declare("news", Delivery.BROADCAST, STRONG)
     for request in (
