@@ -6,10 +6,10 @@ and peek, the right to subscribe to the queue; to move messages, also that to pu
 change the options of a queue, the right to declare it. Lists have the names to which the client has a right.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import trio
 
@@ -38,8 +38,14 @@ from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
 from omq_storage.runs import Run
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 MOST_RECORDS = 100
 """The most records in one answer: a list takes several."""
+
+ITEMS_A_STEP = 64
+"""After how many items of a list the other connections have their turn."""
 
 MOST_SHOWN = 4096
 """The most octets of a body that Peek shows."""
@@ -66,11 +72,11 @@ class Management:
         """Do what is requested. Raises Refused."""
         match request:
             case management.ListQueues(first):
-                return management.Queues(tuple(self._queues(_index(first))))
+                return management.Queues(await self._queues(_index(first)))
             case management.ListExchanges(first):
-                return management.Exchanges(tuple(self._list_exchanges(_index(first))))
+                return management.Exchanges(await self._list_exchanges(_index(first)))
             case management.ListBindings(first):
-                return management.Bindings(tuple(self._bindings(_index(first))))
+                return management.Bindings(await self._bindings(_index(first)))
             case management.DeclareExchange():
                 return await self._declare(request)
             case management.DeleteExchange(name):
@@ -100,23 +106,40 @@ class Management:
 
     # -- lists ---------------------------------------------------------------------------------------------
 
-    def _queues(self, first: int) -> Iterator[management.QueueInfo]:
-        sees = self._session.rights.sees
-        queues = (driver for driver in self._catalogue if isinstance(driver, QueueDriver))
-        seen = (driver for driver in queues if sees(driver.topic.topic))
-        return map(_queue_info, islice(seen, first, first + MOST_RECORDS))
+    async def _queues(self, first: int) -> tuple[management.QueueInfo, ...]:
+        queues = (driver for driver in self._catalogue.drivers() if isinstance(driver, QueueDriver))
+        return await self._page(queues, first, lambda driver: (driver.topic.topic,), _queue_info)
 
-    def _list_exchanges(self, first: int) -> Iterator[management.ExchangeInfo]:
-        sees = self._session.rights.sees
-        seen = (each for each in self._exchanges.declared() if sees(each.name))
-        return map(_exchange_info, islice(seen, first, first + MOST_RECORDS))
+    async def _list_exchanges(self, first: int) -> tuple[management.ExchangeInfo, ...]:
+        exchanges = iter(self._exchanges.declared())
+        return await self._page(exchanges, first, lambda exchange: (exchange.name,), _exchange_info)
 
-    def _bindings(self, first: int) -> Iterator[management.BindingInfo]:
-        sees = self._session.rights.sees
-        bound = (
-            each for each in self._exchanges.bindings() if sees(each.source) and sees(each.destination.name)
+    async def _bindings(self, first: int) -> tuple[management.BindingInfo, ...]:
+        bindings = self._exchanges.each_binding()
+        return await self._page(
+            bindings, first, lambda binding: (binding.source, binding.destination.name), _binding_info
         )
-        return map(_binding_info, islice(bound, first, first + MOST_RECORDS))
+
+    async def _page(
+        self, items: Iterator[T], first: int, names: Callable[[T], tuple[bytes, ...]], info: Callable[[T], R]
+    ) -> tuple[R, ...]:
+        """Return the records of items from this index on, of those whose names the client may know. The other
+        connections have their turns meanwhile.
+        """
+        sees = self._session.rights.sees
+        found: list[R] = []
+        for number, item in enumerate(items):
+            if not number % ITEMS_A_STEP:
+                await trio.lowlevel.checkpoint()
+            if not all(map(sees, names(item))):
+                continue
+            if first:
+                first -= 1
+            elif len(found) < MOST_RECORDS:
+                found.append(info(item))
+            else:
+                break
+        return tuple(found)
 
     # -- exchanges -----------------------------------------------------------------------------------------
 

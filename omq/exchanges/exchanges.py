@@ -120,6 +120,11 @@ class Exchanges:
             found = (each for bound in self._from.values() for each in bound)
         return [each for each in found if source is None or each.source == source]
 
+    def each_binding(self) -> Iterator[Binding]:
+        """Yield the bindings of all exchanges; they may change meanwhile."""
+        for source in list(self._from):
+            yield from list(self._from.get(source, ()))
+
     # -- changes -------------------------------------------------------------------------------------------
 
     async def declare(
