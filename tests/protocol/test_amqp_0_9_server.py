@@ -709,6 +709,15 @@ def test_a_run_has_the_property_flags_of_all_its_messages(compiled: bool) -> Non
     assert (run.batch.count, run.properties) == (3, 0x9000)
 
 
+@pytest.mark.parametrize("compiled", [codec.COMPILED, False])
+@pytest.mark.parametrize("bits", [2, 3, 0xFF])
+def test_flags_without_a_meaning_are_ignored(bits: int, compiled: bool) -> None:
+    octets = call(1, BasicAck(5))[:-2] + bytes((bits,)) + b"\xce"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", compiled)
+        assert feed(opened(1), octets) == [Called(1, BasicAck(5, bool(bits & 1)))]
+
+
 def test_runs_are_limited() -> None:
     octets = publish(1, b"q", b"")
     many = octets * (runs.COMPILED_MESSAGES_A_STEP + 1)
