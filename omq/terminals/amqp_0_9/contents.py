@@ -16,10 +16,14 @@ from omq.terminals.connection.sender import Sender, Source
 class Contents:
     """The messages of one channel, one after another."""
 
-    def __init__(self, channel: int, sender: Sender, outbox: Outbox) -> None:
+    def __init__(
+        self, channel: int, sender: Sender, outbox: Outbox, tell: Callable[[bytes, Gone], None]
+    ) -> None:
+        """`tell` logs that messages of a topic are gone."""
         self._channel = channel
         self._sender = sender
         self._outbox = outbox
+        self._tell = tell
         self._left: Unfinished | None = None
         self._source: Source | None = None
         """Whose message is begun."""
@@ -52,6 +56,8 @@ class Contents:
         except BaseException:
             self.leave(source)
             raise
+        if isinstance(sent, Gone):
+            self._tell(topic, sent)  # a client cannot be told
         if isinstance(sent, Unfinished):
             self._left, self._source = sent, source
             self._outbox.hold(self._channel)

@@ -16,7 +16,7 @@ from omq.access.leases import Principal
 from omq.access.session import Session
 from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import ACCEPTED, Channel, Octets
+from omq.drivers.seam import ACCEPTED, Channel, Gone, Octets
 from omq.logs import quoted, subject
 from omq.protocol.amqp.fields import Boolean, Table, Value
 from omq.protocol.amqp_0_9 import methods
@@ -426,6 +426,7 @@ class AmqpTerminal:
             self._refuse(refused, event.client_properties)
             return
         self._known()
+        self._transport.keep_alive()  # a client may want no heartbeats
         self._session = session
         self._topology = self._context.access.topology(session)
         rates = session.rates
@@ -487,7 +488,7 @@ class AmqpTerminal:
             self._outbox.add(method_frame(0, methods.ConnectionUpdateSecretOk()))
             return
         if isinstance(method, methods.ChannelOpen):
-            contents = Contents(number, self._sender, self._outbox)
+            contents = Contents(number, self._sender, self._outbox, self._tell_gap)
             self._channels[number] = AmqpChannel(number, contents, self._sender.signal)
         channel = self._channels.get(number)
         if channel is None:
@@ -498,6 +499,12 @@ class AmqpTerminal:
             self._fail_channel(channel, problem)
         except ConnectionProblem as problem:
             self._fail(problem)
+
+    def _tell_gap(self, topic: bytes, gap: Gone) -> None:
+        """Log that a consumer misses messages: AMQP has no way to tell the client."""
+        peer = self._transport.peer()
+        line = f"{peer}: {quoted(topic)}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
+        self._context.gaps.add(line, peer=peer, topic=topic)
 
     async def _publish(self, run: PublishRun) -> None:
         channel = self._channels.get(run.channel)

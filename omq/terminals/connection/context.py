@@ -29,6 +29,8 @@ class Context:
     """The log of reports whose principal has gone."""
     gave_way: LogThrottle
     """The log of connections that were closed because others needed their memory."""
+    gaps: LogThrottle
+    """The log of messages that AMQP consumers miss."""
 
     @classmethod
     def of(cls, config: Config, access: AccessControl, memory: Memory) -> Self:
@@ -41,6 +43,7 @@ class Context:
             untold=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"
             ),
+            gaps=LogThrottle(log, logging.WARNING, "consumers missed messages"),
             gave_way=LogThrottle(
                 log, logging.INFO, "connections were closed because others needed their memory"
             ),

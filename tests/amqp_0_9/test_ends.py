@@ -1,0 +1,43 @@
+"""How the server ends connections: at its stop, by what strangers send, and at a quota."""
+
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+from server_command import running_server
+
+from .broker import Broker
+from .serving import client_table, serving_guest
+from .wire import consume, declare_queue
+
+
+def test_clients_are_told_that_the_server_stops(tmp_path: Path) -> None:
+    with serving_guest(tmp_path) as server:
+        client = Broker(("127.0.0.1", server.port)).channel()
+        client.said(declare_queue(1, "q", durable=1), consume(1, "q", "t"))
+        server.process.send_signal(signal.SIGTERM)
+        assert client.wait(5).told() == "connection.close 320 CONNECTION_FORCED (0,0)"
+        assert client.wait(5).name == "EOF"
+        assert server.process.wait(timeout=10) == 0
+        client.close()
+
+
+@pytest.mark.parametrize("octets", [20_000, 100_000])
+def test_a_stranger_sends_no_long_frame(tmp_path: Path, octets: int) -> None:
+    with serving_guest(tmp_path) as server:
+        client = Broker(("127.0.0.1", server.port)).reach()
+        client.send(b"AMQP\0\0\x09\1", struct.pack(">BHI", 1, 0, octets) + bytes(18_000))
+        assert client.wait().name == "start"
+        assert client.wait().told() == "connection.close 501 FRAME_ERROR (0,0)"
+        client.close()
+
+
+def test_the_connections_of_a_client_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "omq.toml").write_text(client_table("guest", {}) + "max_connections = 1\n")
+    options = ("--config", tmp_path / "omq.toml", "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
+    with running_server(*options) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        assert broker.connect().opened.name == "open-ok"
+        assert broker.connect().tune.told() == "connection.close 530 NOT_ALLOWED (0,0)"
+        broker.close()
