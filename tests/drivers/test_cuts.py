@@ -33,3 +33,11 @@ def test_the_frames_of_a_cut_and_what_has_left_of_them(ids: range) -> None:
             left -= len(frames[count])
             count += 1
         assert cut.sent(octets) == (count, left)
+
+
+def test_a_cut_of_many_messages_is_complete_with_octets_to_spare() -> None:
+    block = encode(1, 1, [b"x"] * 1000, 0)
+    for ids in (range(1, 1001), range(1, 1001, 2)):
+        octets = len(Cut(block, ids).frames())
+        assert Cut(block, ids).sent(octets) == (len(ids), 0)
+        assert Cut(block, ids).sent(octets - 1) == (len(ids) - 1, octets // len(ids) - 1)
