@@ -92,9 +92,6 @@ class HeldPublishes:
         self.is_too_much = False
         """Whether the server must stop reading the connection."""
 
-    def __bool__(self) -> bool:
-        return bool(self.lines)
-
     def may_hold(self, place: NoRoom) -> bool:
         """Whether to hold the messages with this queue place, and not to wait for it."""
         return place.room is not None and bool(self._subscriptions.workers())
