@@ -8,6 +8,9 @@ Nothing waits between the first message that is collected and `Pushes.send`, so 
 What the socket of a connection does not take goes into the tails of its topics, as if it had come the other
 way, and the subscriber pulls it from there when its connection has its turn. From then on the subscriber is
 behind, and its topic is not pushed until all its subscribers have caught up.
+
+The compiled codec pushes by routes and lanes (`Lanes`, `send_passed`). What a socket does not take of that
+goes into the backlog of its connection, and the subscribers count as having it (`omq.drivers.backlog`).
 """
 
 from collections.abc import Set as AbstractSet
