@@ -1,5 +1,6 @@
 """One channel of a connection: its consumers, its unacknowledged messages, and what it publishes."""
 
+from collections import deque
 from dataclasses import dataclass
 
 from omq.access.topology import Getter
@@ -52,7 +53,7 @@ class AmqpChannel:
         self.is_flowing = True
         self.mode: Mode = Plain()
         self._wake = signal.set
-        self._unsettled: list[Posted] = []
+        self._unsettled: deque[Posted] = deque()
         self.failure: Failure | None = None
         """Why something that was published without confirms could not be stored."""
 
@@ -68,19 +69,14 @@ class AmqpChannel:
                 self._unsettled.append(posted)
 
     def look(self) -> None:
-        if self._unsettled:
-            left = [posted for posted in self._unsettled if not posted.is_settled]
-            for posted in self._unsettled:
-                if posted.is_settled:
-                    # A queue that may not be longer refuses messages, and only confirms tell so.
-                    failures = (
-                        each for each in posted.failures().values() if each.reason is not Reason.OVERFLOW
-                    )
-                    self.failure = next(failures, self.failure)
-            self._unsettled = left
-            if self.failure is None:
-                return
-        self._wake()
+        before = self.failure
+        while self._unsettled and self._unsettled[0].is_settled:
+            # A queue that may not be longer refuses messages, and only confirms tell so.
+            failures = self._unsettled.popleft().failures().values()
+            told = (each for each in failures if each.reason is not Reason.OVERFLOW)
+            self.failure = next(told, self.failure)
+        if self.failure is not before or isinstance(self.mode, Confirms):
+            self._wake()
 
     async def settled(self) -> None:
         """Wait until everything that was published on it is in its queues, or refused."""
