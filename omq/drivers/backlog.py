@@ -187,6 +187,8 @@ class Filled(Protocol):
 async def wait_for_room(outlets: Iterable[Filled], stall_seconds: float) -> None:
     """Wait until one of these connections has room in its backlog, or none of them moves any more."""
     filled = tuple(outlets)
+    if not all(outlet.backlog.is_full() for outlet in filled):
+        return  # one has got room since the pass ended: nothing would set the event
     event = trio.Event()
     for outlet in filled:
         outlet.backlog.wait(event)

@@ -169,3 +169,12 @@ async def test_nobody_waits_for_connections_that_stand_still(autojump_clock: Moc
     await wait_for_room(filled, 5.0)
     assert trio.current_time() - begin == pytest.approx(5.0)
     assert [each.still_at for each in filled] == [0, 0]
+
+
+async def test_nobody_waits_for_room_that_has_come_meanwhile(autojump_clock: MockClock) -> None:
+    slow, fast = Filled(), Filled()
+    fast.take(MOST_OCTETS)
+    begin = trio.current_time()
+    await wait_for_room((slow, fast), 5.0)
+    assert trio.current_time() == begin
+    assert fast.still_at is None
