@@ -98,7 +98,7 @@ class Server:
         """The addresses at which it accepts TLS only."""
         self.catalogue = catalogue
         self.memory = memory
-        self._access = AccessControl(config, catalogue)
+        self._access = AccessControl(config, catalogue, memory)
         self.long_answers = LongAnswers(self._access, memory.listed)
         self._connections = Quota(config.max_connections)
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")

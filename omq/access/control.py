@@ -7,6 +7,7 @@ from typing import assert_never
 
 from omq.access.bounds import Bounds
 from omq.access.clients import Client, Clients
+from omq.access.direct import Direct, Nodes
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
@@ -16,6 +17,7 @@ from omq.access.topology import Topology
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import LeasedFeed
+from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.exchanges import Exchanges
 from omq.model import LONGEST_HELD_BODY, TopicInfo
@@ -40,13 +42,14 @@ class LeasedSession:
 class AccessControl:
     """The clients of a server, and all that their sessions share."""
 
-    def __init__(self, config: Config, catalogue: Catalogue) -> None:
+    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory) -> None:
         self.clients = Clients(config.clients, Bounds.of(config))
         self.leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
         self._catalogue = catalogue
         self._exchanges = Exchanges(catalogue)
+        self.nodes = Nodes(memory.waiting)
         self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,
@@ -104,6 +107,10 @@ class AccessControl:
     def topology(self, session: Session) -> Topology:
         """Return what a session may do with exchanges and queues. Close it before the session."""
         return Topology(session, self._catalogue, self._exchanges)
+
+    def direct(self, session: Session) -> Direct:
+        """Return what a session may do with nodes without queues."""
+        return Direct(session, self.nodes)
 
     def management(self, session: Session) -> Management:
         """Return what a session may list and change of queues, exchanges and bindings."""

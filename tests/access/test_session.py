@@ -32,11 +32,12 @@ async def session(path: Path, id: bytes = b"tester", **settings: object) -> Asyn
     config = Config(store=str(path), **settings)  # type: ignore[arg-type]
     with Store.open(path, map_size=1 << 28) as store:
         async with trio.open_nursery() as nursery:
-            catalogue = Catalogue(config, store, Memory(1 << 26), nursery)
+            memory = Memory(1 << 26)
+            catalogue = Catalogue(config, store, memory, nursery)
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            opened = await AccessControl(config, catalogue).connect(id, "127.0.0.1", "127.0.0.1:1")
+            opened = await AccessControl(config, catalogue, memory).connect(id, "127.0.0.1", "127.0.0.1:1")
             yield opened
             opened.close()
             nursery.cancel_scope.cancel()

@@ -310,6 +310,129 @@ async def test_the_window_of_the_client_is_kept(store: Path) -> None:
         assert (await client.message()).octets == data(b"y")
 
 
+# -- nodes without queues -----------------------------------------------------------------------------------
+
+
+async def test_a_direct_message_goes_to_a_consumer_and_its_outcome_comes_back(store: Path) -> None:
+    error = performatives.write(performatives.Error("app:no", "not today"))
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("exclusive.work", credit=10)
+        await client.sender("exclusive.work")
+        for state in (ACCEPTED, performatives.write(performatives.Rejected(error)), RELEASED):
+            delivery = await client.publish(text("x"))
+            message = await worker.message()
+            assert message.octets == text("x")
+            await worker.told(message.delivery, message.delivery, state)
+            outcome = await client.outcome()
+            assert (outcome.first, outcome.settled, outcome.state) == (delivery, True, state)
+
+
+async def test_a_direct_message_without_a_consumer_is_released(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("exclusive.work")
+        for _ in range(30):
+            await client.publish(text("x"))
+            assert (await client.outcome()).state == RELEASED
+
+
+async def test_a_released_direct_message_goes_to_a_consumer_that_has_not_had_it(store: Path) -> None:
+    async with AsyncExitStack() as stack:
+        host = await stack.enter_async_context(serving(store))
+        client, one, two = [await stack.enter_async_context(opened(host.port)) for _ in range(3)]
+        await one.receiver("unicast.x", credit=1)
+        await one.settle()
+        await client.sender("unicast.x")
+        await client.publish(text("x"))
+        first = await one.message()
+        await two.receiver("unicast.x", credit=1)
+        await two.settle()
+        await one.told(first.delivery, first.delivery, RELEASED)
+        second = await two.message()
+        assert second.octets == text("x")
+        failed = performatives.write(Modified(delivery_failed=True))
+        await two.told(second.delivery, second.delivery, failed)
+        assert (await client.outcome()).state == failed
+
+
+async def test_the_consumers_credit_is_the_producers(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x", credit=3)
+        await worker.settle()
+        await client.say(
+            Attach("s", 1, False, source=source("here"), target=target("unicast.x"), initial_delivery_count=0)
+        )
+        await client.heard(Attach)
+        assert (await client.heard(Flow)).link_credit == 3
+        for _ in range(3):
+            await client.publish(text("x"), settled=True)
+        messages = [await worker.message() for _ in range(3)]
+        await worker.told(messages[0].delivery, messages[-1].delivery)
+        await worker.credit(5, count=3)
+        flow = await client.heard(Flow)
+        assert (flow.delivery_count, flow.link_credit) == (3, 5)
+
+
+async def test_settled_direct_messages_wait_for_credit_that_was_withdrawn(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await worker.receiver("unicast.x", credit=5)
+        await worker.settle()
+        await client.sender("unicast.x")
+        await worker.credit(0)
+        await worker.settle()
+        for number in range(5):
+            await client.publish(text(f"{number}"), settled=True)
+        await client.settle()
+        await worker.credit(5)
+        assert [(await worker.message()).octets for _ in range(5)] == [text(f"{n}") for n in range(5)]
+
+
+async def test_a_direct_message_whose_consumer_goes_away_is_in_doubt(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        async with opened(host.port) as worker:
+            await worker.receiver("unicast.x", credit=5)
+            await worker.settle()
+            await client.sender("unicast.x")
+            await client.publish(text("x"))
+            await worker.message()
+        assert (await client.outcome()).state == performatives.write(Modified(delivery_failed=True))
+
+
+async def test_a_dynamic_node_lives_with_its_link(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
+        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
+        origin = performatives.read_all((await client.heard(Attach)).source)
+        assert isinstance(origin, performatives.Source)
+        address = types.read_all(origin.address)
+        assert isinstance(address, str)
+        assert origin.dynamic
+        await client.credit(1)
+        await client.settle()
+        await server.sender(address)
+        await server.publish(text("reply"), settled=True)
+        assert (await client.message()).octets == text("reply")
+        await client.say(Detach(0, closed=True))
+        assert condition(await server.until(Detach)) == "amqp:resource-deleted"
+        await server.sender(address, handle=3)
+        assert condition(await server.until(Detach)) == "amqp:not-found"
+        assert not host.server.memory.waiting.used
+
+
+async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Path) -> None:
+    body = text("x" * 2_000_000)
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as slow:
+        await slow.receiver("unicast.x", credit=100)
+        await slow.settle()
+        await client.sender("unicast.x")
+        for _ in range(4):
+            await client.publish_long(body)
+        await client.settle()
+        await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
+        async with opened(host.port) as other:
+            await other.receiver("unicast.x", credit=100)
+            found = [(await other.message()).octets for _ in range(2)]
+            assert found == [body, body]
+
+
 # -- refusals -----------------------------------------------------------------------------------------------
 
 
@@ -323,8 +446,9 @@ async def test_the_window_of_the_client_is_kept(store: Path) -> None:
         (Attach("n", 0, True, source=source("$management")), "amqp:not-found"),
         (Attach("n", 0, True, source=performatives.write(performatives.Source(b"\x41"))),
          "amqp:invalid-field"),
-        (Attach("n", 0, True, source=source(None, dynamic=True)), "amqp:not-implemented"),
-        (Attach("n", 0, True, source=source("exclusive.x")), "amqp:not-implemented"),
+        (Attach("n", 0, True, source=source("amqp:/_omq/temp.nobody")), "amqp:not-found"),
+        (Attach("n", 0, False, target=target(None, dynamic=True), initial_delivery_count=0),
+         "amqp:not-implemented"),
         (Attach("n", 0, True, source=source("queue", capabilities=("topic",))), "amqp:precondition-failed"),
         (Attach("n", 0, True, source=source("topic", capabilities=("queue",))), "amqp:precondition-failed"),
         (Attach("n", 0, True, source=source("queue", filter=from_filter("omq:from", "first"))),

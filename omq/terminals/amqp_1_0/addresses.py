@@ -41,6 +41,14 @@ class Address:
     """What the client says that the topic must be."""
 
 
+@dataclass(frozen=True, slots=True)
+class DirectAddress:
+    """A node without a queue."""
+
+    name: bytes | None
+    """None for a node that the server is to make."""
+
+
 _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
 _PREFIXES = (
     (b"openstack.org/om/notify/multicast", Treatment.MULTICAST, Transient()),
@@ -49,7 +57,7 @@ _PREFIXES = (
     (b"broadcast.", Treatment.MULTICAST, Transient()),
 )
 """The longest prefix first."""
-_UNSERVED = (
+_DIRECT = (
     b"openstack.org/om/rpc/unicast",
     b"openstack.org/om/rpc/anycast",
     b"exclusive.",
@@ -63,14 +71,16 @@ _TOPICS = {"topic", "temporary-topic"}
 _MODES = {"copy": Treatment.MULTICAST, "move": Treatment.QUEUE}
 
 
-def resolve(terminus: Source | Target, default: Treatment, persistence: Persistence) -> Address:
+def resolve(
+    terminus: Source | Target, default: Treatment, persistence: Persistence
+) -> Address | DirectAddress:
     """Return what the address of a terminus means. `default` and `persistence` are for a topic of which
     neither the address nor the client says anything.
 
     Raises LinkProblem.
     """
     if terminus.dynamic:
-        raise LinkProblem(Condition.NOT_IMPLEMENTED, "dynamic nodes are not served")
+        return DirectAddress(None)
     name = _name(terminus.address)
     wanted: Treatment | None = None
     for prefix, treatment in _STRIPPED:
@@ -80,8 +90,8 @@ def resolve(terminus: Source | Target, default: Treatment, persistence: Persiste
         raise LinkProblem(Condition.NOT_FOUND, f"an address has 1 to {LONGEST} octets, this one {len(name)}")
     if name.startswith((b"$", b"/management")):
         raise LinkProblem(Condition.NOT_FOUND, "there is no such node")
-    if name.startswith(_UNSERVED):
-        raise LinkProblem(Condition.NOT_IMPLEMENTED, "addresses for direct messages are not served")
+    if name.startswith(_DIRECT):
+        return DirectAddress(name)
     wanted = _capability(terminus.capabilities) or wanted
     for prefix, treatment, kind in _PREFIXES:
         if name.startswith(prefix):

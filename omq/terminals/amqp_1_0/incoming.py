@@ -173,8 +173,12 @@ class Incoming:
             self.link.session.settle(first, last, state)
 
     def _reject(self, delivery: int, condition: Condition, text: str) -> None:
-        error = performatives.write(performatives.Error(condition.value, text))
-        self.link.session.settle(delivery, delivery, performatives.write(performatives.Rejected(error)))
+        self.link.session.settle(delivery, delivery, rejection(condition, text))
+
+    def close(self) -> None:
+        """Nothing is to be told any more."""
+        self._posted.clear()
+        self.unconfirmed = 0
 
     def _renew(self) -> None:
         """The client may send what the configured credit leaves beside what is not settled."""
@@ -189,5 +193,10 @@ def _state_of(failure: Failure) -> bytes:
     """
     if failure.reason is Reason.DELETED:
         return RELEASED
-    error = performatives.write(performatives.Error(condition_of(failure.reason).value, failure.text))
+    return rejection(condition_of(failure.reason), failure.text)
+
+
+def rejection(condition: Condition, text: str) -> bytes:
+    """Return the state that rejects a message."""
+    error = performatives.write(performatives.Error(condition.value, text))
     return performatives.write(performatives.Rejected(error))

@@ -14,8 +14,10 @@ from typing import assert_never
 
 import trio
 
+from omq.access.direct import Direct
 from omq.access.rights import Right
 from omq.access.session import Release, Session
+from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Failure, Refused
 from omq.drivers.seam import Channel, Octets
 from omq.logs import quoted, subject
@@ -39,7 +41,8 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
-from omq.terminals.amqp_1_0.addresses import Address, Treatment, resolve
+from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Treatment, resolve
+from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import replay_of
 from omq.terminals.amqp_1_0.outgoing import Outgoing
@@ -118,8 +121,9 @@ class Amqp1Terminal:
         self._waiting_octets = 0
         self._room = trio.lowlevel.ParkingLot()
         self._outgoing: dict[SendingLink, Outgoing] = {}
-        self._incoming: dict[ReceivingLink, Incoming] = {}
-        self._unflushed: dict[Incoming, None] = {}
+        self._incoming: dict[ReceivingLink, Incoming | DirectIncoming] = {}
+        self._unflushed: dict[Incoming | DirectIncoming, None] = {}
+        self._direct: Direct | None = None
         self._heartbeat_due = math.inf
         self._heard = 0.0
         self._heard_octets = -1
@@ -215,7 +219,9 @@ class Amqp1Terminal:
         outgoing, self._outgoing = self._outgoing, {}
         for each in outgoing.values():
             each.close()
-        self._incoming.clear()
+        incoming, self._incoming = self._incoming, {}
+        for producer in incoming.values():
+            producer.close()
         self._unflushed.clear()
 
     def _end(self) -> None:
@@ -383,7 +389,7 @@ class Amqp1Terminal:
             case _:
                 assert_never(event)
 
-    def _take(self, incoming: Incoming, event: Run | Part) -> None:
+    def _take(self, incoming: Incoming | DirectIncoming, event: Run | Part) -> None:
         self._unflushed[incoming] = None
         try:
             if isinstance(event, Run):
@@ -408,6 +414,7 @@ class Amqp1Terminal:
             return False
         self._known()
         self._session = session
+        self._direct = self._context.access.direct(session)
         rates = session.rates
         self._admission.limit(rates.received, self._transport.received)
         self._sender.limit(rates.answered, rates.sent)
@@ -453,6 +460,9 @@ class Amqp1Terminal:
             raise LinkProblem(Condition.NOT_FOUND, "the link has no source")
         replay, applied = replay_of(source.filter)
         address = self._resolve(source)
+        if isinstance(address, DirectAddress):
+            self._attach_direct(link, source, address)
+            return
         is_queue = await self._find(session, Right.SUBSCRIBE, address) is Delivery.ROUND_ROBIN
         if source.durable and source.expiry_policy == "never" and not is_queue:
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
@@ -476,6 +486,25 @@ class Amqp1Terminal:
         self._outgoing[link] = outgoing
         outgoing.open(channel)
 
+    def _attach_direct(self, link: SendingLink, source: Source, address: DirectAddress) -> None:
+        """Attach a consumer to a node without a queue."""
+        assert self._direct is not None, "it is there with the session"
+
+        def make(node: DirectNode, place: Release) -> DirectOutgoing:
+            return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed)
+
+        outgoing, node, channel = self._direct.consume(address.name, make)
+        outgoing.node, outgoing.direct, outgoing.is_own = node, channel, address.name is None
+        answered = performatives.Source(
+            types.write(node.name.decode()),
+            dynamic=source.dynamic,
+            dynamic_node_properties=source.dynamic_node_properties,
+            capabilities=source.capabilities,
+        )
+        link.accept(performatives.write(answered), settles=link.attach.snd_settle_mode == 1)
+        self._outgoing[link] = outgoing
+        outgoing.open(channel)
+
     async def _attach_producer(self, link: ReceivingLink, session: Session) -> None:
         target = link.target
         if target is None:
@@ -483,6 +512,9 @@ class Amqp1Terminal:
         if not isinstance(target, Target):
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
         address = self._resolve(target)
+        if isinstance(address, DirectAddress):
+            self._attach_direct_producer(link, target, address)
+            return
         await self._find(session, Right.PUBLISH, address)
         incoming = Incoming(
             link, session, address.name, self._config.amqp1_credit, self._sender.signal.set, self._excused
@@ -491,7 +523,28 @@ class Amqp1Terminal:
         incoming.accept(performatives.write(answered))
         self._incoming[link] = incoming
 
-    def _resolve(self, terminus: Source | Target) -> Address:
+    def _attach_direct_producer(self, link: ReceivingLink, target: Target, address: DirectAddress) -> None:
+        assert self._direct is not None, "it is there with the session"
+        if address.name is None:
+            raise LinkProblem(
+                Condition.NOT_IMPLEMENTED, "a dynamic node is made for a consumer, not for a producer"
+            )
+        incoming = DirectIncoming(
+            link,
+            self._config.max_message_bytes,
+            self._config.amqp1_credit,
+            self._sender.signal.set,
+            self._node_ended,
+        )
+        answered = performatives.Target(target.address, capabilities=target.capabilities)
+        incoming.accept(self._direct, address.name, performatives.write(answered))
+        self._incoming[link] = incoming
+
+    def _node_ended(self, incoming: DirectIncoming) -> None:
+        """The node of a producer is gone with the link that made it."""
+        self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
+
+    def _resolve(self, terminus: Source | Target) -> Address | DirectAddress:
         default = Treatment[self._config.amqp1_default.upper()]
         return resolve(terminus, default, self._config.default_types()[1])
 
@@ -524,6 +577,7 @@ class Amqp1Terminal:
             case ReceivingLink():
                 incoming = self._incoming.pop(event.link, None)
                 if incoming is not None:
+                    incoming.close()
                     self._unflushed.pop(incoming, None)
             case _:
                 assert_never(event.link)

@@ -1,0 +1,89 @@
+"""The nodes without queues, as one connection may use them.
+
+A producer needs the right to publish to the name of a node, a consumer the right to subscribe to it. A node
+whose name the server made needs none: the name cannot be guessed, and whoever was told it may use it.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from omq.access.rights import Right
+from omq.access.session import Release, S, Session
+from omq.drivers.budget import Budget
+from omq.drivers.direct import DirectChannel, DirectNode, Producer
+from omq.drivers.reasons import Reason, Refused
+
+DYNAMIC = b"amqp:/_omq/temp."
+"""How the names begin that the server makes."""
+
+NAME_OCTETS = 24
+"""The random octets of a name: 32 characters in base64."""
+
+
+class Nodes:
+    """The nodes of a server."""
+
+    def __init__(self, memory: Budget) -> None:
+        """`memory` counts the messages that the nodes hold."""
+        self._memory = memory
+        self._nodes: dict[bytes, DirectNode] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def find(self, name: bytes) -> DirectNode:
+        """Return the node of this name; make it if there is none. Raises Refused."""
+        node = self._nodes.get(name)
+        if node is not None:
+            return node
+        if name.startswith(DYNAMIC):
+            raise Refused(Reason.NOT_FOUND, "there is no such node")
+        return self._make(name)
+
+    def make(self) -> DirectNode:
+        """Make a node with a name of its own."""
+        return self._make(DYNAMIC + secrets.token_urlsafe(NAME_OCTETS).encode())
+
+    def _make(self, name: bytes) -> DirectNode:
+        node = self._nodes[name] = DirectNode(name, self._memory, self._forget)
+        return node
+
+    def _forget(self, node: DirectNode) -> None:
+        if self._nodes.get(node.name) is node:
+            del self._nodes[node.name]
+
+
+class Direct:
+    """The nodes, for the client of a session."""
+
+    def __init__(self, session: Session, nodes: Nodes) -> None:
+        self._session = session
+        self._nodes = nodes
+
+    def produce(self, name: bytes, producer: Producer) -> DirectNode:
+        """Attach a producer to the node of this name. Raises Refused."""
+        self._check(Right.PUBLISH, name)
+        node = self._nodes.find(name)
+        node.attach(producer)
+        return node
+
+    def consume(
+        self, name: bytes | None, make: Callable[[DirectNode, Release], S]
+    ) -> tuple[S, DirectNode, DirectChannel]:
+        """Attach a consumer to the node of this name, or to a new one with a name of its own. The caller ends
+        that one. `make` returns the subscriber, as for `Session.open`. Raises Refused.
+        """
+        if name is not None:
+            self._check(Right.SUBSCRIBE, name)
+        release = self._session.hold_subscription()
+        try:
+            node = self._nodes.make() if name is None else self._nodes.find(name)
+        except Refused:
+            release()
+            raise
+        subscriber = make(node, release)
+        return subscriber, node, node.open(subscriber)
+
+    def _check(self, right: Right, name: bytes) -> None:
+        if not name.startswith(DYNAMIC):
+            self._session.check(right, name)

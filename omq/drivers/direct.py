@@ -1,0 +1,355 @@
+"""A node without a queue: a message goes from its producer to a consumer, whose outcome goes back.
+
+That is how routers deliver. Nothing is stored, the credit of the consumers is the credit of the producers,
+and who sends a message learns what became of it. A node is no topic. It has no task, and exists while a link
+is attached to it.
+
+A message is held from its offer until its outcome is known. It waits here only if producers had used credit
+by the time that consumers withdrew it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from omq.drivers.budget import Budget
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import (
+    RELEASED,
+    Accepted,
+    Credit,
+    Cut,
+    End,
+    Granted,
+    Messages,
+    Modified,
+    Outcome,
+    Rejected,
+    Released,
+    Rest,
+    Subscriber,
+    Taken,
+)
+from omq.drivers.statistics import ChannelStatistics, Traffic
+from omq_storage.batches import Bodies
+from omq_storage.blocks import Block
+
+TAKE_OCTETS = 256 << 10
+"""The octets that one take returns; then the connection's other links have their turn."""
+
+NO_CONSUMER_CREDIT = 10
+"""What a producer may send while there is no consumer: its messages are released at once."""
+
+IN_DOUBT = Modified(delivery_failed=True)
+"""The outcome of a message whose consumer went away before it told one."""
+
+_TOPIC = 2**31 - 1
+"""The id in the frames of the messages. No client of another protocol sees them."""
+
+
+Done = Callable[[Outcome, bytes], None]
+"""Takes the outcome of a message, and the octets in which its consumer told it; nothing where none did."""
+
+
+class Producer(Protocol):
+    """A link that sends to a node."""
+
+    def credited(self) -> None:
+        """The credit of the consumers has changed: see `DirectNode.room`."""
+
+    def node_ended(self) -> None:
+        """The node is gone with the link that made it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Message:
+    id: int
+    block: Block
+    done: Done | None
+    """Tells the producer; None if it does not want to know."""
+    tried: "set[DirectChannel]" = field(default_factory=set)
+    """Consumers that gave it back."""
+
+
+@dataclass(slots=True)
+class DirectTraffic:
+    """Counters of a node (`omq.drivers.statistics.Traffic`)."""
+
+    messages_in: int = 0
+    octets_in: int = 0
+    messages_out: int = 0
+    octets_out: int = 0
+    undelivered: int = 0
+    """Messages that no consumer has taken."""
+
+
+class DirectNode:
+    """One node. `forget` is called when nothing is attached to it any more."""
+
+    def __init__(self, name: bytes, memory: Budget, forget: Callable[["DirectNode"], None]) -> None:
+        """`memory` counts the messages that are held."""
+        self.name = name
+        self.traffic = DirectTraffic()
+        self._memory = memory
+        self._forget = forget
+        self._channels: deque[DirectChannel] = deque()
+        """In the order in which they get messages: the next one first."""
+        self._producers: dict[Producer, None] = {}
+        self._waiting: deque[_Message] = deque()
+        self._next = 1
+        self._has_ended = False
+
+    # -- producers -----------------------------------------------------------------------------------------
+
+    def attach(self, producer: Producer) -> None:
+        """Add a producer."""
+        self._producers[producer] = None
+
+    def detach(self, producer: Producer) -> None:
+        """Remove a producer."""
+        self._producers.pop(producer, None)
+        self._look_used()
+
+    def room(self) -> int:
+        """How many messages the consumers take now."""
+        if not self._channels:
+            return NO_CONSUMER_CREDIT
+        return max(0, sum(channel.room() for channel in self._channels) - len(self._waiting))
+
+    def offer(self, body: bytes, head: bytes, done: Done | None) -> None:
+        """Give a message to a consumer. `done` is called once, with its outcome, now or later.
+
+        Raises Refused when there is no memory for it.
+        """
+        block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
+        if not self._memory.try_take(block.held):
+            raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
+        message = _Message(self._next, block, done)
+        self._next += 1
+        self.traffic.messages_in += 1
+        self.traffic.octets_in += len(body)
+        self.place(message)
+
+    def place(self, message: _Message, otherwise: Outcome = RELEASED, told: bytes = b"") -> None:
+        """Give a message to a consumer that has not refused it. Let it wait if none of these has credit. If
+        there is none at all, tell the producer this outcome.
+        """
+        candidates = [channel for channel in self._channels if channel not in message.tried]
+        for channel in candidates:
+            if channel.room() > 0:
+                self._channels.remove(channel)
+                self._channels.append(channel)
+                channel.deal(message)
+                return
+        if any(not channel.is_cancelled for channel in candidates):
+            self._waiting.append(message)
+        else:
+            self.traffic.undelivered += 1
+            self._finish(message, otherwise, told)
+
+    def _finish(self, message: _Message, outcome: Outcome, told: bytes = b"") -> None:
+        self._memory.give(message.block.held)
+        if message.done is not None:
+            message.done(outcome, told)
+
+    # -- consumers -----------------------------------------------------------------------------------------
+
+    def open(self, subscriber: Subscriber) -> "DirectChannel":
+        """Add a consumer, which has no credit yet."""
+        channel = DirectChannel(self, subscriber)
+        self._channels.append(channel)
+        return channel
+
+    def freed(self) -> None:
+        """A consumer takes messages again: those that wait first, and then those of the producers."""
+        for _ in range(len(self._waiting)):
+            self.place(self._waiting.popleft())
+        for producer in list(self._producers):
+            producer.credited()
+
+    def settled(self, channel: "DirectChannel", message: _Message, outcome: Outcome, told: bytes) -> None:
+        """A consumer told the outcome of a message."""
+        match outcome:
+            case Accepted() | Rejected():
+                self._finish(message, outcome, told)
+            case Released() | Modified():
+                message.tried.add(channel)
+                self.place(message, outcome, told)
+
+    def closed(self, channel: "DirectChannel", unsent: list[_Message], sent: list[_Message]) -> None:
+        """A consumer is gone."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+        for message in unsent:
+            self.place(message)
+        for message in sent:
+            self._finish(message, IN_DOUBT)
+        if not self._channels:
+            # What waited for credit waits for nobody now.
+            waiting, self._waiting = self._waiting, deque()
+            for message in waiting:
+                self.place(message)
+        self._look_used()
+
+    # -- its end -------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End the node, with everything that is attached to it: the link that made it is gone."""
+        self._has_ended = True
+        for channel in list(self._channels):
+            channel.subscriber.ended(End.DELETED)
+            channel.close()
+        producers, self._producers = self._producers, {}
+        for producer in producers:
+            producer.node_ended()
+        self._forget(self)
+
+    def _look_used(self) -> None:
+        if not self._has_ended and not self._channels and not self._producers:
+            self._forget(self)
+
+
+class DirectChannel:
+    """One consumer of a node (`omq.drivers.seam.Channel`)."""
+
+    competes = True
+    settles = True
+    flow = None
+    rest = Rest.COUNTED
+
+    def __init__(self, node: DirectNode, subscriber: Subscriber) -> None:
+        self.subscriber = subscriber
+        self.traffic: Traffic = node.traffic
+        self._node = node
+        self._credit = 0
+        self._queued: deque[_Message] = deque()
+        self._taken: deque[_Message] = deque()
+        self._sent: dict[int, _Message] = {}
+        self._drained: Callable[[int], None] | None = None
+        self._is_held = False
+        self.is_cancelled = False
+
+    # -- the node's side -----------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """How many more messages it takes now."""
+        if self._is_held or self.is_cancelled:
+            return 0
+        return self._credit - len(self._queued) - len(self._taken)
+
+    def deal(self, message: _Message) -> None:
+        """Give it a message."""
+        self._queued.append(message)
+        self.subscriber.wake()
+
+    # -- the terminal's side: see Channel ------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        return bool(self._queued) and not self._is_held
+
+    async def take(self) -> Taken | None:
+        octets = 0
+        cuts: list[Cut] = []
+        while self._queued and octets < TAKE_OCTETS:
+            message = self._queued.popleft()
+            self._taken.append(message)
+            octets += message.block.held
+            cuts.append(Cut(message.block, range(message.id, message.id + 1)))
+        return Messages(tuple(cuts)) if cuts else None
+
+    def written(self, count: int, begun: int | None = None) -> None:
+        for _ in range(count):
+            message = self._taken.popleft()
+            self._sent[message.id] = message
+        self._credit -= count
+        self.traffic.messages_out += count
+        kept = 1 if begun is not None else 0
+        while len(self._taken) > kept:
+            self._queued.appendleft(self._taken.pop())
+        self._look_drained()
+
+    def grant(self, n: int, kind: Credit) -> None:
+        if kind is not Credit.COUNT:
+            raise ValueError("a direct node has no windows")
+        self._credit = max(n, 0)
+        self._drained = None
+        back: list[_Message] = []
+        while self._queued and len(self._queued) + len(self._taken) > self._credit:
+            back.append(self._queued.pop())
+        for message in reversed(back):
+            self._node.place(message)
+        self._node.freed()
+
+    def granted(self) -> Granted:
+        return Granted(count=self._credit)
+
+    def drain(self, drained: Callable[[int], None]) -> None:
+        self._drained = drained
+        self._look_drained()
+
+    def _look_drained(self) -> None:
+        drained = self._drained
+        if drained is not None and not self._queued and not self._taken:
+            self._drained = None
+            left, self._credit = self._credit, 0
+            drained(left)
+
+    def settle(self, ids: range, outcome: Outcome) -> int:
+        return self.settle_as(ids, outcome, b"")
+
+    def settle_as(self, ids: range, outcome: Outcome, told: bytes) -> int:
+        """As `settle`; `told` is what the consumer said, for the producer."""
+        found = [message for message in map(self._find, ids) if message is not None]
+        for message in found:
+            self._node.settled(self, message, outcome, told)
+        return len(found)
+
+    def _find(self, id: int) -> _Message | None:
+        return self._sent.pop(id, None)
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._give_back()
+
+    def hold(self) -> None:
+        self._is_held = True
+        self._give_back()
+
+    def release(self) -> None:
+        self._is_held = False
+        self._node.freed()
+
+    def finish(self) -> None:
+        self.cancel()
+
+    def _give_back(self) -> None:
+        """Let others have what is not taken."""
+        queued, self._queued = self._queued, deque()
+        for message in queued:
+            self._node.place(message)
+
+    def statistics(self) -> ChannelStatistics:
+        return ChannelStatistics(
+            position=None,
+            behind=len(self._queued) + len(self._taken),
+            credit=None,
+            unsettled=len(self._queued) + len(self._taken) + len(self._sent),
+            octets=sum(message.block.held for message in self._waiting()),
+            is_held=self._is_held,
+            count=self._credit,
+        )
+
+    def _waiting(self) -> Iterator[_Message]:
+        yield from self._queued
+        yield from self._taken
+
+    def close(self) -> None:
+        unsent = [*self._queued]
+        sent = [*self._sent.values(), *self._taken]
+        self._queued.clear()
+        self._taken.clear()
+        self._sent.clear()
+        self.is_cancelled = True
+        self._node.closed(self, unsent, sent)

@@ -1,0 +1,175 @@
+"""Links to nodes without queues: a message goes on at once, and its outcome comes back."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from omq.access.direct import Direct
+from omq.drivers.direct import DirectChannel, DirectNode
+from omq.drivers.reasons import Refused
+from omq.drivers.seam import Accepted, Modified, Outcome, Rejected, Released
+from omq.protocol.amqp_1_0 import performatives, stored
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.events import Part, Run
+from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.types import DecodeError
+from omq.terminals.amqp_1_0.incoming import rejection
+from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
+from omq.terminals.amqp_1_0.refusals import condition_of
+
+
+class DirectOutgoing(Outgoing):
+    """A consumer of a node."""
+
+    node: DirectNode
+    direct: DirectChannel
+    is_own = False
+    """Whether the node was made for this link, and ends with it."""
+
+    def settle(self, ids: range, state: performatives.State | None) -> None:
+        if self.channel is not None:
+            told = b"" if state is None else performatives.write(state)
+            self.direct.settle_as(ids, outcome_of(state), told)
+
+    def close(self) -> None:
+        super().close()
+        if self.is_own:
+            self.node.end()
+
+
+class DirectIncoming:
+    """A producer of a node (`omq.drivers.direct.Producer`)."""
+
+    def __init__(
+        self,
+        link: ReceivingLink,
+        max_message_bytes: int,
+        credit: int,
+        wake: Callable[[], None],
+        ended: Callable[["DirectIncoming"], None],
+    ) -> None:
+        """`wake` is called when there is something to tell, `ended` when the node is gone."""
+        self.link = link
+        self._most = max_message_bytes
+        self._credit = credit
+        self._wake = wake
+        self._ended = ended
+        self._node: DirectNode | None = None
+        self._parts: list[bytes] = []
+        self._told: list[tuple[int, bytes]] = []
+        """Delivery-ids and outcomes that the client does not know yet."""
+        self._must_renew = False
+        self.held = 0
+        self.unconfirmed = 0
+
+    def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
+        """Attach it to its node, and answer the attach. Raises Refused."""
+        self._node = direct.produce(name, self)
+        self.link.accept(target, self._most)
+        self.link.grant(min(self._credit, self._node.room()))
+
+    def close(self) -> None:
+        """Leave the node."""
+        node, self._node = self._node, None
+        if node is not None:
+            node.detach(self)
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def add(self, run: Run) -> None:
+        """Take whole messages. Raises LinkProblem."""
+        for index, message in enumerate(run.messages):
+            self._take(run.first + index, message, settled=run.settled)
+
+    def add_part(self, part: Part) -> None:
+        """Take a part of a message. Raises LinkProblem."""
+        self.held += len(part.octets)
+        self._check(self.held)
+        self._parts.append(part.octets)
+        if part.ends:
+            message = b"".join(self._parts)
+            self.abort()
+            self._take(part.delivery, message, settled=part.settled)
+
+    def abort(self) -> None:
+        """Forget the message that is not complete."""
+        self._parts.clear()
+        self.held = 0
+
+    def _check(self, size: int) -> None:
+        if size > self._most:
+            raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
+
+    def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
+        self._check(len(message))
+        self._must_renew = True
+        if self._node is None:
+            return
+        done = None if settled else partial(self._done, delivery)
+        self.unconfirmed += not settled
+        try:
+            made = stored.store(message)
+            self._node.offer(made.body, made.head, done)
+        except DecodeError as problem:
+            self._reject(done, Condition.DECODE_ERROR, str(problem))
+        except Refused as refused:
+            self._reject(done, condition_of(refused.reason), str(refused))
+
+    def _reject(self, done: Callable[[Outcome, bytes], None] | None, condition: Condition, text: str) -> None:
+        if done is not None:
+            done(Rejected(), rejection(condition, text))
+
+    async def flush(self) -> None:
+        """Everything is offered at once."""
+
+    # -- outcomes ------------------------------------------------------------------------------------------
+
+    def _done(self, delivery: int, outcome: Outcome, told: bytes) -> None:
+        self.unconfirmed -= 1
+        self._told.append((delivery, told or _state(outcome)))
+        self._wake()
+
+    def credited(self) -> None:
+        self._must_renew = True
+        self._wake()
+
+    def node_ended(self) -> None:
+        self._node = None
+        self._ended(self)
+
+    def tell(self) -> None:
+        """Tell the client the outcomes that are known, and renew its credit."""
+        told, self._told = self._told, []
+        if not self.link.is_attached:
+            return
+        first = last = -1
+        state = b""
+        for delivery, outcome in told:
+            if first >= 0 and (delivery != last + 1 or outcome != state):
+                self.link.session.settle(first, last, state)
+                first = -1
+            if first < 0:
+                first, state = delivery, outcome
+            last = delivery
+        if first >= 0:
+            self.link.session.settle(first, last, state)
+        if self._must_renew and self._node is not None:
+            self._must_renew = False
+            room = min(self._credit, self._node.room())
+            if self.link.credit < room and self.link.credit <= self._credit // 2:
+                self.link.grant(room)
+
+
+def _state(outcome: Outcome) -> bytes:
+    """Return the state for an outcome that no consumer told."""
+    match outcome:
+        case Accepted():
+            return performatives.write(performatives.Accepted())
+        case Rejected():
+            return performatives.write(performatives.Rejected())
+        case Released():
+            return performatives.write(performatives.Released())
+        case Modified(failed, undeliverable):
+            return performatives.write(performatives.Modified(failed, undeliverable))
+        case _:
+            assert_never(outcome)
