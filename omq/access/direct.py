@@ -1,7 +1,8 @@
 """The nodes without queues, as one connection may use them.
 
 A producer needs the right to publish to the name of a node, a consumer the right to subscribe to it. A node
-whose name the server made needs none: the name cannot be guessed, and whoever was told it may use it.
+whose name the server made needs none: the name cannot be guessed, and whoever was told it may send to it.
+Only the connection for which it was made consumes it.
 """
 
 import secrets
@@ -59,10 +60,13 @@ class Direct:
     def __init__(self, session: Session, nodes: Nodes) -> None:
         self._session = session
         self._nodes = nodes
+        self._own: set[bytes] = set()
+        """The names that the server made for this connection."""
 
     def produce(self, name: bytes, producer: Producer) -> DirectNode:
         """Attach a producer to the node of this name. Raises Refused."""
-        self._check(Right.PUBLISH, name)
+        if not name.startswith(DYNAMIC):
+            self._session.check(Right.PUBLISH, name)
         node = self._nodes.find(name)
         node.attach(producer)
         return node
@@ -73,17 +77,17 @@ class Direct:
         """Attach a consumer to the node of this name, or to a new one with a name of its own. The caller ends
         that one. `make` returns the subscriber, as for `Session.open`. Raises Refused.
         """
-        if name is not None:
-            self._check(Right.SUBSCRIBE, name)
+        if name is not None and name not in self._own:
+            if name.startswith(DYNAMIC):  # only its owner gets what is sent to it
+                raise Refused(Reason.NOT_FOUND, "there is no such node")
+            self._session.check(Right.SUBSCRIBE, name)
         release = self._session.hold_subscription()
         try:
             node = self._nodes.make() if name is None else self._nodes.find(name)
         except Refused:
             release()
             raise
+        if name is None:
+            self._own.add(node.name)
         subscriber = make(node, release)
         return subscriber, node, node.open(subscriber)
-
-    def _check(self, right: Right, name: bytes) -> None:
-        if not name.startswith(DYNAMIC):
-            self._session.check(right, name)

@@ -71,6 +71,9 @@ class _Message:
     """Tells the producer; None if it does not want to know."""
     tried: "set[DirectChannel]" = field(default_factory=set)
     """Consumers that gave it back."""
+    outcome: Outcome = RELEASED
+    """What the producer hears if nobody else takes it: what the last of those said."""
+    told: bytes = b""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class DirectNode:
         self._producers: dict[Producer, None] = {}
         self._waiting: deque[_Message] = deque()
         self._next = 1
+        self._room: int | None = None
         self._has_ended = False
 
     # -- producers -----------------------------------------------------------------------------------------
@@ -116,7 +120,15 @@ class DirectNode:
         """How many messages the consumers take now."""
         if not self._channels:
             return NO_CONSUMER_CREDIT
-        return max(0, sum(channel.room() for channel in self._channels) - len(self._waiting))
+        if self._memory.used > self._memory.limit // 2:
+            return 0
+        if self._room is None:
+            self._room = max(0, sum(channel.room() for channel in self._channels) - len(self._waiting))
+        return self._room
+
+    def changed(self) -> None:
+        """What the consumers take has changed."""
+        self._room = None
 
     def offer(self, body: bytes, head: bytes, done: Done | None) -> None:
         """Give a message to a consumer. `done` is called once, with its outcome, now or later.
@@ -125,6 +137,7 @@ class DirectNode:
         """
         block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
         if not self._memory.try_take(block.held):
+            self.traffic.undelivered += 1
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = _Message(self._next, block, done)
         self._next += 1
@@ -132,22 +145,32 @@ class DirectNode:
         self.traffic.octets_in += len(body)
         self.place(message)
 
-    def place(self, message: _Message, otherwise: Outcome = RELEASED, told: bytes = b"") -> None:
-        """Give a message to a consumer that has not refused it. Let it wait if none of these has credit. If
-        there is none at all, tell the producer this outcome.
+    def place(self, message: _Message, *, first: bool = False) -> bool:
+        """Give a message to a consumer that has not refused it. If none of these has credit, let it wait, and
+        return False: before the others that wait if it is the `first`. If there is none at all, tell the
+        producer its outcome.
         """
-        candidates = [channel for channel in self._channels if channel not in message.tried]
-        for channel in candidates:
-            if channel.room() > 0:
-                self._channels.remove(channel)
-                self._channels.append(channel)
-                channel.deal(message)
-                return
-        if any(not channel.is_cancelled for channel in candidates):
-            self._waiting.append(message)
-        else:
-            self.traffic.undelivered += 1
-            self._finish(message, otherwise, told)
+        channels = self._channels
+        may_wait = False
+        for _ in range(len(channels)):
+            channel = channels[0]
+            channels.rotate(-1)
+            if channel not in message.tried and not channel.is_cancelled:
+                if channel.room() > 0:
+                    channel.deal(message)
+                    self.changed()
+                    return True
+                may_wait = True
+        if may_wait:
+            if first:
+                self._waiting.appendleft(message)
+            else:
+                self._waiting.append(message)
+            self.changed()
+            return False
+        self.traffic.undelivered += 1
+        self._finish(message, message.outcome, message.told)
+        return True
 
     def _finish(self, message: _Message, outcome: Outcome, told: bytes = b"") -> None:
         self._memory.give(message.block.held)
@@ -160,12 +183,21 @@ class DirectNode:
         """Add a consumer, which has no credit yet."""
         channel = DirectChannel(self, subscriber)
         self._channels.append(channel)
+        self.changed()
         return channel
 
     def freed(self) -> None:
         """A consumer takes messages again: those that wait first, and then those of the producers."""
-        for _ in range(len(self._waiting)):
-            self.place(self._waiting.popleft())
+        self.changed()
+        kept: list[_Message] = []
+        while self._waiting:
+            message = self._waiting.popleft()
+            if self.place(message, first=True):
+                continue
+            if not message.tried:
+                break  # nobody has credit, so the others wait, too
+            kept.append(self._waiting.popleft())
+        self._waiting.extendleft(reversed(kept))
         for producer in list(self._producers):
             producer.credited()
 
@@ -176,7 +208,8 @@ class DirectNode:
                 self._finish(message, outcome, told)
             case Released() | Modified():
                 message.tried.add(channel)
-                self.place(message, outcome, told)
+                message.outcome, message.told = outcome, told
+                self.place(message)
 
     def closed(self, channel: "DirectChannel", unsent: list[_Message], sent: list[_Message]) -> None:
         """A consumer is gone."""
@@ -186,11 +219,11 @@ class DirectNode:
             self.place(message)
         for message in sent:
             self._finish(message, IN_DOUBT)
-        if not self._channels:
-            # What waited for credit waits for nobody now.
-            waiting, self._waiting = self._waiting, deque()
-            for message in waiting:
-                self.place(message)
+        # What waited for this consumer's credit waits for others now, or for nobody.
+        waiting, self._waiting = self._waiting, deque()
+        for message in waiting:
+            self.place(message)
+        self.freed()
         self._look_used()
 
     # -- its end -------------------------------------------------------------------------------------------
@@ -227,6 +260,9 @@ class DirectChannel:
         self._queued: deque[_Message] = deque()
         self._taken: deque[_Message] = deque()
         self._sent: dict[int, _Message] = {}
+        self._early: dict[int, tuple[Outcome, bytes]] = {}
+        """Outcomes of messages that are taken and not written yet."""
+        self._is_closed = False
         self._drained: Callable[[int], None] | None = None
         self._is_held = False
         self.is_cancelled = False
@@ -260,10 +296,17 @@ class DirectChannel:
         return Messages(tuple(cuts)) if cuts else None
 
     def written(self, count: int, begun: int | None = None) -> None:
+        if self._is_closed:
+            return
         for _ in range(count):
             message = self._taken.popleft()
-            self._sent[message.id] = message
+            early = self._early.pop(message.id, None)
+            if early is None:
+                self._sent[message.id] = message
+            else:
+                self._node.settled(self, message, *early)
         self._credit -= count
+        self._node.changed()
         self.traffic.messages_out += count
         kept = 1 if begun is not None else 0
         while len(self._taken) > kept:
@@ -278,8 +321,8 @@ class DirectChannel:
         back: list[_Message] = []
         while self._queued and len(self._queued) + len(self._taken) > self._credit:
             back.append(self._queued.pop())
-        for message in reversed(back):
-            self._node.place(message)
+        for message in back:
+            self._node.place(message, first=True)
         self._node.freed()
 
     def granted(self) -> Granted:
@@ -301,13 +344,17 @@ class DirectChannel:
 
     def settle_as(self, ids: range, outcome: Outcome, told: bytes) -> int:
         """As `settle`; `told` is what the consumer said, for the producer."""
-        found = [message for message in map(self._find, ids) if message is not None]
-        for message in found:
-            self._node.settled(self, message, outcome, told)
-        return len(found)
-
-    def _find(self, id: int) -> _Message | None:
-        return self._sent.pop(id, None)
+        count = 0
+        for id in ids:
+            message = self._sent.pop(id, None)
+            if message is not None:
+                count += 1
+                self._node.settled(self, message, outcome, told)
+            elif any(taken.id == id for taken in self._taken):
+                # It has left with a part of what was taken; the sender has not said so yet.
+                count += 1
+                self._early[id] = outcome, told
+        return count
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -327,8 +374,9 @@ class DirectChannel:
     def _give_back(self) -> None:
         """Let others have what is not taken."""
         queued, self._queued = self._queued, deque()
-        for message in queued:
-            self._node.place(message)
+        self._node.changed()
+        for message in reversed(queued):
+            self._node.place(message, first=True)
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
@@ -346,6 +394,9 @@ class DirectChannel:
         yield from self._taken
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         unsent = [*self._queued]
         sent = [*self._sent.values(), *self._taken]
         self._queued.clear()

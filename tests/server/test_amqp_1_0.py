@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from omq.protocol.amqp_1_0 import performatives, sections, types
+from omq.protocol.amqp_1_0 import frames, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
     Begin,
@@ -22,6 +22,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Transfer,
 )
 from omq.protocol.amqp_1_0.types import Described, Map, Number, NumberType, Symbol, Value
+from omq_storage.batches import Bodies
 
 from .amqp_1_0_peer import (
     ACCEPTED,
@@ -431,6 +432,150 @@ async def test_a_stalled_consumer_of_a_node_leaves_messages_to_others(store: Pat
             await other.receiver("unicast.x", credit=100)
             found = [(await other.message()).octets for _ in range(2)]
             assert found == [body, body]
+
+
+async def test_outcomes_may_come_before_the_rest_of_what_was_taken_has_left(store: Path) -> None:
+    small, large = text("x" * 40_000), text("x" * 6_000_000)
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as worker:
+        await client.sender("unicast.x")
+        await worker.receiver("unicast.x", credit=4)
+        await worker.settle()
+        deliveries = [await client.publish_long(message) for message in (small, small, small, large)]
+        told: set[int] = set()
+        for _ in range(4):
+            message = await worker.message()
+            await worker.told(message.delivery, message.delivery)
+        while told != set(deliveries):
+            outcome = await client.outcome()
+            assert outcome.state == ACCEPTED
+            told |= set(range(outcome.first, (outcome.last or outcome.first) + 1))
+        assert not host.server.memory.waiting.used
+
+
+async def test_a_node_whose_maker_leaves_in_the_middle_of_a_send(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as server:
+        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
+        origin = performatives.read_all((await client.heard(Attach)).source)
+        assert isinstance(origin, performatives.Source)
+        address = types.read_all(origin.address)
+        assert isinstance(address, str)
+        await client.credit(10)
+        await client.settle()
+        await server.sender(address)
+        for _ in range(4):
+            await server.publish_long(text("x" * 2_000_000), settled=True)
+        await server.settle()
+        await client.say(Detach(0, closed=True))
+        assert (await client.until(Detach)).closed
+        assert condition(await server.until(Detach)) == "amqp:resource-deleted"
+        assert not host.server.memory.waiting.used
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_producer_without_credit_gets_some_when_the_last_consumer_leaves(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        async with opened(host.port) as worker:
+            await worker.receiver("unicast.x")
+            await worker.settle()
+            said = Attach("s", 1, False, target=target("unicast.x"), initial_delivery_count=0)
+            await client.say(said)
+            await client.heard(Attach)
+            assert (await client.heard(Flow)).link_credit == 0
+        assert (await client.heard(Flow)).link_credit > 0
+        await client.publish(text("x"))
+        assert (await client.outcome()).state == RELEASED
+
+
+async def test_a_message_that_waits_for_a_consumer_that_leaves_is_told(store: Path) -> None:
+    failed = performatives.write(Modified(delivery_failed=True))
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as one:
+        await one.receiver("unicast.x", credit=50)
+        await one.settle()
+        await client.sender("unicast.x")
+        async with opened(host.port) as other:
+            await other.receiver("unicast.x")
+            await other.settle()
+            await client.publish(text("x"))
+            message = await one.message()
+            await one.told(message.delivery, message.delivery, failed)
+            await one.settle()
+        assert (await client.outcome()).state == failed
+
+
+async def test_only_its_connection_consumes_a_dynamic_node(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as other:
+        await client.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
+        origin = performatives.read_all((await client.heard(Attach)).source)
+        assert isinstance(origin, performatives.Source)
+        address = types.read_all(origin.address)
+        assert isinstance(address, str)
+        await other.receiver(address)
+        assert condition(await other.until(Detach)) == "amqp:not-found"
+        await client.receiver(address, handle=3)
+        await client.settle()
+
+
+async def test_a_topic_with_the_name_of_a_node_comes_first(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        omq = await host.connect()
+        await omq.ask(b"(Declare unicast.x Round_robin Transient)")
+        await client.sender("unicast.x")
+        await client.publish(text("x"))
+        assert (await client.outcome()).state == ACCEPTED
+        await client.receiver("unicast.x", credit=1)
+        assert (await client.message()).octets == text("x")
+
+
+async def test_malformed_sections_are_rejected_and_forged_ones_hurt_nobody(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("q")
+        await client.publish(b"\x00\x53\x70\x40" + text("x"))  # a header that is no list
+        assert isinstance(performatives.read_all((await client.outcome()).state), performatives.Rejected)
+        # A client of another protocol writes what it likes into a head.
+        forged = b"\x01" + (4).to_bytes(4, "big") + b"\x00\x53\x70\x40"
+        table = b"\x08amqp-1.0x" + len(forged).to_bytes(4, "big") + forged
+        head = b"\x00\x00\x20\x00" + len(table).to_bytes(4, "big") + table
+        driver = host.server.catalogue.lookup(b"q")
+        assert driver is not None
+        await driver.post(Bodies([b"x"]), [head])
+        await client.receiver("q", credit=1)
+        state = performatives.write(Modified(delivery_failed=True))
+        for count in range(3):
+            message = await client.message()
+            assert message.octets.endswith(text("x"))
+            await client.told(message.delivery, message.delivery, state)
+            await client.credit(1, count=count + 1)
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_flow_in_the_middle_of_a_blocked_send(store: Path) -> None:
+    body = text("x" * 8_000_000)
+    async with serving(store) as host, opened(host.port) as client:
+        await client.sender("q")
+        await client.accepted(await client.publish_long(body))
+        async with opened(host.port, max_frame=8192, window=900) as slow:
+            said = Attach("r", 0, True, source=source("q"), target=target("here"))
+            await slow.say(said)
+            await slow.until(Attach)
+            await slow.say(Flow(0, 900, 0, 1 << 20, 0, 0, 1))
+            await eventually(lambda: any(one.statistics().is_sending for one in host.server.terminals()))
+            await slow.say(Flow(0, 5000, 0, 1 << 20))
+            await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
+            assert (await slow.message()).octets == body
+        assert host.server.statistics().defects == 0
+
+
+async def test_what_came_before_a_message_that_is_too_long_is_kept(store: Path) -> None:
+    async with serving(store, max_message_bytes=1000) as host, opened(host.port) as client:
+        await client.sender("q")
+        good = frames.write(0, performatives.write(Transfer(1, 0, b"a", 0, True)), text("good"))
+        bad = frames.write(0, performatives.write(Transfer(1, 1, b"b", 0, True)), text("x" * 2000))
+        await client.send(good + bad)
+        assert condition(await client.until(Detach)) == "amqp:link:message-size-exceeded"
+        await client.receiver("q", credit=1)
+        assert (await client.message()).octets == text("good")
 
 
 # -- refusals -----------------------------------------------------------------------------------------------

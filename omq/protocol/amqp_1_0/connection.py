@@ -35,6 +35,9 @@ MAX_FRAME = 65536
 CHANNEL_MAX = 32767
 """The greatest channel: a client has one session for each of its links, or one for all of them."""
 
+LEAST_HEARTBEAT_SECONDS = 0.1
+"""How often the server sends heartbeats at most, whatever the client wants."""
+
 MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
 
@@ -101,7 +104,7 @@ class Connection:
     def heartbeat_seconds(self) -> float | None:
         """How often the client wants to hear something: twice in its idle-time-out."""
         time_out = None if self.opened is None else self.opened.idle_time_out
-        return None if not time_out else time_out / 2000
+        return None if not time_out else max(time_out / 2000, LEAST_HEARTBEAT_SECONDS)
 
     def heartbeat(self) -> None:
         """Send a frame without a meaning."""
@@ -312,6 +315,10 @@ class Connection:
         stolen = self._links.get(key)
         self._links[key] = link
         return stolen
+
+    def link_count(self) -> int:
+        """See `session.Peer`."""
+        return len(self._links)
 
     def detached(self, link: SendingLink | ReceivingLink) -> None:
         """See `session.Peer`."""

@@ -74,17 +74,14 @@ class LinkSession(Protocol):
     def forget(self, count: int) -> None:
         """Drop the last transfer frames that wait."""
 
-    def abort_delivery(self, sender: "SendingLink") -> None:
-        """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""
+    def begin_send(self) -> None:
+        """A link begins to send: what waits for the window stays until `end_send`."""
+
+    def end_send(self) -> "tuple[SendingLink, ...]":
+        """The send is over. Return the links that may send now, and could not before it."""
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
-
-    def hold(self) -> None:
-        """Take no more transfers than the window still allows: there is no memory for them."""
-
-    def release(self) -> None:
-        """End `hold`."""
 
 
 class Link(ABC):
@@ -97,8 +94,8 @@ class Link(ABC):
         self.session = session
         self.handle = handle
         """The handle in what the server sends."""
-        self.attach = attach
-        """What the client said."""
+        self.attach = replace(attach, unsettled=NULL, properties=NULL)
+        """What the client said, without what the server does not use."""
         self.problem: LinkProblem | None = None
         """What is wrong with its termini, so that it must be refused."""
         self.source = self._terminus(attach.source, Source)

@@ -42,6 +42,20 @@ _CODES = {section.value: section for section in Section}
 
 _BODY = (Section.DATA, Section.AMQP_SEQUENCE, Section.AMQP_VALUE)
 
+_LIST, _MAP = frozenset((0x45, 0xC0, 0xD0)), frozenset((0xC1, 0xD1))
+_ANY = frozenset(range(256))
+_FORMS = {
+    Section.HEADER: _LIST,
+    Section.DELIVERY_ANNOTATIONS: _MAP,
+    Section.MESSAGE_ANNOTATIONS: _MAP,
+    Section.PROPERTIES: _LIST,
+    Section.APPLICATION_PROPERTIES: _MAP,
+    Section.DATA: frozenset((0xA0, 0xB0)),
+    Section.AMQP_SEQUENCE: _LIST,
+    Section.FOOTER: _MAP,
+}
+"""The constructors of the values of sections."""
+
 MOST_SECTIONS = 1024
 """How many sections a message may have: finding each is a step in Python."""
 
@@ -73,6 +87,8 @@ def find(octets: bytes) -> list[Place]:
         if last is not None and not _may_follow(section, last):
             raise DecodeError(f"the section {_name(section)} cannot follow {_name(last)}")
         after = types.skip(octets, value, end)
+        if octets[value] not in _FORMS.get(section, _ANY):
+            raise DecodeError(f"the section {_name(section)} cannot be a value of type 0x{octets[value]:02x}")
         places.append(Place(section, at, value, after))
         at, last = after, section
     return places

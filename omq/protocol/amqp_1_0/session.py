@@ -45,11 +45,11 @@ from omq.protocol.amqp_1_0.unsettled import Unsettled
 WINDOW = 64
 """The transfers that the client may send before the server says that it takes more."""
 
+MOST_LINKS = 16_384
+"""The links that a connection may have at a time."""
+
 MOST_HANDLES = 1024
 """The links that a session may have at a time."""
-
-ACCEPTED = performatives.write(Accepted())
-RELEASED = performatives.write(Released())
 
 
 class Peer(Protocol):
@@ -67,6 +67,9 @@ class Peer(Protocol):
     def detached(self, link: SendingLink | ReceivingLink) -> None:
         """A link is over."""
 
+    def link_count(self) -> int:
+        """How many links all sessions have."""
+
 
 class Session:
     """One session, after its begin."""
@@ -77,10 +80,10 @@ class Session:
         """The channel of the frames that the server sends."""
         self._next_in = begin.next_outgoing_id
         self._window = WINDOW
-        self._is_held = False
         self._next_out = 0
         self._remote_window = begin.incoming_window
         self._waiting: deque[bytes] = deque()
+        self._is_sending = False
         self._links: dict[int, SendingLink | ReceivingLink] = {}
         self._handles: set[int] = set()
         self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
@@ -139,6 +142,29 @@ class Session:
         self._next_out = serials.add(self._next_out, count)
         self._remote_window -= count
 
+    def begin_send(self) -> None:
+        """A link begins to send. What waits for the window stays until `end_send`, because it stands behind
+        what is being sent, and may be forgotten.
+        """
+        self._is_sending = True
+
+    def end_send(self) -> tuple[SendingLink, ...]:
+        """The send is over. Return the links that may send now, and could not before it."""
+        self._is_sending = False
+        return self._flush()
+
+    def _flush(self) -> tuple[SendingLink, ...]:
+        """Send what waits, as far as the window allows."""
+        if not self._waiting or self._is_sending:
+            return ()
+        while self._waiting and self._remote_window > 0:
+            self._peer.put(self._waiting.popleft())
+            self.transferred(1)
+        return self._senders() if self.may_transfer else ()
+
+    def _senders(self) -> tuple[SendingLink, ...]:
+        return tuple(each for each in self._links.values() if isinstance(each, SendingLink))
+
     def wait(self, octets: bytes) -> None:
         """Send a transfer frame when the client takes it: its window is closed now."""
         self._waiting.append(octets)
@@ -153,23 +179,9 @@ class Session:
         """Whether transfers may be sent now."""
         return self._remote_window > 0 and not self._waiting
 
-    def abort_delivery(self, sender: SendingLink) -> None:
-        """Give up the message that is begun: the client forgets it (section 2.7.5, `aborted`)."""
-        self.send(Transfer(sender.handle, aborted=True))
-        self.transferred(1)
-
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
         self.send(Disposition(True, first, last if last != first else None, True, state))
-
-    def hold(self) -> None:
-        """Take no more transfers than the window still allows: there is no memory for them."""
-        self._is_held = True
-
-    def release(self) -> None:
-        """End `hold`."""
-        self._is_held = False
-        self._renew()
 
     def end(self, problem: SessionProblem | None = None) -> Iterator[Event]:
         """End the session; yield what that means for its links."""
@@ -222,6 +234,7 @@ class Session:
             )
         handle = next(number for number in range(MOST_HANDLES) if number not in self._handles)
         made = link.make(self, handle, attach)
+        is_full = self._peer.link_count() >= MOST_LINKS
         stolen = self._peer.attached(made)
         if stolen is not None and stolen.is_attached:
             stolen.detach(LinkProblem(Condition.STOLEN, "the link was attached again"))
@@ -230,6 +243,9 @@ class Session:
         self._handles.add(handle)
         if made.problem is not None:
             made.refuse(made.problem)
+        elif is_full:
+            text = f"a connection has at most {MOST_LINKS} links"
+            made.refuse(LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text))
         elif handle > self._handle_max:
             made.refuse(LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, "the client has no handle left"))
         else:
@@ -270,11 +286,9 @@ class Session:
                 self.send(self.flow())
         else:
             yield from self._link_flow(self._link(flow.handle), flow)
-        while self._waiting and self._remote_window > 0:
-            self._peer.put(self._waiting.popleft())
-            self.transferred(1)
+        self._flush()
         if was_closed and self.may_transfer:
-            yield WindowOpened(tuple(each for each in self._links.values() if isinstance(each, SendingLink)))
+            yield WindowOpened(self._senders())
 
     def _link_flow(self, found: SendingLink | ReceivingLink, flow: Flow) -> Iterator[Event]:
         if not found.is_attached:
@@ -298,8 +312,6 @@ class Session:
                 assert_never(found)
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
-        if self._window <= 0:
-            raise SessionProblem(Condition.WINDOW_VIOLATION, "a transfer came when the window was closed")
         self._next_in = serials.add(self._next_in, 1)
         self._window -= 1
         found = self._link(transfer.handle)
@@ -355,7 +367,7 @@ class Session:
         return delivery
 
     def _renew(self) -> None:
-        if self._window <= WINDOW // 2 and not self._is_held and not self.is_over:
+        if self._window <= WINDOW // 2 and not self.is_over:
             self._window = WINDOW
             self.send(self.flow())
 

@@ -15,6 +15,7 @@ from struct import Struct
 
 from omq.protocol.amqp_1_0 import sections, types
 from omq.protocol.amqp_1_0.sections import Place, Section
+from omq.protocol.amqp_1_0.types import DecodeError
 
 MOST_AROUND = 60_000
 """The octets around a body that a stored head can hold. A message with more is stored as a whole."""
@@ -154,16 +155,20 @@ def frame_of(around: Around, size: int) -> tuple[bytes, bytes]:
 def redelivered(around: Around, deliveries: int) -> Around:
     """Return it with a header that says how often it was delivered before (part 3, section 3.2.1).
 
-    A message that is stored as a whole stays as it is.
+    A message that is stored as a whole stays as it is, and so does one whose sections make no sense: whoever
+    stores a message can write any octets there.
     """
     if around.form & ~WIDE == Form.MESSAGE:
         return around
-    places = sections.find(around.before)
-    if places and places[0].section is Section.HEADER:
-        values, _ = types.fields(around.before, places[0].value, places[0].end)
-        rest = around.before[places[0].end :]
-    else:
-        values, rest = [], around.before
+    values: list[bytes] = []
+    rest = around.before
+    try:
+        places = sections.find(around.before)
+        if places and places[0].section is Section.HEADER:
+            values, _ = types.fields(around.before, places[0].value, places[0].end)
+            rest = around.before[places[0].end :]
+    except DecodeError:
+        return around
     values = (values + [types.NULL] * _HEADER_FIELDS)[:_HEADER_FIELDS]
     values[3], values[4] = types.write(False), types.uint(deliveries)
     header = b"\x00\x53%c%s" % (Section.HEADER, types.write_fields(values))

@@ -36,12 +36,22 @@ _TYPES = {
     FieldNumber.FLOAT32: NumberType.FLOAT,
     FieldNumber.FLOAT64: NumberType.DOUBLE,
 }
+_MOST_CACHED = 1024
+"""The octets of a head whose sections are kept: consecutive messages often have equal heads."""
 _MOST_MILLISECONDS = 2**63 - 1
 
 
-@lru_cache(maxsize=256)
 def from_head(octets: bytes) -> Around:
     """Return the sections before the body of the message with this head. The body is one data section."""
+    return _cached(octets) if len(octets) <= _MOST_CACHED else _from_head(octets)
+
+
+@lru_cache(maxsize=256)
+def _cached(octets: bytes) -> Around:
+    return _from_head(octets)
+
+
+def _from_head(octets: bytes) -> Around:
     try:
         decoded = head.decode(octets)
     except FieldError:

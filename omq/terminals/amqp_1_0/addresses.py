@@ -48,6 +48,10 @@ class DirectAddress:
     name: bytes | None
     """None for a node that the server is to make."""
 
+    def as_topic(self) -> Address:
+        """Return the address of the topic that has this name."""
+        return Address(self.name or b"", Delivery.ROUND_ROBIN, Transient(), None)
+
 
 _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
 _PREFIXES = (

@@ -45,7 +45,7 @@ class DirectIncoming:
         link: ReceivingLink,
         max_message_bytes: int,
         credit: int,
-        wake: Callable[[], None],
+        wake: Callable[["DirectIncoming"], None],
         ended: Callable[["DirectIncoming"], None],
     ) -> None:
         """`wake` is called when there is something to tell, `ended` when the node is gone."""
@@ -55,7 +55,7 @@ class DirectIncoming:
         self._wake = wake
         self._ended = ended
         self._node: DirectNode | None = None
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._told: list[tuple[int, bytes]] = []
         """Delivery-ids and outcomes that the client does not know yet."""
         self._must_renew = False
@@ -85,15 +85,15 @@ class DirectIncoming:
         """Take a part of a message. Raises LinkProblem."""
         self.held += len(part.octets)
         self._check(self.held)
-        self._parts.append(part.octets)
+        self._parts += part.octets
         if part.ends:
-            message = b"".join(self._parts)
+            message = bytes(self._parts)
             self.abort()
             self._take(part.delivery, message, settled=part.settled)
 
     def abort(self) -> None:
         """Forget the message that is not complete."""
-        self._parts.clear()
+        self._parts = bytearray()
         self.held = 0
 
     def _check(self, size: int) -> None:
@@ -103,6 +103,7 @@ class DirectIncoming:
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
         self._check(len(message))
         self._must_renew = True
+        self._wake(self)
         if self._node is None:
             return
         done = None if settled else partial(self._done, delivery)
@@ -127,11 +128,11 @@ class DirectIncoming:
     def _done(self, delivery: int, outcome: Outcome, told: bytes) -> None:
         self.unconfirmed -= 1
         self._told.append((delivery, told or _state(outcome)))
-        self._wake()
+        self._wake(self)
 
     def credited(self) -> None:
         self._must_renew = True
-        self._wake()
+        self._wake(self)
 
     def node_ended(self) -> None:
         self._node = None

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
@@ -39,7 +40,7 @@ class Incoming:
         session: Session,
         name: bytes,
         credit: int,
-        wake: Callable[[], None],
+        wake: Callable[["Incoming"], None],
         excused: Excuse,
     ) -> None:
         """`wake` is called when there may be outcomes to tell. Within `excused` the silence of the client
@@ -56,7 +57,7 @@ class Incoming:
         self._deliveries: list[range] = []
         self._settled: list[bool] = []
         self._posted: deque[_Posted] = deque()
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._size = 0
         self.unconfirmed = 0
         """The messages whose posts are not settled."""
@@ -82,15 +83,15 @@ class Incoming:
         """Take a part of a message. Raises LinkProblem."""
         self._size += len(part.octets)
         self._check(self._size)
-        self._parts.append(part.octets)
+        self._parts += part.octets
         if part.ends:
-            message = b"".join(self._parts)
+            message = bytes(self._parts)
             self.abort()
             self._take(part.delivery, message, settled=part.settled)
 
     def abort(self) -> None:
         """Forget the message that is not complete."""
-        self._parts.clear()
+        self._parts = bytearray()
         self._size = 0
 
     def _check(self, size: int) -> None:
@@ -139,7 +140,7 @@ class Incoming:
         if offered.settled:
             self.tell()
         else:
-            offered.listen(self._wake)
+            offered.listen(partial(self._wake, self))
 
     # -- outcomes ------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """A link on which the server sends: the terminal's side of a channel of the seam, and its turns to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from omq import model
@@ -34,10 +34,16 @@ class Outgoing:
     is_exempt = False
 
     def __init__(
-        self, link: SendingLink, topic: model.Topic, sender: Sender, place: Callable[[], None], failed: Failed
+        self,
+        link: SendingLink,
+        topic: model.Topic,
+        sender: Sender,
+        place: Callable[[], None],
+        failed: Failed,
+        opened: Callable[[Sequence[SendingLink]], None],
     ) -> None:
         """`place` is called when it does not count as a subscription any more; `failed` when it must be
-        detached, with the reason.
+        detached, with the reason; `opened` with links that may send now, and could not.
         """
         self.link = link
         self.topic = topic
@@ -48,6 +54,7 @@ class Outgoing:
         self._sender = sender
         self._place = place
         self._failed = failed
+        self._opened = opened
         self._is_sending = False
         self._is_closed = False
         self._flowed = False
@@ -116,6 +123,7 @@ class Outgoing:
         if channel is None or not self._may_send() or not channel.ready():
             return False
         self._is_sending = True
+        self.link.session.begin_send()
         gone: Gone | None = None
         try:
             gone = await self._sender.forwarder.forward(
@@ -127,6 +135,7 @@ class Outgoing:
             return False
         finally:
             self._is_sending = False
+            self._opened(self.link.session.end_send())
             self._sent(channel)
         if gone is not None and self.is_replay:
             text = f"the messages {gone.first} to {gone.last} are not available: {gone.reason}"

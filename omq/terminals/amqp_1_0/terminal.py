@@ -14,7 +14,7 @@ from typing import assert_never
 
 import trio
 
-from omq.access.direct import Direct
+from omq.access.direct import DYNAMIC, Direct
 from omq.access.rights import Right
 from omq.access.session import Release, Session
 from omq.drivers.direct import DirectNode
@@ -123,6 +123,8 @@ class Amqp1Terminal:
         self._outgoing: dict[SendingLink, Outgoing] = {}
         self._incoming: dict[ReceivingLink, Incoming | DirectIncoming] = {}
         self._unflushed: dict[Incoming | DirectIncoming, None] = {}
+        self._news: dict[Incoming | DirectIncoming, None] = {}
+        """Producers that may have something to be told."""
         self._direct: Direct | None = None
         self._heartbeat_due = math.inf
         self._heard = 0.0
@@ -257,7 +259,8 @@ class Amqp1Terminal:
             self._heartbeat_due = now + (self._protocol.heartbeat_seconds or math.inf)
         if not may_answer and isinstance(self._state, Serving):
             return []
-        for incoming in list(self._incoming.values()):
+        news, self._news = self._news, {}
+        for incoming in news:
             incoming.tell()
         self._collect()
         parts, self._waiting = self._waiting, []
@@ -357,10 +360,10 @@ class Amqp1Terminal:
         match event:
             case Run(link):
                 if (incoming := self._incoming.get(link)) is not None:
-                    self._take(incoming, event)
+                    await self._take(incoming, event)
             case Part(link):
                 if (incoming := self._incoming.get(link)) is not None:
-                    self._take(incoming, event)
+                    await self._take(incoming, event)
             case Aborted(link):
                 if (incoming := self._incoming.get(link)) is not None:
                     incoming.abort()
@@ -372,9 +375,7 @@ class Amqp1Terminal:
                 if (outgoing := self._outgoing.get(link)) is not None:
                     outgoing.credited()
             case WindowOpened(links):
-                for link in links:
-                    if (outgoing := self._outgoing.get(link)) is not None:
-                        outgoing.wake()
+                self._opened(links)
             case Attaching(link):
                 await self._flush()
                 await self._attach(link)
@@ -389,7 +390,7 @@ class Amqp1Terminal:
             case _:
                 assert_never(event)
 
-    def _take(self, incoming: Incoming | DirectIncoming, event: Run | Part) -> None:
+    async def _take(self, incoming: Incoming | DirectIncoming, event: Run | Part) -> None:
         self._unflushed[incoming] = None
         try:
             if isinstance(event, Run):
@@ -397,6 +398,7 @@ class Amqp1Terminal:
             else:
                 incoming.add_part(event)
         except LinkProblem as problem:
+            await self._flush()  # what came before it was right
             self._detach(incoming.link, problem)
 
     # -- the handshake -------------------------------------------------------------------------------------
@@ -439,6 +441,12 @@ class Amqp1Terminal:
 
     # -- links ---------------------------------------------------------------------------------------------
 
+    def _opened(self, links: Sequence[SendingLink]) -> None:
+        """These links may send now."""
+        for link in links:
+            if (outgoing := self._outgoing.get(link)) is not None:
+                outgoing.wake()
+
     async def _attach(self, link: SendingLink | ReceivingLink) -> None:
         assert self._session is not None, "a connection has a session before it is open"
         try:
@@ -461,8 +469,10 @@ class Amqp1Terminal:
         replay, applied = replay_of(source.filter)
         address = self._resolve(source)
         if isinstance(address, DirectAddress):
-            self._attach_direct(link, source, address)
-            return
+            if not await self._is_topic(session, Right.SUBSCRIBE, address):
+                self._attach_direct(link, source, address)
+                return
+            address = address.as_topic()
         is_queue = await self._find(session, Right.SUBSCRIBE, address) is Delivery.ROUND_ROBIN
         if source.durable and source.expiry_policy == "never" and not is_queue:
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
@@ -470,7 +480,7 @@ class Amqp1Terminal:
             raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
 
         def make(topic: Topic, place: Release) -> Outgoing:
-            return Outgoing(link, topic, self._sender, place, self._failed)
+            return Outgoing(link, topic, self._sender, place, self._failed, self._opened)
 
         outgoing, channel = await session.open(address.name, replay or FromCurrent(), make)
         outgoing.is_replay = replay is not None
@@ -491,7 +501,7 @@ class Amqp1Terminal:
         assert self._direct is not None, "it is there with the session"
 
         def make(node: DirectNode, place: Release) -> DirectOutgoing:
-            return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed)
+            return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed, self._opened)
 
         outgoing, node, channel = self._direct.consume(address.name, make)
         outgoing.node, outgoing.direct, outgoing.is_own = node, channel, address.name is None
@@ -513,11 +523,13 @@ class Amqp1Terminal:
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
         address = self._resolve(target)
         if isinstance(address, DirectAddress):
-            self._attach_direct_producer(link, target, address)
-            return
+            if not await self._is_topic(session, Right.PUBLISH, address):
+                self._attach_direct_producer(link, target, address)
+                return
+            address = address.as_topic()
         await self._find(session, Right.PUBLISH, address)
         incoming = Incoming(
-            link, session, address.name, self._config.amqp1_credit, self._sender.signal.set, self._excused
+            link, session, address.name, self._config.amqp1_credit, self._has_news, self._excused
         )
         answered = performatives.Target(target.address, capabilities=target.capabilities)
         incoming.accept(performatives.write(answered))
@@ -533,7 +545,7 @@ class Amqp1Terminal:
             link,
             self._config.max_message_bytes,
             self._config.amqp1_credit,
-            self._sender.signal.set,
+            self._has_news,
             self._node_ended,
         )
         answered = performatives.Target(target.address, capabilities=target.capabilities)
@@ -544,9 +556,20 @@ class Amqp1Terminal:
         """The node of a producer is gone with the link that made it."""
         self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
 
+    def _has_news(self, incoming: Incoming | DirectIncoming) -> None:
+        self._news[incoming] = None
+        self._sender.signal.set()
+
     def _resolve(self, terminus: Source | Target) -> Address | DirectAddress:
         default = Treatment[self._config.amqp1_default.upper()]
         return resolve(terminus, default, self._config.default_types()[1])
+
+    async def _is_topic(self, session: Session, right: Right, address: DirectAddress) -> bool:
+        """Return whether a topic has the name of a node: then it is that topic. Raises Refused."""
+        name = address.name
+        return (
+            name is not None and not name.startswith(DYNAMIC) and await session.find(name, right) is not None
+        )
 
     async def _find(self, session: Session, right: Right, address: Address) -> Delivery:
         """Return how the topic of an address delivers; make it if there is none. Raises Refused and

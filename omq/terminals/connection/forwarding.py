@@ -290,7 +290,9 @@ class Forwarder:
                 return await self._send_piece(channel, begun, await self._next_piece(topic, channel))
             case _InHand(begun, body, share):
                 if share is None:
-                    await self._push(begun.framed(body))
+                    parts = begun.framed(body)
+                    await self._push(parts)
+                    begun.sent(sum(map(len, parts)))
                 else:
                     await self._send_held(topic, begun, body, share)
                 channel.written(1)
