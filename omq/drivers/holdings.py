@@ -41,9 +41,10 @@ class Holdings:
         return next((block.first for block in self._blocks if isinstance(block, OnDisk)), None)
 
     def find(self, message: int) -> Block | None:
-        """Return the block of a message that is not done; None if it is on the disk."""
-        block = self._blocks[bisect_right(self._starts, message) - 1]
-        return None if isinstance(block, OnDisk) else block
+        """Return the block with a message; None if it is on the disk, or done with its whole block."""
+        index = bisect_right(self._starts, message) - 1
+        block = self._blocks[index] if index >= 0 else None
+        return block if isinstance(block, Block) and message < block.next else None
 
     def done(self, message: int, count: int) -> int:
         """Mark `count` messages of the block with `message` as done. Return the octets that became free."""
@@ -63,6 +64,7 @@ class Holdings:
         """
         begin = end = bisect_right(self._starts, ids.start) - 1
         freed = 0
+        is_any_done = False
         while ids:
             if ids.start >= self._blocks[end].next:
                 end = bisect_right(self._starts, ids.start) - 1
@@ -71,9 +73,10 @@ class Holdings:
             ids = ids[here:]
             self._undone[end] -= here
             if not self._undone[end]:
+                is_any_done = True
                 freed += block.held
             end += 1
-        if freed:
+        if is_any_done:  # even if they free nothing, because they are on the disk
             kept = [index for index in range(begin, end) if self._undone[index]]
             self._blocks[begin:end] = [self._blocks[index] for index in kept]
             self._starts[begin:end] = [self._starts[index] for index in kept]

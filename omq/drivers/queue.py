@@ -540,8 +540,10 @@ class QueueDriver(RoundRobinDriver):
 
     async def _block_of(self, message: int) -> Block | None:
         """Raises DamagedBlock, LargeBlock and StoreError."""
-        if not self.is_persistent and (held := self._holdings.find(message)) is not None:
-            return held
+        if not self.is_persistent:
+            held = self._holdings.find(message)
+            if held is not None or self._spill is None:
+                return held
         if self.tail.covers(message):
             return self.tail.from_position(message, 1)[0]
         stored = await self.read(message, 1)

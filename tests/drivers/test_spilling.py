@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from served_drivers import KIB, MIB, NOTHING, Client, Drivers, opened, post, quiet, settled
+from served_drivers import ACCEPTED, KIB, MIB, NOTHING, Client, Drivers, opened, post, quiet, settled
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.offer import NoRoom
@@ -69,6 +69,49 @@ async def test_a_queue_without_a_consumer_takes_more_than_the_memory(
         assert (queue.ready, queue.info().messages) == (0, 0)
         await quiet()
         assert drivers.memory.statistics() == NOTHING
+
+
+async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        await filled(queue, 100)
+        client = Client(queue)
+        client.request(50)
+        while len(client.got) < 500:
+            had = len(client.got)
+            await client.read()
+            ids = range(client.got[had].id, client.got[-1].id + 1)
+            assert client.channel.settle(ids, ACCEPTED) == len(ids)
+        mock_clock.jump(1.5)
+        await quiet()
+        assert on_disk(drivers, queue) == queue.info().messages == 500
+        client.close()
+        assert queue.purge() == 500
+        mock_clock.jump(1.5)
+        await quiet()
+        assert on_disk(drivers, queue) == queue.info().messages == 0
+        assert drivers.memory.statistics() == NOTHING
+
+
+@pytest.mark.parametrize("spills", [False, True])
+async def test_messages_that_are_not_kept_any_more_are_not_shown(tmp_path: Path, spills: bool) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        assert await queue.peek(1) is None
+        bodies = await filled(queue, 100 if spills else 3)
+        client = Client(queue)
+        client.request(20)
+        await client.read()
+        assert client.channel.settle(range(1, 11), ACCEPTED) == 10
+        for message in (1, 10, len(bodies) + 1):
+            assert await queue.peek(message) is None
+        for message in (11, 21, len(bodies)):
+            block = await queue.peek(message)
+            assert block is not None
+            assert block.first <= message < block.next
+        client.close()
 
 
 async def test_messages_come_back_from_the_disk(tmp_path: Path) -> None:
