@@ -260,6 +260,7 @@ class RoundRobinChannel:
             self._octets -= begun.octets
             if not self.settles:
                 self._dealer.done(begun.ids)
+            self._freed()  # no outcome of this message will do it
             self._look_drained()
             return Gone(begun.message, begun.message, str(torn))
         except BaseException:  # cancelled, too: nothing of it was sent
@@ -441,7 +442,7 @@ class RoundRobinChannel:
         return settled
 
     def _freed(self) -> None:
-        """Some messages are settled."""
+        """Some messages are settled, or cannot be sent."""
         self._dealer.can_take()
         if self._shared is not None:
             self._shared.freed()
