@@ -33,6 +33,7 @@ from omq.logs import quoted
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, Boolean, LongString, Number, NumberType, Table, Value, Void
 from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.shortstr import LONGEST
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -355,7 +356,11 @@ def _option(name: str, value: bytes | None) -> object:
             choices = " or ".join(each.value for each in Overflow)
             raise Refused(Reason.INVALID, f"overflow must be {choices}")
         return known[value]
-    if value is None or name in ("dead_letter_exchange", "dead_letter_key"):
+    if value is None:
+        return value
+    if name in ("dead_letter_exchange", "dead_letter_key"):
+        if len(value) > LONGEST:
+            raise Refused(Reason.INVALID, f"{name} is longer than {LONGEST} octets")
         return value
     if not value.isdigit() or len(value) > 15 or (name == "expires_ms" and not int(value)):
         raise Refused(Reason.INVALID, f"{name} must be a number that is not negative")

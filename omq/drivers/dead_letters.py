@@ -1,12 +1,14 @@
 """Dead letters: messages of a queue that are done without having been accepted.
 
 A queue with a dead-letter exchange sends them there. They are done in the queue when their new queues have
-stored them. So none is lost; after a kill between the two, one is sent again.
+stored them. So none is lost; after a kill between the two, one is sent again. A queue that refuses messages
+at its length limit does not get them, as with RabbitMQ.
 """
 
 import logging
+import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -47,13 +49,19 @@ class Death(Enum):
 class Letter:
     """A dead letter: the message as it was in its queue."""
 
+    id: int
     body: bytes
     head: bytes
+    done: set[int]
+    """The ids of the topics that need not get it any more: they have it, or have no room for it."""
 
 
-Deliver = Callable[[bytes, QueueOptions, Death, Sequence[Letter]], Awaitable[Failure | None]]
-"""Sends letters of the queue with this name and these options to their new queues. It returns when they have
-the persistence of these queues, or why some of them have not.
+Undelivered = Mapping[int, Failure]
+"""The letters that must be sent again, by their ids, and why."""
+
+Deliver = Callable[[bytes, QueueOptions, Death, Sequence[Letter]], Awaitable[Undelivered]]
+"""Sends letters of the queue with this name and these options to those of their new queues that are not done.
+It returns when these letters have the persistence of these queues, or have failed.
 """
 
 
@@ -75,7 +83,7 @@ class Office:
 
     async def deliver(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
-    ) -> Failure | None:
+    ) -> Undelivered:
         """Send letters, as soon as the office is open: see `Deliver`."""
         await self._is_open.wait()
         assert self._deliver is not None
@@ -104,9 +112,13 @@ class DeadLetters:
         self._office = office
         self._waiting: deque[tuple[Death, Run]] = deque()
         self._sending = Deliveries()
+        self._done: dict[int, set[int]] = {}
+        """The letters of the last attempt that must be sent again, by their ids: see `Letter.done`."""
         self._is_running = False
-        self._problems = LogThrottle.of_problem(
-            log, f"{quoted(source.topic.topic)}: dead letters wait", topic=source.topic.topic
+        name = source.topic.topic
+        self._problems = LogThrottle.of_problem(log, f"{quoted(name)}: dead letters wait", topic=name)
+        self._defects = LogThrottle.of_problem(
+            log, f"{quoted(name)}: dead letters dropped by a defect of the server", topic=name
         )
 
     def __len__(self) -> int:
@@ -132,55 +144,75 @@ class DeadLetters:
     async def _run(self) -> None:
         try:
             while self._waiting and not self._source.deleted:
+                problem: StoreError | Failure | None
                 try:
-                    failure = await self._send_some()
-                except StoreError as problem:
+                    problem = await self._send_some()
+                except StoreError as failed:
+                    problem = failed
+                if problem is not None:
                     self._problems.add(problem)
                     await trio.sleep(RETRY_SECONDS)
-                else:
-                    if failure is not None:
-                        self._problems.add(failure)
-                        await trio.sleep(RETRY_SECONDS)
         finally:
             self._is_running = False
 
     async def _send_some(self) -> Failure | None:
-        """Send the first ones that died in the same way. Return why they could not be sent. Raises
+        """Send the first ones that died in the same way. Return why some of them must be sent again. Raises
         StoreError.
         """
         death = self._waiting[0][0]
-        letters: list[Letter] = []
-        octets = 0
-        block: Block | None = None
         try:
-            while self._waiting and self._waiting[0][0] is death:
-                if len(self._sending) >= MOST_LETTERS or octets >= LETTERS_OCTETS:
-                    break
-                run = self._waiting[0][1]
-                message = run.lowest
-                if block is None or not block.first <= message < block.next:
-                    block = await self._source.block_of(message)
-                    if self._source.deleted:
-                        return None
-                self._sending.add(range(message, message + 1), run.deliveries)
-                self._drop_first(run)
-                if block is not None:
-                    letters.append(Letter(bytes(block.frame(message)[FRAME_HEADER:]), block.head(message)))
-                    octets += len(letters[-1].body) + len(letters[-1].head)
-            failure = None
-            if letters:
-                source = self._source
-                failure = await self._office.deliver(source.topic.topic, source.options, death, letters)
-            if failure is not None:
-                return failure
-            done, self._sending = self._sending, Deliveries()
-            if done and not self._source.deleted:
-                self._source.buried(done.runs())
+            undelivered = await self._send(death, await self._take(death))
+            for id in sorted(undelivered, reverse=True):
+                kept = self._sending.take(range(id, id + 1))
+                self._waiting.extendleft((death, run) for run in kept)
+            self._bury()
+            return next(iter(undelivered.values()), None)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - a defect, which the log shows; the server and the queue continue
+            self._defects.add(traceback.format_exc())
+            self._bury()
             return None
         finally:
             # They were not sent, or it is not known whether they were.
             self._waiting.extendleft((death, run) for run in reversed(self._sending.runs()))
             self._sending.clear()
+
+    async def _take(self, death: Death) -> list[Letter]:
+        """Let the next letters that died in this way be sent; return those that are still kept. Raises
+        StoreError.
+        """
+        letters: list[Letter] = []
+        octets = 0
+        block: Block | None = None
+        while self._waiting and self._waiting[0][0] is death:
+            if len(self._sending) >= MOST_LETTERS or octets >= LETTERS_OCTETS:
+                break
+            run = self._waiting[0][1]
+            message = run.lowest
+            self._sending.add(range(message, message + 1), run.deliveries)
+            self._drop_first(run)
+            if block is None or not block.first <= message < block.next:
+                block = await self._source.block_of(message)
+            if block is not None:
+                body, head = bytes(block.frame(message)[FRAME_HEADER:]), block.head(message)
+                letters.append(Letter(message, body, head, self._done.get(message) or set()))
+                octets += len(body) + len(head)
+        return letters
+
+    async def _send(self, death: Death, letters: Sequence[Letter]) -> Undelivered:
+        source = self._source
+        if not letters or source.deleted:
+            return {}
+        undelivered = await self._office.deliver(source.topic.topic, source.options, death, letters)
+        self._done = {letter.id: letter.done for letter in letters if letter.id in undelivered}
+        return undelivered
+
+    def _bury(self) -> None:
+        """Those that were sent are done."""
+        done, self._sending = self._sending, Deliveries()
+        if done and not self._source.deleted:
+            self._source.buried(done.runs())
 
     def _drop_first(self, run: Run) -> None:
         """Remove the first message of the first run."""

@@ -2,15 +2,16 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Protocol
 
 import trio
 
 from omq.drivers.confirmation import Confirmation, all_of
-from omq.drivers.dead_letters import Death, Letter
+from omq.drivers.dead_letters import Death, Letter, Undelivered
 from omq.drivers.driver import Driver
 from omq.drivers.offer import NoRoom
 from omq.drivers.queue_options import QueueOptions
@@ -19,8 +20,8 @@ from omq.exchanges.routes import Route, TopicIsReplaced
 from omq.exchanges.types import argument
 from omq.logs import LogThrottle, quoted
 from omq.protocol.amqp import head as heads
-from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
-from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value, table_octets
+from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq_storage.batches import Bodies
 
 log = logging.getLogger("omq.dead_letters")
@@ -28,6 +29,9 @@ log = logging.getLogger("omq.dead_letters")
 DEATHS = b"x-death"
 FIRST_DEATH = b"x-first-death-"
 CC = b"CC"
+
+MOST_COUNTED = 2**63 - 1
+"""The greatest count of a death that the header can have."""
 
 
 class Routing(Protocol):
@@ -46,7 +50,7 @@ class Addressed:
 
     route: Route
     head: bytes
-    body: bytes
+    letter: Letter
 
 
 class DeadLetterExchange:
@@ -56,51 +60,85 @@ class DeadLetterExchange:
         self._exchanges = exchanges
         self._now = now
         self._dropped = LogThrottle(log, logging.WARNING, "dead letters dropped")
+        self._defects = LogThrottle.of_problem(log, "a dead letter dropped by a defect of the server")
 
     async def deliver(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
-    ) -> Failure | None:
-        """Send letters to their new queues. Return when these have them, or why some have not."""
+    ) -> Undelivered:
+        """Send letters to those of their new queues that are not done with them: see
+        `omq.drivers.dead_letters.Deliver`.
+        """
         while True:
             try:
                 addressed = list(self._addressed(queue, options, death, letters))
                 break
             except TopicIsReplaced:
                 await self._exchanges.settled()
-        confirmations: list[Confirmation] = []
-        try:
-            for route, group in groupby(addressed, key=lambda letter: letter.route):
-                some = list(group)
-                batch, their_heads = Bodies([letter.body for letter in some]), [each.head for each in some]
-                for driver in route:
+        sent: list[tuple[Driver, list[Letter], Confirmation]] = []
+        for route, group in groupby(addressed, key=lambda each: each.route):
+            some = list(group)
+            batch, their_heads = Bodies([each.letter.body for each in some]), [each.head for each in some]
+            for driver in route:
+                try:
                     offered = driver.offer(batch, their_heads)
-                    confirmations.append(await offered.taken() if isinstance(offered, NoRoom) else offered)
-        except Refused as refused:
-            if refused.reason is not Reason.DELETED:  # a deleted queue is not routed to the next time
-                return refused.failure
-            return Failure(Reason.DELETED, "a queue that they were sent to was deleted")
-        return await _failure_of(all_of(confirmations))
+                    confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                except Refused as refused:  # a deleted queue is not routed to the next time
+                    confirmation = Confirmation()
+                    confirmation.settle(refused.failure)
+                sent.append((driver, [each.letter for each in some], confirmation))
+        await _settled(all_of(confirmation for _, _, confirmation in sent))
+        undelivered: dict[int, Failure] = {}
+        for driver, those, confirmation in sent:
+            following = iter(those)
+            for count, failure in confirmation.outcomes(len(those)):
+                run = islice(following, count)
+                if failure is None or failure.reason is Reason.OVERFLOW:
+                    for letter in run:
+                        letter.done.add(driver.topic.id)
+                    if failure is not None:
+                        self._dropped.add(f"{quoted(queue)}: {quoted(driver.topic.topic)}: {failure}")
+                else:
+                    undelivered.update((letter.id, failure) for letter in run)
+        return undelivered
 
     def _addressed(
         self, queue: bytes, options: QueueOptions, death: Death, letters: Sequence[Letter]
     ) -> Iterator[Addressed]:
         """Yield the letters that have a new queue. Raises TopicIsReplaced."""
-        exchange = options.dead_letter_exchange
-        assert exchange is not None
         now = int(self._now())
         for letter in letters:
-            old = heads.decode(letter.head) if letter.head else Head(routing_key=queue)
-            key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
-            new, deaths = _buried(old, queue, options, death, now)
-            encoded = heads.encode(replace(new, exchange=exchange, routing_key=key))
             try:
-                route = self._exchanges.route(exchange, key, encoded)
+                addressed = self._address(queue, options, death, letter, now)
             except Refused as refused:
-                self._dropped.add(f"{quoted(queue)}: {quoted(exchange)}: {refused}")
-                continue
-            kept = tuple(driver for driver in route if not self._is_cycle(driver, deaths))
-            if kept:
-                yield Addressed(kept, encoded, letter.body)
+                self._dropped.add(
+                    f"{quoted(queue)}: {quoted(options.dead_letter_exchange or b'')}: {refused}"
+                )
+            except TopicIsReplaced:
+                raise
+            except Exception:  # noqa: BLE001 - a defect, which the log shows; the other letters are sent
+                self._defects.add(f"{quoted(queue)}\n{traceback.format_exc()}", topic=queue)
+            else:
+                if addressed.route:
+                    yield addressed
+
+    def _address(
+        self, queue: bytes, options: QueueOptions, death: Death, letter: Letter, now: int
+    ) -> Addressed:
+        """Raises Refused, and TopicIsReplaced."""
+        exchange = options.dead_letter_exchange
+        if exchange is None:  # the queue was changed meanwhile
+            raise Refused(Reason.NOT_FOUND, "the queue has no dead-letter exchange any more")
+        old = heads.decode(letter.head) if letter.head else Head(routing_key=queue)
+        key = old.routing_key if options.dead_letter_key is None else options.dead_letter_key
+        new, deaths = _buried(old, queue, options, death, now)
+        encoded = _encoded(replace(new, exchange=exchange, routing_key=key), deaths)
+        route = self._exchanges.route(exchange, key, encoded)
+        kept = (
+            driver
+            for driver in route
+            if driver.topic.id not in letter.done and not self._is_cycle(driver, deaths)
+        )
+        return Addressed(tuple(kept), encoded, letter)
 
     def _is_cycle(self, driver: Driver, deaths: Sequence[Table]) -> bool:
         """Whether a message came from this queue before, and no consumer has rejected it since: nothing
@@ -117,11 +155,28 @@ class DeadLetterExchange:
         return False
 
 
-async def _failure_of(confirmation: Confirmation) -> Failure | None:
+async def _settled(confirmation: Confirmation) -> None:
     settled = trio.Event()
     confirmation.listen(settled.set)
     await settled.wait()
-    return confirmation.failure
+
+
+def _encoded(head: Head, deaths: Sequence[Table]) -> bytes:
+    """Encode a head with these records of deaths, without the oldest ones if it is too long with them."""
+    encoded = heads.encode(head)
+    excess = len(encoded) - MAX_HEAD
+    if excess <= 0:
+        return encoded
+    kept = list(deaths)
+    while excess > 0 and kept:
+        excess -= 1 + len(table_octets(kept.pop()))
+    headers = head.properties.headers or Table()
+    entries = [(name, Array(tuple(kept)) if name == DEATHS else value) for name, value in headers.entries]
+    if not kept:
+        entries = [entry for entry in entries if entry[0] != DEATHS]
+    if excess > 0:  # the first death alone is too much: the message stays as it was published
+        entries = [entry for entry in entries if not entry[0].startswith(FIRST_DEATH)]
+    return heads.encode(replace(head, properties=replace(head.properties, headers=Table(tuple(entries)))))
 
 
 def _buried(
@@ -179,10 +234,10 @@ def _buried(
 def _counted(record: Table) -> Table:
     """Return the record of a death that happened once more."""
     count = argument(record, b"count")
-    before = count.value if isinstance(count, Number) else 0
-    return Table(
-        tuple((name, _long(int(before) + 1) if name == b"count" else value) for name, value in record.entries)
-    )
+    # Clients can publish any record.
+    before = count.value if isinstance(count, Number) and isinstance(count.value, int) else 0
+    following = _long(min(before + 1, MOST_COUNTED))
+    return Table(tuple((name, following if name == b"count" else value) for name, value in record.entries))
 
 
 def _long(number: int) -> Value:

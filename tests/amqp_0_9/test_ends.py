@@ -41,3 +41,14 @@ def test_the_connections_of_a_client_are_counted(tmp_path: Path) -> None:
         assert broker.connect().opened.name == "open-ok"
         assert broker.connect().tune.told() == "connection.close 530 NOT_ALLOWED (0,0)"
         broker.close()
+
+
+@pytest.mark.parametrize("option", ["x_dead_letter_exchange", "x_dead_letter_routing_key"])
+def test_a_name_for_dead_letters_has_at_most_255_octets(tmp_path: Path, option: str) -> None:
+    with serving_guest(tmp_path) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        longest = {"x_dead_letter_exchange": "", option: "x" * 255}
+        assert broker.channel().call(declare_queue(1, "q", **longest)).name == "queue.declare-ok"
+        refused = broker.channel().call(declare_queue(1, "r", **{**longest, option: "x" * 256}))
+        assert refused.told().startswith("channel.close 406 PRECONDITION_FAILED")
+        broker.close()

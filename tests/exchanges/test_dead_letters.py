@@ -8,15 +8,15 @@ import trio
 from served_drivers import Client, Drivers, opened, post, quiet
 
 from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import QueueOptions
+from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import REJECTED, Modified
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.types import Destination, Kind
 from omq.model import Sync
 from omq.protocol.amqp import head as heads
-from omq.protocol.amqp.fields import Array, LongString, Number, Table, Value
-from omq.protocol.amqp.head import Head
+from omq.protocol.amqp.fields import Array, LongString, Number, NumberType, Table, Value
+from omq.protocol.amqp.head import MAX_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 
 FAILED = Modified(delivery_failed=True)
@@ -346,3 +346,168 @@ async def test_what_dies_at_the_start_finds_its_exchange(tmp_path: Path) -> None
         dead = drivers.catalogue.lookup(b"dl")
         assert isinstance(dead, QueueDriver)
         assert (dead.ready, source.info().messages) == (2, 4)
+
+
+def record(queue: bytes, **others: Value) -> Table:
+    entries = {"queue": LongString(queue), "reason": LongString(b"rejected"), **others}
+    return Table(tuple((name.encode(), value) for name, value in entries.items()))
+
+
+@pytest.mark.parametrize(
+    ("count", "following"),
+    [
+        (Number(NumberType.INT64, 2**63 - 1), f"l:{2**63 - 1}"),
+        (Number(NumberType.TIMESTAMP, 2**64 - 1), f"l:{2**63 - 1}"),
+        (Number(NumberType.FLOAT64, float("inf")), "l:1"),
+        (Number(NumberType.FLOAT64, float("nan")), "l:1"),
+        (LongString(b"many"), "l:1"),
+        (Number(NumberType.INT64, 4), "l:5"),
+    ],
+)
+async def test_clients_can_publish_any_count_of_deaths(
+    drivers: Drivers, count: Value, following: str
+) -> None:
+    dead = await queue_of(drivers, b"dl")
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client, heir = worker(source), worker(dead)
+    deaths = Table(((b"x-death", Array((record(b"q", count=count),))),))
+    await post(source, b"a", heads=[published(b"", b"q", headers=deaths)])
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    assert (await heir.read()).bodies == [b"a"]
+    (latest,) = headers(heir.got[0].head)["x-death"]  # type: ignore[index]
+    assert latest["count"] == following
+    client.close()
+    heir.close()
+
+
+async def test_what_cannot_be_a_dead_letter_is_dropped(
+    drivers: Drivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue of an older store can have a key that is too long. The server and the queue go on."""
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"k" * 256)
+    client = worker(source)
+    await post(source, b"a", b"b")
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    await quiet()
+    assert source.info().messages == 1
+    assert "a dead letter dropped by a defect of the server: 'q'" in caplog.text
+    assert "FieldError: the routing key of 256 octets is longer than 255" in caplog.text
+    client.settle(2)
+    client.close()
+
+
+async def test_a_queue_can_lose_its_exchange_while_letters_wait(
+    drivers: Drivers, mock_clock: trio.testing.MockClock
+) -> None:
+    dead = await queue_of(drivers, b"dl", durable=True)
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client = worker(source)
+    await post(source, b"a")
+    await client.read()
+    assert dead.writer is not None
+    dead.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    client.settle(1, outcome=REJECTED)
+    await quiet()
+    await drivers.drain()
+    await quiet()
+    assert source.info().messages == 1
+    await drivers.catalogue.change_queue(b"q", QueueOptions())
+    dead.writer.refusal = None
+    mock_clock.jump(1.5)
+    await quiet()
+    assert (source.info().messages, dead.ready) == (0, 0)
+    client.close()
+
+
+async def fanout(drivers: Drivers, *queues: bytes) -> QueueDriver:
+    """Return a queue whose dead letters go to all of these queues."""
+    exchanges = Exchanges(drivers.catalogue)
+    await exchanges.declare(b"dlx", b"fanout")
+    for name in queues:
+        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, name), b"")
+    return await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
+
+
+async def test_a_queue_with_its_greatest_length_drops_letters(
+    drivers: Drivers, mock_clock: trio.testing.MockClock
+) -> None:
+    one = await queue_of(drivers, b"one")
+    full = await queue_of(drivers, b"full", max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    source = await fanout(drivers, b"one", b"full")
+    client = worker(source)
+    await post(source, b"a", b"b", b"c")
+    await client.read()
+    for number in (1, 2, 3):
+        client.settle(number, outcome=REJECTED)
+    for _ in range(3):
+        await quiet()
+        mock_clock.jump(1.5)
+    assert (one.ready, full.ready, source.info().messages) == (3, 1, 0)
+    client.close()
+
+
+async def test_only_a_queue_that_failed_gets_a_letter_again(
+    drivers: Drivers, mock_clock: trio.testing.MockClock
+) -> None:
+    one = await queue_of(drivers, b"one")
+    failing = await queue_of(drivers, b"failing", durable=True)
+    source = await fanout(drivers, b"one", b"failing")
+    client, heir, late = worker(source), worker(one), worker(failing)
+    await post(source, b"a", b"b", b"c")
+    await client.read()
+    assert failing.writer is not None
+    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    client.settle(1, outcome=REJECTED)
+    client.settle(2, outcome=REJECTED)
+    for _ in range(3):
+        await quiet()
+        await drivers.drain()
+        await quiet()
+        mock_clock.jump(1.5)
+    assert (await heir.read()).bodies == [b"a", b"b"]
+    assert source.info().messages == 3
+    client.settle(3, outcome=REJECTED)
+    failing.writer.refusal = None
+    for _ in range(3):
+        mock_clock.jump(1.5)
+        await quiet()
+        await drivers.drain()
+        await quiet()
+    assert (await heir.read()).bodies == [b"a", b"b", b"c"]
+    assert (await late.read()).bodies == [b"a", b"b", b"c"]
+    assert source.info().messages == 0
+    for each in (client, heir, late):
+        each.close()
+
+
+@pytest.mark.parametrize(("filling", "kept"), [(0, 600), (60_000, 10), (65_300, 0)])
+async def test_a_letter_has_no_more_records_than_a_head_can_have(
+    drivers: Drivers, filling: int, kept: int
+) -> None:
+    dead = await queue_of(drivers, b"dl")
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"", dead_letter_key=b"dl")
+    client, heir = worker(source), worker(dead)
+    before = tuple(record(b"before-%d" % number) for number in range(1300))
+    entries: list[tuple[bytes, Value]] = [(b"filling", LongString(b"x" * filling))]
+    while len(
+        heads.encode(Head(b"", b"q", Properties(headers=Table((*entries, (b"x-death", Array(before)))))))
+    ) > (MAX_HEAD):
+        before = before[:-1]
+    if before:
+        entries.append((b"x-death", Array(before)))
+    await post(source, b"a", heads=[published(b"", b"q", headers=Table(tuple(entries)))])
+    await client.read()
+    client.settle(1, outcome=REJECTED)
+    assert (await heir.read()).bodies == [b"a"]
+    head = heir.got[0].head
+    assert len(head) <= MAX_HEAD
+    deaths = headers(head).get("x-death", [])  # type: ignore[attr-defined]
+    assert len(deaths) >= kept
+    assert [each["queue"] for each in deaths] == [
+        "S:q",
+        *(f"S:before-{number}" for number in range(len(deaths) - 1)),
+    ][: len(deaths)]
+    client.close()
+    heir.close()

@@ -197,6 +197,8 @@ async def test_options_of_a_queue_change(store: Path) -> None:
             (b"durable", b"1", "'durable' is none of ttl_ms, expires_ms,"),
             (b"ttl_ms", b"-1", "ttl_ms must be a number that is not negative"),
             (b"overflow", b"drop", "overflow must be drop-head or reject-publish"),
+            (b"dead_letter_exchange", b"x" * 256, "dead_letter_exchange is longer than 255 octets"),
+            (b"dead_letter_key", b"x" * 256, "dead_letter_key is longer than 255 octets"),
         ):
             assert why in await refusal(client, m.ChangeQueue(b"q", (m.Change(option, value),)))
 

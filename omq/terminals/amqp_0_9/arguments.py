@@ -9,6 +9,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.logs import quoted
 from omq.model import Sync
 from omq.protocol.amqp.fields import Boolean, LongString, Number, NumberType, Table, Value
+from omq.protocol.amqp.shortstr import LONGEST
 from omq.protocol.amqp_0_9.methods import QueueDeclare
 
 MAX_PRIORITY = 255
@@ -104,6 +105,13 @@ def _text(value: Value) -> bytes:
     return value.octets.removesuffix(b"\0")
 
 
+def _name(value: Value) -> bytes:
+    name = _text(value)
+    if len(name) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST} octets")
+    return name
+
+
 def _truth(value: Value) -> bool:
     if not isinstance(value, Boolean):
         raise ValueError("it is no boolean")
@@ -133,8 +141,8 @@ _KNOWN: dict[bytes, tuple[str, Callable[[Value], object]]] = {
     b"x-max-length": ("max_length", _number),
     b"x-max-length-bytes": ("max_octets", _number),
     b"x-overflow": ("overflow", _overflow),
-    b"x-dead-letter-exchange": ("dead_letter_exchange", _text),
-    b"x-dead-letter-routing-key": ("dead_letter_key", _text),
+    b"x-dead-letter-exchange": ("dead_letter_exchange", _name),
+    b"x-dead-letter-routing-key": ("dead_letter_key", _name),
     b"x-max-priority": ("max_priority", _priority),
     b"x-delivery-limit": ("delivery_limit", _number),
     b"x-single-active-consumer": ("single_active", _truth),
