@@ -182,11 +182,12 @@ class PriorityQueueDriver(QueueDriver):
         """Read the priorities of the stored messages."""
         message = min([self._cursor, *(run.lowest for run in self._stored)])
         while message < self.next_id and not self.deleted:
+            known = self.next_id  # messages from there on may be stored during the read
             try:
                 stored = await self.read(message, READ_OCTETS)
             except DamagedBlock as damaged:
                 last = damaged.first if damaged.last is None else damaged.last
-                last = max(message, min(last, self.next_id - 1))
+                last = max(message, min(last, known - 1))
                 self._report(Gone(message, last, f"the store is damaged there ({damaged.why})"))
                 message = last + 1
                 continue
@@ -194,7 +195,7 @@ class PriorityQueueDriver(QueueDriver):
                 await trio.sleep(RETRY_SECONDS)
                 continue
             if not stored:
-                break
+                message = known  # ids that were lost before they were durable
             for each in stored:
                 self._learn(each.block)
                 if each.block.next > self._cursor:

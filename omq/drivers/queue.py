@@ -239,6 +239,8 @@ class QueueDriver(RoundRobinDriver):
             self.is_perishable = bool(self._flags(block) & EXPIRATION)
         if self._sizes is not None:
             self._sizes.arrived(block.first, block.count, body_octets(block))
+            if self._sizes.have_grown:
+                self._sizes.forget_below(self.position().lowest)
         super()._keep(block)
         if self._is_too_long():
             self._shorten()
@@ -266,7 +268,9 @@ class QueueDriver(RoundRobinDriver):
             return False  # only what comes back can be too much
         if length is not None and self.ready > length:
             return True
-        return octets is not None and self._sizes is not None and self._sizes.octets > octets
+        if octets is None or self._sizes is None or self._sizes.octets <= octets:
+            return False
+        return self.ready > 0
 
     def _shorten(self) -> None:
         """Drop the oldest messages that are ready until the queue has the length that it may have."""
@@ -281,6 +285,8 @@ class QueueDriver(RoundRobinDriver):
                 self.is_perishable = True
                 self._signal.set()
                 return
+            elif self._cursor >= self.next_id:
+                return  # what still counts as ready was damaged
             else:
                 length = self.options.max_length
                 count = 1 if length is None else max(1, self.ready - length)
@@ -288,22 +294,23 @@ class QueueDriver(RoundRobinDriver):
 
     def _stored_sizes(self) -> Sizes:
         """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
-        sizes = Sizes()
-        for block in self._holdings:
-            sizes.arrived(block.first, block.count, body_octets(block))
-        first = self.extent.first
-        while self.writer is not None and first < self.next_id:
+        blocks = {block.first: (block.count, body_octets(block)) for block in self._holdings}
+        first = self.extent.first if self.writer is not None else self.first_on_disk()
+        while first < self.next_id:
             infos = self.environment.blocks(self.topic.id, first)
             if not infos:
                 break
             for info in infos:
-                sizes.arrived(info.first, info.count, body_octets_at_most(info.count, info.bytes))
+                if info.first < self.next_id:  # else it is stored, and arrives later
+                    blocks[info.first] = (info.count, body_octets_at_most(info.count, info.bytes))
             first = infos[-1].next
+        sizes = Sizes()
+        for first, (count, octets) in sorted(blocks.items()):
+            sizes.arrived(first, count, octets)
         sizes.octets = 0
-        if sizes.knows(self.next_id):
-            sizes.add(range(self._cursor, self.next_id))
-            sizes.add_runs(self._returned.runs())
-            sizes.add_runs(self._aside.runs())
+        sizes.add(range(self._cursor, self.next_id))
+        sizes.add_runs(self._returned.runs())
+        sizes.add_runs(self._aside.runs())
         return sizes
 
     def _advance(self, cursor: int) -> None:
@@ -365,6 +372,7 @@ class QueueDriver(RoundRobinDriver):
     async def _watch_head(self) -> None:
         """Expire messages, and drop those that are too many, as long as there are any at the head."""
         while (message := self._head()) is not None and not self.deleted:
+            known = self.next_id  # as in `_deal_next`
             try:
                 block = await self._find(message)
             except DamagedBlock:
@@ -372,7 +380,7 @@ class QueueDriver(RoundRobinDriver):
             except StoreError:
                 self._wake_at(trio.current_time() + RETRY_SECONDS)
                 return
-            if self._head() != message or not self._drop_head(block, message):
+            if self._head() != message or not self._drop_head(block, message, known):
                 break
             await trio.lowlevel.checkpoint()
         if self._ttl is None and not self.ready and not self._unsettled():
@@ -380,13 +388,17 @@ class QueueDriver(RoundRobinDriver):
         if not self.has_taker():
             self._read_ahead.clear()  # a queue that waits holds no memory
 
-    def _drop_head(self, block: Block | Fragmented | None, message: int) -> bool:
-        """Drop the first message, or several, if it is time. Return whether to look at the next one."""
+    def _drop_head(self, block: Block | Fragmented | None, message: int, known: int) -> bool:
+        """Drop the first message, or several, if it is time. Return whether to look at the next one. `known`
+        was the next id before the block was read.
+        """
         if block is None or block.first > message:
             if self._returned:
                 self._pop_returned()  # it is not kept any more
+            elif block is None:
+                self._pass_lost(known)
             else:
-                self._cursor = self.next_id if block is None else block.first
+                self._cursor = block.first
             return True
         due = expiry(block, message, self._ttl)
         is_expired = due is not None and due <= now()
@@ -501,8 +513,9 @@ class QueueDriver(RoundRobinDriver):
         if self._sizes is not None and not self.deleted:
             messages = list(messages)
             self._sizes.add_runs(messages)
-            self._sizes.forget_below(self.position().lowest)
         super().returned(messages)
+        if self._sizes is not None and self._sizes.have_grown:
+            self._sizes.forget_below(self.position().lowest)
         if self._is_too_long():
             self._shorten()
 

@@ -419,8 +419,7 @@ class RoundRobinDriver(Driver):
         if self._cursor != cursor:
             return False  # others were assigned these messages during the read
         if block is None:
-            self._cursor = known  # ids that were lost before they were durable
-            self._undealt = self.next_id - known
+            self._pass_lost(known)
             return False
         if block.first > self._cursor:
             self._cursor = block.first
@@ -434,6 +433,13 @@ class RoundRobinDriver(Driver):
             self._move_cursor(begin + 1)
         self._leave_behind(block)
         return self._cursor > begin
+
+    def _pass_lost(self, known: int) -> None:
+        """Move the cursor over ids that were lost before they were durable. `known` was the next id before
+        the store was read: messages from there on may have been stored during the read.
+        """
+        self._advance(known)
+        self._undealt = self.next_id - known
 
     def _leave_behind(self, block: Block | Fragmented) -> None:
         """Drop what is needed no more when all of a block is assigned."""

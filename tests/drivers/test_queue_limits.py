@@ -1,7 +1,11 @@
 """Queues with a limit: of time, of length, of disuse."""
 
+import threading
+import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,7 +22,9 @@ from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq_storage.batches import Bodies
+from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
+from omq_storage.lookup import StoredBlock
 
 EITHER = pytest.mark.parametrize("durable", [False, True], ids=["ephemeral", "durable"])
 FAILED = Modified(delivery_failed=True)
@@ -412,6 +418,104 @@ async def test_the_sizes_of_stored_messages_survive_a_restart(tmp_path: Path) ->
         queue = await queue_of(drivers, durable=True, max_octets=10)
         await post(queue, b"a" * 8)
         assert queue.ready == 1
+
+
+@asynccontextmanager
+async def after_a_power_failure(path: Path, **options: object) -> AsyncIterator[tuple[Drivers, QueueDriver]]:
+    """A queue with ten messages of 1000 octets, behind which some ids were lost."""
+    async with opened(path / "store", killed=True) as drivers:
+        queue = await queue_of(drivers, durable=True, **options)
+        for number in range(10):
+            await post(queue, b"%d" % number * 1000)
+        await trio.to_thread.run_sync(queue.environment.checkpoint)
+        await post(queue, b"lost")
+    async with opened(path / "store", boot_id="second") as drivers:
+        queue = await queue_of(drivers, durable=True, **options)
+        assert queue.next_id > 12
+        yield drivers, queue
+
+
+@pytest.mark.parametrize("overflow", [Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH])
+async def test_lost_ids_have_no_octets(tmp_path: Path, overflow: Overflow) -> None:
+    async with after_a_power_failure(tmp_path, max_octets=20_000, overflow=overflow) as (_, queue):
+        assert queue.ready == 10
+        await post(queue, b"a")
+        assert queue.ready == 11
+        expected = [b"%d" % number * 1000 for number in range(10)] + [b"a"]
+        assert await rest(queue) == expected
+        await post(queue, b"b" * 9999)
+        assert await rest(queue) == [*expected, b"b" * 9999]
+        assert queue.purge() == 12
+        await post(queue, b"c")
+        assert await rest(queue) == [b"c"]
+
+
+async def test_a_queue_with_lost_ids_is_shortened(tmp_path: Path) -> None:
+    async with after_a_power_failure(tmp_path, max_octets=20_000) as (drivers, queue):
+        await post(queue, *[b"a" * 1000] * 11)
+        await quiet()
+        assert await rest(queue) == [b"%d" % number * 1000 for number in range(1, 10)] + [b"a" * 1000] * 11
+        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=3000))
+        await quiet()
+        assert await rest(queue) == [b"a" * 1000] * 3
+        await post(queue, b"b" * 4000)
+        await quiet()
+        assert queue.ready == 0
+        await post(queue, b"c")
+        assert await rest(queue) == [b"c"]
+
+
+@pytest.mark.parametrize("max_priority", [None, 5])
+async def test_a_message_that_is_stored_while_lost_ids_are_read_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_priority: int | None
+) -> None:
+    read_stored = Environment.read_stored
+    has_read, is_posted = trio.Event(), threading.Event()
+
+    def slow(self: Environment, topic: int, first: int, *args: Any, **kwargs: Any) -> list[StoredBlock]:
+        blocks = read_stored(self, topic, first, *args, **kwargs)
+        if first == 11:
+            trio.from_thread.run_sync(has_read.set)
+            assert is_posted.wait(20)
+        return blocks
+
+    monkeypatch.setattr(Environment, "read_stored", slow)
+    async with after_a_power_failure(tmp_path, max_priority=max_priority) as (_, queue):
+        getter = queue.open_getter(Listener())
+        if max_priority is None:  # else all messages are read at the start
+            for _ in range(10):
+                assert await queue.deal_one(getter)
+        with trio.fail_after(20):
+            await has_read.wait()
+        assert await settled(await queue.post(Bodies([b"a"]))) is None
+        is_posted.set()
+        await quiet()
+        assert queue.ready == (1 if max_priority is None else 11)
+        assert (await rest(queue))[-1] == b"a"
+        getter.close()
+
+
+async def test_the_sizes_of_messages_that_are_done_are_forgotten(drivers: Drivers) -> None:
+    queue = await queue_of(drivers, max_octets=1000)
+    client = worker(queue, 1 << 20)
+
+    async def work(posts: int) -> None:
+        for _ in range(posts):
+            assert await settled(await queue.post(Bodies([b"a"]))) is None
+            for got in await client.take():
+                client.channel.written(1)
+                client.settle(got.id)
+
+    await work(1)
+    await quiet()
+    tracemalloc.start()
+    try:
+        await work(8000)
+        snapshot = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/drivers/sizes.py")])
+    finally:
+        tracemalloc.stop()
+    assert sum(trace.size for trace in snapshot.traces) < 60_000
+    client.close()
 
 
 async def test_unreadable_options_stop_the_start(tmp_path: Path) -> None:

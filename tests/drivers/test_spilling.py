@@ -114,6 +114,26 @@ async def test_messages_that_are_not_kept_any_more_are_not_shown(tmp_path: Path,
         client.close()
 
 
+async def test_messages_on_the_disk_count_when_a_limit_comes(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
+        bodies = await filled(queue, 40)
+        client = Client(queue)
+        client.request(200)
+        while len(client.bodies) < 200:
+            await client.read()
+        client.channel.cancel()
+        client.settle(*client.ids)  # what is left is on the disk
+        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=150 * len(bodies[-1])))
+        await quiet()
+        assert 148 <= queue.ready <= 150  # a message counts with the mean of its block
+        await drivers.catalogue.change_queue(b"q", QueueOptions())
+        await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=10 * MIB))
+        assert 148 <= queue.purge() <= 150
+        client.close()
+        assert queue.ready == 0
+
+
 async def test_messages_come_back_from_the_disk(tmp_path: Path) -> None:
     async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
         queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
