@@ -80,6 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(1)
     logging.getLogger("omq").addHandler(LogLines())
     code = 0
+    if options.action is sub and options.output_dir is not None:
+        try:
+            options.output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            say(f"{problem.filename}: {problem.strerror}")
+            sys.exit(1)
     try:
         trio.run(_run, options)
     except* BrokenPipeError:
@@ -159,6 +165,8 @@ async def _pub(client: Client, options: argparse.Namespace) -> None:
         await _publish(options, partial(client.publish, options.topic), lines, longest)
         if options.confirm:
             await client.confirm()
+        else:
+            await client.ping()  # a refused Connect would go unnoticed otherwise
         return
     # The end of the block always waits for the server's answer: otherwise a refusal would go unnoticed.
     async with client.sink(options.topic) as sink:

@@ -95,7 +95,7 @@ The server declares undeclared topics, if its configuration allows that.""",
         "--file",
         type=_file,
         metavar="FILE",
-        help="publish this file as one message of any size, through a DMP sink; waits until it is stored",
+        help="publish this file as one message, through a DMP sink; waits until it is stored",
     )
     pub.add_argument(
         "--confirm",
@@ -186,8 +186,8 @@ the published octets.""",
         "--output-dir",
         type=Path,
         metavar="DIR",
-        help="save each message of one TOPIC, of any size, as a file in this directory, and print the names "
-        "of the files; through a DMP feed",
+        help="save each message of one TOPIC as a file in this directory, which is made if there is none, "
+        "and print the names of the files; uses a DMP feed",
     )
 
     declare = command("declare", "create a topic, or check that it exists with these types")

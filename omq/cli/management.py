@@ -184,6 +184,10 @@ async def _declare_queue(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _delete_queue(client: Client, options: argparse.Namespace) -> None:
+    # Delete would delete a broadcast topic, too, with all its messages.
+    for info in await client.topics():
+        if info.topic == options.name and info.delivery is not Delivery.ROUND_ROBIN:
+            raise Failed(f"{shown(options.name)!r} is a broadcast topic, and no queue: see `omq delete`")
     await client.delete(options.name)
 
 

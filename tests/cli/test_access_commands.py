@@ -48,6 +48,8 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
     with running_server(*given, "--log-level", "debug") as server:
         shell = Shell(server.address, tmp_path)
         assert b"no client has this name and secret" in shell.omq("ping").stderr
+        done = shell.omq("pub", "news", "x")
+        assert (done.returncode, b"no client has this name and secret" in done.stderr) == (1, True)
         done = shell.omq("--id-file", str(tmp_path / "id"), "ping")
         assert (done.returncode, done.stderr) == (0, b"")
         done = shell.omq("pub", "news", "x", "--confirm", OMQ_ID="reader:sesame")

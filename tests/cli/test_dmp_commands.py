@@ -57,9 +57,10 @@ def test_messages_as_files(shell: Shell, tmp_path: Path) -> None:
     assert names == [str(saved / "a%2Fb-000002"), str(saved / "a%2Fb-000003")]
     assert [Path(name).read_bytes() for name in names] == [body, b"small"]
     assert sorted(file.name for file in saved.iterdir()) == [f"a%2Fb-00000{n}" for n in (1, 2, 3)]
-    refused = shell.omq("sub", "a/b", "--from", "beginning", "--output-dir", str(tmp_path / "nowhere"))
-    assert refused.returncode == 1
-    assert b"No such file" in refused.stderr
+    new = tmp_path / "new" / "folder"
+    assert shell.ok(*read[:-1], str(new)).decode().splitlines()[0] == str(new / "a%2Fb-000001")
+    refused = shell.omq(*read[:-1], str(saved / "a%2Fb-000001"))
+    assert (refused.returncode, b"File exists" in refused.stderr) == (1, True)
     for wrong in (("a", "b"), ("a*",), ("a", "--credit", "1"), ("a", "--reconnect")):
         assert shell.omq("sub", *wrong, "--output-dir", str(saved)).returncode == 2
 

@@ -47,6 +47,14 @@ def test_a_queue_from_its_declaration_to_its_end(shell: Shell) -> None:
     assert b"cli-" not in shell.ok("queues", "list")
 
 
+def test_a_broadcast_topic_is_no_queue_to_delete(shell: Shell) -> None:
+    shell.ok("declare", "cli-news", "--delivery", "broadcast")
+    done = shell.omq("queues", "delete", "cli-news")
+    assert (done.returncode, b"is a broadcast topic, and no queue" in done.stderr) == (1, True)
+    assert b"cli-news" in shell.ok("topics")
+    shell.ok("delete", "cli-news")
+
+
 def test_exchanges_and_bindings(shell: Shell) -> None:
     shell.ok("queues", "declare", "cli-q")
     shell.ok("exchanges", "declare", "cli-orders", "topic", "--alternate", "cli-rest")

@@ -608,6 +608,7 @@ async def test_what_came_before_a_message_that_is_too_long_is_kept(store: Path) 
         (Attach("n", 0, True, source=source("topic", filter=from_filter("omq:from", NINE))),
          "amqp:precondition-failed"),
         (Attach("n", 0, False, initial_delivery_count=0), "amqp:not-implemented"),
+        (Attach("n", 0, False, target=target(None), initial_delivery_count=0), "amqp:not-implemented"),
         (Attach("n", 0, False, target=performatives.write(Coordinator()), initial_delivery_count=0),
          "amqp:not-implemented"),
     ],

@@ -68,7 +68,7 @@ class Offer:
     needs_sasl: bool = False
     """Whether a client must authenticate."""
     idle_time_out_ms: int = 60_000
-    capabilities: tuple[str, ...] = ("ANONYMOUS-RELAY",)
+    capabilities: tuple[str, ...] = ()
     properties: bytes = field(default=NULL)
 
 

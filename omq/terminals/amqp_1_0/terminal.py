@@ -41,6 +41,7 @@ from omq.protocol.amqp_1_0.events import (
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
+from omq.protocol.amqp_1_0.types import NULL
 from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Treatment, resolve
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.incoming import Incoming
@@ -521,6 +522,8 @@ class Amqp1Terminal:
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
         if not isinstance(target, Target):
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
+        if target.address == NULL and not target.dynamic:
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
         address = self._resolve(target)
         if isinstance(address, DirectAddress):
             if not await self._is_topic(session, Right.PUBLISH, address):
