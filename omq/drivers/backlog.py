@@ -9,7 +9,8 @@ meanwhile fall behind.
 A backlog takes its memory from that of the tails. When tails grow and it is used up, the largest tails and
 backlogs lose what they have: the subscribers are told which messages they do not get. A backlog that grows
 makes nobody lose anything, because others of the same pass over received lines may be just about to be sent.
-Backlogs alone never take much: each is full while a quarter of the memory is used.
+Backlogs alone never take much: each is full while a quarter of the memory is used. So an entry counts with
+all that it keeps in memory, until its last octet has left: many small ones take far more than their octets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,17 +22,23 @@ from omq.drivers.seam import Octets, Outlet
 from omq.drivers.tail import TailMemory
 
 if TYPE_CHECKING:
-    from omq_storage._codec import Pass
+    from omq_storage._codec import Part, Pass
 
 MOST_OCTETS = 1 << 20
 """The size from which on a backlog is full."""
+
+MOST_ENTRIES = 256
+"""The number of entries from which on a backlog is full: one little message in each read adds an entry."""
+
+ENTRY_OCTETS = 200
+"""About what an entry takes in memory, without its messages."""
 
 
 class Loser(Protocol):
     """A driver whose messages are in a backlog."""
 
-    def unsent(self, octets: int) -> None:
-        """So many octets of frames were counted as sent, and are not."""
+    def unsent(self, messages: int, octets: int) -> None:
+        """So many messages, with so many octets of frames, were counted as sent, and are not."""
 
     def fall_behind(self, outlet: Outlet, position: int) -> None:
         """The subscriber on this connection has the messages below `position` only."""
@@ -40,26 +47,34 @@ class Loser(Protocol):
 class Entry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
-    __slots__ = ("lane", "octets", "outlet", "passed", "sent")
+    __slots__ = ("end", "held", "octets", "outlet", "part", "sent")
 
     def __init__(
-        self, octets: Octets, sent: int, outlet: Outlet | None, passed: "Pass | None", lane: int
+        self, octets: Octets, sent: int, outlet: Outlet | None = None, part: "Part | None" = None
     ) -> None:
         self.octets = octets
         self.sent = sent
         self.outlet = outlet
-        self.passed = passed
-        self.lane = lane
+        self.part = part
+        self.held = ENTRY_OCTETS + (len(octets) if part is None else part.held)
+        """About how much memory it takes."""
+        self.end = 0
+        """Where it ends among all octets that were ever added to the backlog."""
+
+    @property
+    def left(self) -> int:
+        """The number of its octets that are not sent."""
+        return len(self.octets) - self.sent
 
     def drop(self) -> bytes:
         """Let the topics of these messages fall behind. Return the rest of the message that is begun."""
-        assert self.passed is not None
-        rest, behind = self.passed.unsent(self.lane, self.sent)
-        for topic, position, octets in behind:
-            driver: Loser | None = self.passed.route(topic).owner
+        assert self.part is not None
+        rest, behind = self.part.unsent(self.sent)
+        for route, position, messages, octets in behind:
+            driver: Loser | None = route.owner
             if driver is not None:  # otherwise the topic was deleted
                 assert self.outlet is not None
-                driver.unsent(octets)
+                driver.unsent(messages, octets)
                 driver.fall_behind(self.outlet, position)
         return rest
 
@@ -67,44 +82,54 @@ class Entry:
 class Backlog:
     """The backlog of one connection."""
 
-    __slots__ = ("_tails", "_waiting", "begin", "end", "entries")
+    __slots__ = ("_tails", "_waiting", "end", "entries", "octets", "unsent")
 
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
         self.entries: list[Entry] = []
         """Without entries there is nothing to send: to look here is no call."""
         self._waiting: list[trio.Event] = []
-        self.begin = 0
-        """How many octets have left so far, or were dropped at the beginning."""
         self.end = 0
-        """How many octets have left so far, and will if nothing is dropped."""
+        """How many octets were added so far."""
+        self.unsent = 0
+        """How many of them have not left, and were not dropped."""
+        self.octets = 0
+        """About how much memory it takes."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @property
-    def octets(self) -> int:
-        """The number of octets in it."""
-        return self.end - self.begin
+    def begin(self) -> int:
+        """How many of the octets that were added have left or were dropped, before the first that has not."""
+        if not self.entries:
+            return self.end
+        first = self.entries[0]
+        return first.end - first.left
 
     def is_full(self) -> bool:
         """Return whether nothing more should be pushed now."""
         tails = self._tails
-        return self.octets >= MOST_OCTETS or (bool(self.entries) and tails.used > tails.limit // 4)
+        if self.unsent >= MOST_OCTETS or len(self.entries) >= MOST_ENTRIES:
+            return True
+        return bool(self.entries) and tails.used > tails.limit // 4
 
     def add(self, octets: Octets) -> None:
         """Add octets that are never dropped."""
-        self._add(Entry(octets, 0, None, None, 0))
+        self._add(Entry(octets, 0))
 
     def add_frames(self, outlet: Outlet, passed: "Pass", lane: int, sent: int) -> None:
         """Add the frames of a lane behind the first `sent` octets."""
-        self._add(Entry(passed.frames[lane], sent, outlet, passed, lane))
+        part = passed.part(lane)
+        self._add(Entry(part.octets, sent, outlet, part))
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        octets = len(entry.octets) - entry.sent
-        self.end += octets
-        self._tails.hold(self, octets)
+        self.unsent += entry.left
+        self.end += entry.left
+        entry.end = self.end
+        self.octets += entry.held
+        self._tails.hold(self, entry.held)
 
     def parts(self, most: int) -> Sequence[Octets]:
         """Return at most so many parts of it, from its beginning on."""
@@ -118,46 +143,56 @@ class Backlog:
     def sent(self, octets: int) -> None:
         """So many octets have left."""
         entries = self.entries
-        self.begin += octets
-        left = octets
+        self.unsent -= octets
+        freed = 0
         whole = 0
-        while left:
+        while octets:
             first = entries[whole]
-            size = len(first.octets) - first.sent
-            if left < size:
-                first.sent += left
+            size = first.left
+            if octets < size:
+                first.sent += octets
                 break
-            left -= size
+            octets -= size
+            freed += first.held
             whole += 1
         del entries[:whole]
-        self._tails.shrank(self, octets)
-        if self._waiting and self.octets <= MOST_OCTETS // 2 and not self.is_full():
+        self._free(freed)
+        if self._waiting and self._has_emptied() and not self.is_full():
             self._wake()
+
+    def _has_emptied(self) -> bool:
+        return self.unsent <= MOST_OCTETS // 2 and len(self.entries) <= MOST_ENTRIES // 2
+
+    def _free(self, octets: int) -> None:
+        self.octets -= octets
+        self._tails.shrank(self, octets)
 
     def forget(self, octets: int, kept: int) -> bool:
         """Drop everything that may be dropped, unless `kept` is above 0: see `omq.drivers.tail.Holder`."""
         if kept:
             return False
         before = self.octets
+        begin = self.begin
         entries, self.entries = self.entries, []
-        self.end = self.begin
+        self.unsent = 0
         for entry in entries:
-            if entry.passed is not None:
+            if entry.part is not None:
                 rest = entry.drop()
-                if not (rest and entry.sent):
+                if not rest:
                     continue
-                entry = Entry(rest, 0, None, None, 0)
+                entry = Entry(rest, 0)  # only the first one is begun
+                entry.end = begin + len(rest)
             self.entries.append(entry)
-            self.end += len(entry.octets) - entry.sent
-        self._tails.shrank(self, before - self.octets)
+            self.unsent += entry.left
+        self._free(before - sum(entry.held for entry in self.entries))
         self._wake()
         return before > self.octets
 
     def close(self) -> None:
         """The connection has ended."""
         self.entries.clear()
-        octets, self.begin = self.octets, self.end
-        self._tails.shrank(self, octets)
+        self.unsent = 0
+        self._free(self.octets)
         self._wake()
 
     def _wake(self) -> None:

@@ -205,7 +205,8 @@ class BroadcastDriver(CursorDriver):
                 channel.fall_behind(position)
                 return
 
-    def unsent(self, octets: int) -> None:
+    def unsent(self, messages: int, octets: int) -> None:
+        self.traffic.messages_out -= messages
         self.traffic.octets_out -= octets
 
     def most(self) -> int:

@@ -77,6 +77,7 @@ class BroadcastChannel:
         "_position",
         "_replaying",
         "_slow",
+        "_start",
         "_still_at",
         "_taken_at",
         "_unwritten",
@@ -95,6 +96,8 @@ class BroadcastChannel:
         self.subscriber = subscriber
         self._position = position
         self._unwritten = position
+        self._start = position
+        """Its connection may still be pushed messages before this one, of an earlier channel."""
         self.is_held = False
         self.outlet: Outlet | None = None
         self.follows = False
@@ -318,11 +321,10 @@ class BroadcastChannel:
             self.driver.fell_behind()
 
     def fall_behind(self, position: int) -> None:
-        """The subscriber has the messages below `position` only, although others were counted as sent."""
-        before = self.unwritten
-        if position >= before:
+        """The subscriber has the messages below `position` only, although it was pushed others."""
+        position = max(position, self._start)
+        if position >= self.unwritten:
             return
-        self.traffic.messages_out -= before - position
         self._fall_behind(position)
         self._position = self._unwritten = position
         if self._limit is not None:
@@ -374,7 +376,7 @@ class BroadcastChannel:
 
     def wait_for(self, message: int) -> None:
         """Begin with this message, which there is not yet. Call it before anything else."""
-        self._position = self._unwritten = max(self._position, message)
+        self._position = self._unwritten = self._start = max(self._position, message)
 
     # -- credit --------------------------------------------------------------------------------------------
 

@@ -55,8 +55,8 @@ class Pusher(Protocol):
     def remember(self, block: Block) -> None:
         """Keep messages in the tail, because a subscriber has not got all of them."""
 
-    def unsent(self, octets: int) -> None:
-        """So many octets of frames were counted as sent, and are not."""
+    def unsent(self, messages: int, octets: int) -> None:
+        """So many messages, with so many octets of frames, were counted as sent, and are not."""
 
 
 class Run:
@@ -88,7 +88,7 @@ class Run:
         if sent:
             rest = bytes(block.frame(position)[sent:])
             position += 1
-        self._driver.unsent(len(block.after(position)))
+        self._driver.unsent(block.next - position, len(block.after(position)))
         follower.fall_behind(position)
         return rest
 

@@ -1,5 +1,7 @@
 """What a connection has been pushed and its socket has not taken: order, loss under pressure, and room."""
 
+import gc
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -8,9 +10,11 @@ from served_drivers import Drivers
 from test_pushes import Connection, Subscription, push, route, transient
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from omq.drivers.backlog import MOST_OCTETS, Backlog, wait_for_room
+from omq.drivers.backlog import ENTRY_OCTETS, MOST_ENTRIES, MOST_OCTETS, Backlog, wait_for_room
+from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.seam import Gone, Messages
 from omq.drivers.tail import Tail, TailMemory
+from omq.model import FromCurrent
 from omq_storage import codec
 from omq_storage.batches import Bodies
 from omq_storage.blocks import encode
@@ -45,7 +49,7 @@ async def test_who_has_a_backlog_is_pushed_to_behind_it(shared_drivers: Drivers)
     assert route(shared_drivers, {first: [b"a"], second: [b"b"]}) == {}
     assert route(shared_drivers, {second: [b"c"], first: [b"d"]}) == {}
     assert len(connection.backlog) == 2
-    assert connection.backlog.octets == 4 * 18 - 20
+    assert connection.backlog.unsent == 4 * 18 - 20
     assert [each.channel.statistics().behind for each in every] == [0, 0]
     # What cannot be routed is pulled when the backlog has left.
     assert push({first: [b"e"]}) == [first]
@@ -72,7 +76,7 @@ async def test_under_pressure_a_backlog_is_dropped_and_the_subscribers_are_told(
     press(connection.memory)
     # The message that was begun is completed, and what is no message is sent.
     assert [bytes(part) for part in connection.backlog.parts(9)][1:] == [b"an answer"]
-    assert connection.backlog.octets == 16 + 9
+    assert connection.backlog.unsent == 16 + 9
     assert [each.channel.statistics().behind for each in every] == [1, 1]
     assert [topic.statistics().messages_out for topic in topics] == [3, 3]
     assert [topic.statistics().octets_out for topic in topics] == [3 * 18, 3 * 18]
@@ -92,22 +96,22 @@ async def test_a_backlog_outlives_topics_and_subscriptions(shared_drivers: Drive
     every[1].channel.close()
     every[2].channel.hold()
     press(connection.memory)
-    assert connection.backlog.octets == 0
+    assert connection.backlog.octets == connection.backlog.unsent == 0
     every[2].channel.release()
     assert await taken(every[2]) == [(1, 1, "the subscriber was too slow")]
     assert route(shared_drivers, {left: [b"b"]}) == {}
 
 
 def test_a_backlog_is_full_from_a_size_on_and_sooner_when_memory_is_short() -> None:
-    memory = TailMemory(4 * MOST_OCTETS)
+    memory = TailMemory(4 * (MOST_OCTETS + 2 * ENTRY_OCTETS))
     backlog = Backlog(memory)
     backlog.add(bytes(MOST_OCTETS - 1))
     assert not backlog.is_full()
     other = Backlog(memory)
-    other.add(b"ab")
+    other.add(bytes(ENTRY_OCTETS + 2))
     assert backlog.is_full()
     other.close()
-    assert memory.used == MOST_OCTETS - 1
+    assert memory.used == MOST_OCTETS - 1 + ENTRY_OCTETS
     assert not backlog.is_full()
     backlog.add(b"c")
     assert backlog.is_full()
@@ -116,6 +120,110 @@ def test_a_backlog_is_full_from_a_size_on_and_sooner_when_memory_is_short() -> N
     assert b"".join(backlog.parts(9)) == b"\0c"
     backlog.sent(2)
     assert (len(backlog), backlog.octets, memory.used) == (0, 0, 0)
+
+
+def test_a_backlog_is_full_from_a_number_of_entries_on() -> None:
+    memory = TailMemory(64 << 20)
+    backlog = Backlog(memory)
+    for _ in range(MOST_ENTRIES - 1):
+        backlog.add(b"x")
+    assert not backlog.is_full()
+    backlog.add(b"x")
+    assert backlog.is_full()
+    assert memory.used == backlog.octets == MOST_ENTRIES * (ENTRY_OCTETS + 1)
+    backlog.sent(1)
+    assert not backlog.is_full()
+    assert memory.used == (MOST_ENTRIES - 1) * (ENTRY_OCTETS + 1)
+
+
+@needs_codec
+async def test_a_backlog_keeps_and_counts_its_own_part_of_each_read(shared_drivers: Drivers) -> None:
+    slow_topic, fast_topic = await transient(shared_drivers, 2)
+    await shared_drivers.catalogue.ids.reserve({fast_topic: 1000})
+    slow, fast = Connection(room=0), Connection()
+    Subscription(slow, slow_topic)
+    Subscription(fast, fast_topic)
+    tracemalloc.start()
+    try:
+        assert route(shared_drivers, {slow_topic: [b"a"], fast_topic: [bytes(1000)] * 1000}) == {}
+        fast.octets.clear()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert slow.memory.used == slow.backlog.octets == ENTRY_OCTETS + 18 + 4 + 8
+    assert grown < 100_000
+
+
+@needs_codec
+async def test_what_is_kept_of_a_dropped_backlog_does_not_wait_for_the_rest(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    connection = Connection(room=20)
+    Subscription(connection, topic)
+    backlog = connection.backlog
+    assert route(shared_drivers, {topic: [b"a", b"b"]}) == {}
+    backlog.add(b"an answer")
+    end = backlog.end
+    assert route(shared_drivers, {topic: [b"c"]}) == {}
+    press(connection.memory)
+    assert backlog.begin < end
+    backlog.sent(16 + 8)
+    assert backlog.begin == end - 1
+    backlog.sent(1)
+    assert backlog.begin >= end
+
+
+@needs_codec
+async def test_nothing_is_waited_for_that_was_dropped(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    connection = Connection(room=0)
+    Subscription(connection, topic)
+    backlog = connection.backlog
+    assert route(shared_drivers, {topic: [b"a"]}) == {}
+    end = backlog.end
+    press(connection.memory)
+    backlog.add(b"later")
+    assert backlog.begin == end
+
+
+@needs_codec
+async def test_a_new_subscription_does_not_fall_behind_its_beginning(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    connection = Connection(room=0)
+    first = Subscription(connection, topic)
+    assert route(shared_drivers, {topic: [b"a", b"b"]}) == {}
+    first.channel.close()
+    again = Subscription(connection, topic)
+    press(connection.memory)
+    assert again.channel.statistics().behind == 0
+    assert topic.statistics().messages_out == 0
+    again.channel.close()
+    # A subscription that waits for a message begins later still.
+    waiting = topic.open(again, FromCurrent())
+    assert isinstance(waiting, BroadcastChannel)
+    waiting.wait_for(5)
+    waiting.attach(connection)
+    topic.fall_behind(connection, 1)
+    assert waiting.statistics().position == 5
+
+
+@needs_codec
+async def test_messages_are_counted_right_when_a_post_drops_the_backlog(shared_drivers: Drivers) -> None:
+    (topic,) = await transient(shared_drivers, 1)
+    tails = shared_drivers.memory.tails
+    connection = Connection(room=0, memory=tails)
+    subscription = Subscription(connection, topic)
+    assert route(shared_drivers, {topic: [b"a", b"b"]}) == {}
+    assert topic.statistics().messages_out == 2
+    limit, tails.limit = tails.limit, 100
+    try:
+        await topic.post(Bodies([bytes(1000)]))
+    finally:
+        tails.limit = limit
+    assert len(connection.backlog) == 0
+    assert (topic.statistics().messages_out, topic.statistics().octets_out) == (0, 0)
+    assert await taken(subscription) == [(1, 2, "the subscriber was too slow"), range(3, 4)]
+    assert topic.statistics().messages_out == 1
 
 
 class Filled:

@@ -78,8 +78,6 @@ def test_topics_without_subscribers_only_count() -> None:
     assert (passed.lanes, passed.frames, passed.messages, rest) == ([], [], 2, {})
     a = routes[b"a"]
     assert (a.next_id, a.messages_in, a.octets_in, a.messages_out, a.octets_out) == (3, 2, 37, 0, 0)
-    with pytest.raises(ValueError, match="not kept"):
-        passed.run(0)
 
 
 def test_what_cannot_be_routed_is_left_with_all_that_follows_in_its_topic() -> None:
@@ -163,43 +161,44 @@ def test_one_pass_is_bounded() -> None:
 def test_what_was_not_sent_is_told_by_topic(messages: list[tuple[bytes, str]], cut: int) -> None:
     here = lane(Outlet())
     routes = {name: route(number, here, first=5) for number, name in enumerate((b"a", b"b", b"c"))}
-    data = lines(*((name, b'"%s"' % body.encode()) for name, body in messages))
-    passed, _, _ = deal(routes, data)
-    (frames,) = passed.frames
+    # Between them are messages of another lane.
+    elsewhere = {b"d": route(3, lane(Outlet()))}
+    data = b"".join(lines((b"d", b"x"), (name, b'"%s"' % body.encode())) for name, body in messages)
+    passed, _, _ = deal(routes | elsewhere, data)
+    part = passed.part(passed.lanes.index(here))
+    del passed  # the part does not need it
+    frames = part.octets
+    assert part.messages == len(messages)
+    assert part.held == len(frames) + 4 * len(messages) + 8 * len({name for name, _ in messages})
     sent = cut % (len(frames) + 1)
-    rest, behind = passed.unsent(0, sent)
+    rest, behind = part.unsent(sent)
     # Sent, frame by frame, with what was sent of the last one.
     at, ids = 0, dict.fromkeys(routes, 5)
-    expected: dict[bytes, tuple[int, int]] = {}
+    expected: dict[bytes, tuple[int, int, int]] = {}
     begun = b""
     for name, body in messages:
         size = 17 + len(body)
         if at >= sent:
-            first, octets = expected.get(name, (ids[name], 0))
-            expected[name] = (first, octets + size)
+            first, count, octets = expected.get(name, (ids[name], 0, 0))
+            expected[name] = (first, count + 1, octets + size)
         elif at + size > sent:
             begun = frames[sent : at + size]
         ids[name] += 1
         at += size
     assert rest == begun
-    names = {each.topic: name for name, each in routes.items()}
-    assert {names[passed.route(place).topic]: (first, octets) for place, first, octets in behind} == expected
-    for place in range(len({name for name, _ in messages})):
-        own = passed.route(place)
-        bodies = [body.encode() for name, body in messages if name == names[own.topic]]
-        made = plain.frames_of(own.topic, 5, bodies)
-        assert passed.run(place) == (5, len(bodies), *made)
+    assert {id(own): numbers for own, *numbers in behind} == {
+        id(routes[name]): list(numbers) for name, numbers in expected.items()
+    }
 
 
 def test_places_outside_are_refused() -> None:
     passed, _, _ = deal({b"a": route(1, lane(Outlet()))}, lines((b"a", b"x")))
     for place in (-1, 1):
         with pytest.raises(IndexError):
-            passed.route(place)
-        with pytest.raises(IndexError):
-            passed.run(place)
-    with pytest.raises(ValueError, match="not within"):
-        passed.unsent(0, 19)
+            passed.part(place)
+    for sent in (-1, 19):
+        with pytest.raises(ValueError, match="not within"):
+            passed.part(0).unsent(sent)
 
 
 def test_the_plain_route_has_the_same_numbers() -> None:

@@ -57,7 +57,6 @@ cdef struct Passing:  # one topic in a pass
     uint64_t first
     int64_t count
     int64_t octets
-    int64_t newest  # the place of its last message
     uint32_t lane
     bint closed
 
@@ -68,7 +67,6 @@ cdef struct Passed:  # one message in a pass
     uint32_t written  # its octets in the input
     uint32_t topic  # the place of its topic
     int64_t begin  # where its frame begins among the octets for its lane
-    int64_t before  # the place of the topic's message before it; -1 for the first one
 
 
 cdef enum:
@@ -153,7 +151,6 @@ cdef class Pass:
         passing.first = route.next_id
         passing.count = 0
         passing.octets = 0
-        passing.newest = -1
         passing.lane = lane
         passing.closed = False
         Py_INCREF(route)
@@ -225,8 +222,6 @@ cdef class Pass:
             passed.written = written
             passed.topic = <uint32_t>place
             passed.begin = 0
-            passed.before = passing.newest
-            passing.newest = self._count
             self._count += 1
         passing.count += 1
         passing.octets += HEADER + <int64_t>length
@@ -289,71 +284,99 @@ cdef class Pass:
             PyMem_RawFree(outs)
         return 0
 
-    def unsent(self, Py_ssize_t lane, Py_ssize_t sent):
-        """Return the rest of the message that the first `sent` octets for a lane end in, and for each topic with
-        messages behind it: its place, the first of these messages, and the octets of them all.
-        """
-        cdef bytes frames = self.frames[lane]
-        cdef bytes rest = b""
-        cdef list found = []
-        cdef Passing* passing
-        cdef Passed* passed
-        cdef int64_t i, end, next
-        cdef dict behind = {}
-        if not 0 <= sent <= PyBytes_GET_SIZE(frames):
-            raise ValueError(f"{sent} is not within 0 to {PyBytes_GET_SIZE(frames)}.")
-        cdef int64_t* places = <int64_t*>PyMem_RawCalloc(self._topic_count + 1, 2 * sizeof(int64_t))
-        if places == NULL:
-            raise MemoryError
+    def part(self, Py_ssize_t lane):
+        """Return what goes to a lane, to be kept when this pass is over."""
+        if not 0 <= lane < len(self.frames):
+            raise IndexError(lane)
+        cdef Part part = Part.__new__(Part, self.frames[lane])
+        cdef uint32_t* places  # of the topics of this pass, among those of the lane
+        cdef uint32_t place
+        cdef int64_t i, count = 0
+        for i in range(self._topic_count):
+            if self._topics[i].lane == <uint32_t>lane:
+                part._routes.append(<Route>self._topics[i].route)
+                count += self._topics[i].count
+        places = <uint32_t*>PyMem_RawCalloc(self._topic_count + 1, sizeof(uint32_t))
+        part._places = <uint32_t*>PyMem_RawCalloc(count + 1, sizeof(uint32_t))
         try:
-            for i in range(self._count):
-                passed = &self._passed[i]
-                passing = &self._topics[passed.topic]
-                if passing.lane != lane:
-                    continue
-                end = passed.begin + HEADER + <int64_t>passed.length
-                if passed.begin < sent:
-                    if end > sent:
-                        rest = frames[sent:end]
-                    continue
-                places[2 * passed.topic] += 1
-                places[2 * passed.topic + 1] += HEADER + <int64_t>passed.length
+            if places == NULL or part._places == NULL:
+                raise MemoryError
+            place = 0
             for i in range(self._topic_count):
-                passing = &self._topics[i]
-                if places[2 * i]:
-                    next = passing.count - places[2 * i]
-                    found.append((i, passing.first + <uint64_t>next, places[2 * i + 1]))
+                if self._topics[i].lane == <uint32_t>lane:
+                    places[i] = place
+                    place += 1
+            for i in range(self._count):
+                if self._topics[self._passed[i].topic].lane == <uint32_t>lane:
+                    part._places[part.messages] = places[self._passed[i].topic]
+                    part.messages += 1
         finally:
             PyMem_RawFree(places)
+        return part
+
+
+cdef struct Unsent:  # one topic in a part
+    uint64_t first
+    int64_t count
+    int64_t octets
+
+
+@cython.final
+cdef class Part:
+    """The messages of a pass for one lane.  It keeps nothing of the other lanes."""
+
+    cdef readonly bytes octets
+    cdef readonly int64_t messages
+    cdef list _routes  # of its topics
+    cdef uint32_t* _places  # the place among them of the topic of each message
+
+    def __cinit__(self, bytes octets not None):
+        self.octets = octets
+        self.messages = 0
+        self._routes = []
+        self._places = NULL
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._places)
+
+    @property
+    def held(self):
+        """The number of octets that it keeps in memory, except for what it has in any case."""
+        return PyBytes_GET_SIZE(self.octets) + sizeof(uint32_t) * self.messages + sizeof(void*) * len(self._routes)
+
+    def unsent(self, Py_ssize_t sent):
+        """Return the rest of the message that the first `sent` octets end in, and for each topic with messages
+        behind it: its route, the first of these messages, their number, and their octets.
+        """
+        cdef const uint8_t* frames = octets_of(self.octets)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(self.octets)
+        cdef Py_ssize_t begin = 0
+        cdef Py_ssize_t end
+        cdef Py_ssize_t i
+        cdef bytes rest = b""
+        cdef list found = []
+        cdef Unsent* topic
+        if not 0 <= sent <= size:
+            raise ValueError(f"{sent} is not within 0 to {size}.")
+        cdef Unsent* topics = <Unsent*>PyMem_RawCalloc(len(self._routes) + 1, sizeof(Unsent))
+        if topics == NULL:
+            raise MemoryError
+        try:
+            for i in range(self.messages):
+                end = begin + HEADER + <Py_ssize_t>(get_u32(frames + begin) - COUNTED)
+                if begin >= sent:
+                    topic = &topics[self._places[i]]
+                    if not topic.count:
+                        topic.first = get_u64(frames + begin + 5)
+                    topic.count += 1
+                    topic.octets += end - begin
+                elif end > sent:
+                    rest = self.octets[sent:end]
+                begin = end
+            for i in range(len(self._routes)):
+                topic = &topics[i]
+                if topic.count:
+                    found.append((self._routes[i], topic.first, topic.count, topic.octets))
+        finally:
+            PyMem_RawFree(topics)
         return rest, found
-
-    def route(self, Py_ssize_t place):
-        """Return the route of the topic at a place."""
-        if not 0 <= place < self._topic_count:
-            raise IndexError(place)
-        return <Route>self._topics[place].route
-
-    def run(self, Py_ssize_t place):
-        """Return the first id, the number, the frames and the offsets of the messages of the topic at a place."""
-        if not 0 <= place < self._topic_count:
-            raise IndexError(place)
-        cdef Passing* passing = &self._topics[place]
-        if passing.lane == NO_LANE:
-            raise ValueError("The messages of a topic without subscribers are not kept.")
-        cdef bytes whole = self.frames[passing.lane]
-        cdef bytes frames = PyBytes_FromStringAndSize(NULL, passing.octets)
-        cdef bytes offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (passing.count + 1))
-        cdef uint8_t* out = octets_of(frames)
-        cdef int64_t end = passing.octets
-        cdef int64_t index = passing.count
-        cdef int64_t i = passing.newest
-        cdef int64_t length
-        put_little(octets_of(offsets) + NUMBER * index, <uint32_t>end)
-        while i >= 0:
-            length = HEADER + <int64_t>self._passed[i].length
-            end -= length
-            index -= 1
-            memcpy(out + end, octets_of(whole) + self._passed[i].begin, length)
-            put_little(octets_of(offsets) + NUMBER * index, <uint32_t>end)
-            i = self._passed[i].before
-        return passing.first, passing.count, frames, offsets
