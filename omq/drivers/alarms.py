@@ -1,7 +1,7 @@
 """Timers: one task makes the calls that are due, for all topics."""
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 
@@ -9,26 +9,59 @@ import trio
 
 from omq.drivers.signal import Signal
 
+_MOST_CANCELLED = 1000
+"""So many cancelled calls stay until they are due; more do not if they are the greater part."""
+
+
+class Alarm:
+    """A timed call."""
+
+    __slots__ = ("call", "time")
+
+    def __init__(self, time: float, call: Callable[[], None]) -> None:
+        self.time = time
+        self.call: Callable[[], None] | None = call
+        """None when it was made or cancelled."""
+
 
 class Alarms:
     """A queue of timed calls. `run` is its task."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Alarm]] = []
+        self._cancelled = 0  # how many of those are cancelled
         self._numbers = count()  # orders calls with the same time, which cannot be compared themselves
         self._is_earlier = Signal()
 
-    def at(self, time: float, call: Callable[[], None]) -> None:
+    def at(self, time: float, call: Callable[[], None]) -> Alarm:
         """Schedule this call for a time of Trio's clock."""
         is_earlier = not self._due or time < self._due[0][0]
-        heappush(self._due, (time, next(self._numbers), call))
+        alarm = Alarm(time, call)
+        heappush(self._due, (time, next(self._numbers), alarm))
         if is_earlier:
             self._is_earlier.set()
+        return alarm
+
+    def cancel(self, alarm: Alarm) -> None:
+        """Do not make this call, and hold nothing that it refers to."""
+        if alarm.call is None:
+            return
+        alarm.call = None
+        self._cancelled += 1
+        if self._cancelled > _MOST_CANCELLED and self._cancelled > len(self._due) // 2:
+            self._due = [due for due in self._due if due[2].call is not None]
+            heapify(self._due)
+            self._cancelled = 0
 
     async def run(self) -> None:
         """Make each call when it is due, until cancelled."""
         while True:
             while self._due and self._due[0][0] <= trio.current_time():
-                heappop(self._due)[2]()
+                alarm = heappop(self._due)[2]
+                call, alarm.call = alarm.call, None
+                if call is None:
+                    self._cancelled -= 1
+                else:
+                    call()
             with trio.move_on_at(self._due[0][0] if self._due else inf):
                 await self._is_earlier.wait()

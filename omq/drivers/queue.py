@@ -12,6 +12,7 @@ from time import monotonic
 
 import trio
 
+from omq.drivers.alarms import Alarm
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.consumers import Consumers
 from omq.drivers.dead_letters import DeadLetters, Death
@@ -60,9 +61,9 @@ class QueueDriver(RoundRobinDriver):
         self._consumers = Consumers(single_active=self.options.single_active)
         self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
         self._scanned: tuple[Block | Fragmented, int] | None = None
-        self._alarm: float | None = None
+        self._alarm: Alarm | None = None  # to look at the head again
+        self._disuse: Alarm | None = None  # to delete the queue
         self._used_at = trio.current_time()
-        self._is_timed = False
         # Whether stored messages have an expiration is known only when they are read.
         self.is_perishable = self.extent.messages > 0
         self._ttl: int | None = None
@@ -81,8 +82,9 @@ class QueueDriver(RoundRobinDriver):
             self._signal.set()
         if self._is_too_long():
             self._shorten()
-        if not self._is_timed:
-            self._time_out()
+        if self._disuse is not None:
+            self.resources.alarms.cancel(self._disuse)
+        self._time_out()
 
     @property
     def ready(self) -> int:
@@ -112,7 +114,7 @@ class QueueDriver(RoundRobinDriver):
 
     def _time_out(self) -> None:
         """Delete the queue when it has not been used for a while, if it is to be."""
-        self._is_timed = False
+        self._disuse = None
         expires = self.options.expires_ms
         if expires is None or self.deleted or self.has_consumers():
             return
@@ -120,8 +122,7 @@ class QueueDriver(RoundRobinDriver):
         if due <= trio.current_time():
             self.resources.unused(self)
         else:
-            self._is_timed = True
-            self.resources.alarms.at(due, self._time_out)
+            self._disuse = self.resources.alarms.at(due, self._time_out)
 
     # -- in ------------------------------------------------------------------------------------------------
 
@@ -423,9 +424,11 @@ class QueueDriver(RoundRobinDriver):
         return False
 
     def _wake_at(self, time: float) -> None:
-        if self._alarm is None or time < self._alarm:
-            self._alarm = time
-            self.resources.alarms.at(time, self._woken)
+        if self._alarm is not None:
+            if self._alarm.time <= time:
+                return
+            self.resources.alarms.cancel(self._alarm)
+        self._alarm = self.resources.alarms.at(time, self._woken)
 
     def _woken(self) -> None:
         self._alarm = None
@@ -581,6 +584,9 @@ class QueueDriver(RoundRobinDriver):
     def end(self) -> None:
         """See `Driver.end`."""
         super().end()
+        for alarm in (self._alarm, self._disuse):
+            if alarm is not None:
+                self.resources.alarms.cancel(alarm)
         if self._dead is not None:
             self._dead.clear()
 
@@ -638,5 +644,5 @@ class QueueDriver(RoundRobinDriver):
         if channel not in self._getters:  # which is no consumer
             self.used()
             super()._left(channel)
-            if not self._is_timed:
+            if self._disuse is None:
                 self._time_out()

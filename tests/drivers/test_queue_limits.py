@@ -1,11 +1,13 @@
 """Queues with a limit: of time, of length, of disuse."""
 
+import gc
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import trio
@@ -345,6 +347,43 @@ async def test_a_plain_consumer_keeps_a_queue(drivers: Drivers, clock: trio.test
     channel.cancel()
     await passed(clock, 1)
     assert drivers.catalogue.lookup(b"q") is None
+
+
+@EITHER
+async def test_a_queue_expires_by_its_new_options(
+    drivers: Drivers, clock: trio.testing.MockClock, durable: bool
+) -> None:
+    deleted = trio.Event()
+    drivers.catalogue.deleted = lambda driver: deleted.set()
+    change = drivers.catalogue.change_queue
+    await queue_of(drivers, durable=durable, expires_ms=3_600_000)
+    await passed(clock, 1)
+    await change(b"q", QueueOptions(expires_ms=2000))
+    await passed(clock, 0.9)
+    await change(b"q", QueueOptions(expires_ms=5000))
+    await passed(clock, 3)
+    assert not deleted.is_set()
+    await change(b"q", QueueOptions())
+    await passed(clock, 9)
+    await change(b"q", QueueOptions(expires_ms=20_000))
+    await quiet()
+    assert not deleted.is_set()
+    await change(b"q", QueueOptions(expires_ms=10_000))  # has passed
+    await quiet()
+    assert deleted.is_set()
+
+
+async def test_alarms_hold_no_queue_that_was_deleted(drivers: Drivers) -> None:
+    queues: WeakSet[QueueDriver] = WeakSet()
+    for _ in range(10):
+        queue = await queue_of(drivers, expires_ms=3_600_000, ttl_ms=3_600_000)
+        await post(queue, b"a")
+        queues.add(queue)
+        await drivers.catalogue.delete(b"q")
+    del queue
+    await quiet()
+    gc.collect()
+    assert len(queues) <= 1
 
 
 # -- options -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import tracemalloc
 
 import pytest
 import trio
@@ -68,6 +69,47 @@ async def test_a_call_may_set_another(mock_clock: MockClock) -> None:
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert times == [1, 1, 2, 4]
+
+
+async def test_a_cancelled_call_is_not_made(mock_clock: MockClock) -> None:
+    alarms = Alarms()
+    made: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarms.run)
+        for time in (3, 1, 2):
+            alarms.at(time, lambda time=time: made.append(f"{time}"))  # type: ignore[misc]
+        cancelled = alarms.at(1.5, lambda: made.append("cancelled"))
+        last = alarms.at(4, lambda: alarms.cancel(last))  # which it is already
+        alarms.cancel(cancelled)
+        alarms.cancel(cancelled)
+        for expected in (["1"], ["1", "2"], ["1", "2", "3"], ["1", "2", "3"]):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(1)
+            await wait_all_tasks_blocked()
+            assert made == expected
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("others", [0, 10])
+async def test_cancelled_calls_take_no_memory(others: int, mock_clock: MockClock) -> None:
+    alarms = Alarms()
+    made: list[None] = []
+    tracemalloc.start()
+    try:
+        for _ in range(others):
+            alarms.at(1, lambda: made.append(None))
+        for _ in range(20_000):
+            alarms.cancel(alarms.at(1_000_000, lambda: None))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1_000_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(alarms.run)
+        mock_clock.jump(1)
+        await wait_all_tasks_blocked()
+        assert len(made) == others
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_signal_wakes_once_and_is_not_lost() -> None:
