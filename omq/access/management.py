@@ -3,7 +3,8 @@
 The rights are those of `omq.access.topology`. To declare or delete an exchange takes the right to declare or
 delete its name; to bind, the rights to publish to the destination and to subscribe to the source; to purge
 and peek, the right to subscribe to the queue; to move messages, also that to publish to where they go; to
-change the options of a queue, the right to declare it. Lists have the names to which the client has a right.
+change the options of a queue, the right to declare it. An alternate exchange and a dead-letter exchange
+take the right to publish there. Lists have the names to which the client has a right.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import trio
 from omq import management
 from omq.access.rights import Right
 from omq.access.session import Session
+from omq.access.topology import check_forwarding
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.confirmation import Confirmation, all_of
 from omq.drivers.driver import Driver
@@ -56,6 +58,8 @@ MOST_MOVED = 10_000
 
 MOVED_AT_ONCE = 64
 """How many messages are on their way to their new queue before Move waits for them."""
+
+DEAD_LETTER_OPTIONS = (b"dead_letter_exchange", b"dead_letter_key")
 
 DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-first-death-reason")
 """The headers of dead letters, which a message that is moved back loses: it may become one again."""
@@ -98,7 +102,12 @@ class Management:
                 return management.Messages(await _peeked(found, _index(first), _index(count)))
             case management.ChangeQueue(queue, changes):
                 driver = self._queue(Right.DECLARE, queue)
-                await self._catalogue.change_queue(queue, _changed(driver.options, changes))
+                options = _changed(driver.options, changes)
+                if any(change.option in DEAD_LETTER_OPTIONS for change in changes):
+                    check_forwarding(
+                        self._session.check, options.dead_letter_exchange, options.dead_letter_key
+                    )
+                await self._catalogue.change_queue(queue, options)
                 return management.Done(len(changes))
             case management.Move(queue, to, count):
                 return management.Done(await self._move(queue, to, min(_index(count), MOST_MOVED)))
@@ -147,6 +156,7 @@ class Management:
     async def _declare(self, wanted: management.DeclareExchange) -> management.Done:
         if not wanted.name.startswith(RESERVED):  # which exist, or are refused to everybody
             self._session.check(Right.DECLARE, wanted.name)
+            check_forwarding(self._session.check, wanted.alternate, None)
         arguments = Table()
         if wanted.alternate is not None:
             arguments = Table(((ALTERNATE, LongString(wanted.alternate)),))

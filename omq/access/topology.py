@@ -4,7 +4,10 @@ AMQP 0-9-1 names more things than topics; these are the rights that its operatio
 "Rights"):
 
     declare and delete     the right to declare or delete the name, of an exchange as of a topic
-    publish                to publish to the name of the exchange; on the default exchange, to the topic
+    publish                to publish to the name of the exchange; on the default exchange, to the topic, and
+                           to those of the headers CC and BCC
+    forward                to publish to the alternate exchange of an exchange, or the dead-letter exchange of
+                           a queue: see `check_forwarding`
     bind and unbind        to publish to the destination, and to subscribe to the source
     consume, get, purge    to subscribe to the queue
 
@@ -36,9 +39,10 @@ from omq.drivers.seam import Channel, Credit, Subscriber
 from omq.drivers.shared_window import SharedWindow
 from omq.drivers.times import first_since
 from omq.drivers.uploads import Upload
+from omq.exchanges.copies import MARK, copies_of
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.routes import Part
-from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind
+from omq.exchanges.types import DEFAULT, RESERVED, Destination, Exchange, Kind, alternate_exchange
 from omq.logs import quoted
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Sync, Topic
 from omq.protocol.amqp.fields import Table
@@ -66,6 +70,21 @@ class QueueState:
     name: bytes
     messages: int
     consumers: int
+
+
+def check_forwarding(
+    check: Callable[[Right, bytes], None], exchange: bytes | None, key: bytes | None
+) -> None:
+    """Check the right to publish to where the server forwards messages for a client: to this exchange, with
+    this key, or with the keys of the messages (None). Raises Refused, as `check` does.
+    """
+    if exchange is None:
+        return
+    if exchange == DEFAULT and key is not None:
+        check(Right.PUBLISH, key)
+    else:
+        # The name of the default exchange is empty, so only the right to all topics (`*`) has it.
+        check(Right.PUBLISH, exchange)
 
 
 class Getter:
@@ -128,6 +147,9 @@ class Topology:
             if len(self._allowed) >= MOST_REMEMBERED:
                 self._allowed.clear()
             self._allowed.add(place)
+        if exchange == DEFAULT and MARK in b"".join(heads):
+            for copy in {key for head in heads for key in copies_of(head).keys}:
+                self._check_publish(exchange, copy)
         return self._exchanges.parts(exchange, key, heads)
 
     def _check_publish(self, exchange: bytes, key: bytes) -> None:
@@ -189,6 +211,7 @@ class Topology:
         """See `Exchanges.declare`. Raises Refused."""
         if not name.startswith(RESERVED):  # which exist, or are refused to everybody
             self._check(Right.DECLARE, name)
+            check_forwarding(self._check, alternate_exchange(name, arguments), None)
         await self._exchanges.declare(
             name, type_name, arguments, durable=durable, auto_delete=auto_delete, internal=internal
         )
@@ -233,6 +256,7 @@ class Topology:
         if driver is None and name.startswith(RESERVED) and name not in self._generated:
             raise Refused(Reason.FORBIDDEN, f"queue name {quoted(name)} contains reserved prefix 'amq.*'")
         self._check(Right.DECLARE, name)
+        check_forwarding(self._check, options.dead_letter_exchange, options.dead_letter_key)
         return _state(await self._catalogue.declare_queue(name, options, self._owner, self._admit(name)))
 
     async def declare_stream(self, name: bytes, sync: Sync | None) -> QueueState:

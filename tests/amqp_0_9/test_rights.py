@@ -95,7 +95,8 @@ def name_of(rights: frozenset[Right]) -> str:
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """The address of a server with a client for each set of rights."""
     folder = tmp_path_factory.mktemp("rights")
-    tables = (client_table(name_of(some), {right.name.lower(): ["*"] for right in some}) for some in SUBSETS)
+    tables = [client_table(name_of(some), {right.name.lower(): ["*"] for right in some}) for some in SUBSETS]
+    tables.append(client_table("a", {right.name.lower(): ["a.*"] for right in Right}))
     (folder / "omq.toml").write_text("".join(tables))
     options = ("--config", folder / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder / "store")
     with running_server(*options) as server:
@@ -164,3 +165,49 @@ def test_direct_replies_need_no_right_to_the_reply_queue(broker: Broker) -> None
     asked = serving.call(get(1, "q", 1))
     serving.send(publish(1, "", asked.properties["reply_to"], b"answer"))
     assert asking.wait().body == b"answer"
+
+
+BEHIND = declare_queue(1, "a.q", passive=1)
+"""What is answered behind a publish that succeeds."""
+
+
+@pytest.mark.parametrize(
+    ("refused", "allowed"),
+    [
+        (
+            publish(1, "", "a.q", b"x", properties(headers={name: [key]})) + BEHIND,
+            publish(1, "", "a.q", b"x", properties(headers={name: ["a.r"]})) + BEHIND,
+        )
+        for name in ("CC", "BCC")
+        for key in ("q", "")
+    ]
+    + [
+        (
+            declare_exchange(1, "a.x", alternate_exchange=name),
+            declare_exchange(1, "a.x1", alternate_exchange="a.y"),
+        )
+        for name in ("", "x")
+    ]
+    + [
+        (
+            declare_queue(1, "a.d", x_dead_letter_exchange=name, **key),
+            declare_queue(1, "a.d1", x_dead_letter_exchange="", x_dead_letter_routing_key="a.r"),
+        )
+        for name, key in (
+            ("", {"x_dead_letter_routing_key": "q"}),
+            ("", {}),
+            ("x", {}),
+            ("x", {"x_dead_letter_routing_key": "a.r"}),
+        )
+    ],
+)
+def test_messages_are_forwarded_only_to_where_the_client_may_publish(
+    broker: Broker, refused: bytes, allowed: bytes
+) -> None:
+    every = enter(broker, frozenset(Right))
+    every.said(declare_queue(1, "q"), declare_queue(1, "a.q"), declare_queue(1, "a.r"), purge(1, "q"))
+    one = broker.channel(user="a")
+    assert one.call(allowed).name.endswith("declare-ok")
+    # What was allowed once does not allow the next.
+    assert one.call(refused).told().startswith("channel.close 403 ACCESS_REFUSED")
+    assert every.call(get(1, "q", 1)).name == "get-empty"

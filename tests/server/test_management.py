@@ -284,6 +284,14 @@ EVERY = tuple(right.name.lower() for right in Right)
 NAMES = ["q", "r", "orders", "new"]
 
 
+def change(**options: bytes) -> m.ChangeQueue:
+    return m.ChangeQueue(b"q", tuple(m.Change(name.encode(), value) for name, value in options.items()))
+
+
+def declare_with_alternate(alternate: bytes) -> m.DeclareExchange:
+    return m.DeclareExchange(b"new", b"topic", False, False, False, alternate)
+
+
 def configured(name: str, rights: dict[str, list[str]]) -> ClientConfig:
     """A client with these rights to these names."""
     return ClientConfig(name=name, secret=str(SECRET), **rights)  # type: ignore[arg-type]
@@ -299,6 +307,14 @@ def configured(name: str, rights: dict[str, list[str]]) -> ClientConfig:
         (m.Purge(b"q"), {"subscribe": ["q"]}),
         (m.Peek(b"q", 0, 1), {"subscribe": ["q"]}),
         (m.ChangeQueue(b"q", ()), {"declare": ["q"]}),
+        (change(dead_letter_exchange=b"orders"), {"declare": ["q"], "publish": ["orders"]}),
+        (
+            change(dead_letter_exchange=b"", dead_letter_key=b"r"),
+            {"declare": ["q"], "publish": ["r"]},
+        ),
+        (change(dead_letter_exchange=b""), {"declare": ["q"], "publish": ["*"]}),
+        (declare_with_alternate(b"orders"), {"declare": ["new"], "publish": ["orders"]}),
+        (declare_with_alternate(b""), {"declare": ["new"], "publish": ["*"]}),
         (m.Move(b"q", b"r", 1), {"subscribe": ["q"], "publish": ["r"]}),
     ],
 )
