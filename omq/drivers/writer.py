@@ -225,15 +225,20 @@ class Writer:
         try:
             if parts:
                 await in_thread(partial(self._put_within_reserve, parts))
-        except StoreError as problem:
+        except Exception as problem:  # noqa: BLE001 - logged; nobody may wait for a part that fails
             self.was_full |= isinstance(problem, StoreFull)
             if len(parts) > 1:
                 for waiting in group:
                     await self._put_all([waiting])
                 return
-            self._problems.add(problem)
+            failure = for_clients(problem) if isinstance(problem, StoreError) else DEFECT
             for waiting in group:
-                waiting.failure = waiting.failure or for_clients(problem)
+                waiting.failure = waiting.failure or failure
+                waiting.is_done = True
+            if isinstance(problem, StoreError):
+                self._problems.add(problem)
+            else:
+                self._defects.add("".join(traceback.format_exception(problem)))
         for waiting in group:
             waiting.is_done = True
 

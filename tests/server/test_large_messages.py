@@ -1,5 +1,7 @@
 """Large messages of sinks are stored in fragments as they arrive, and read piece by piece."""
 
+import errno
+import os
 from pathlib import Path
 
 import lmdb
@@ -325,6 +327,34 @@ async def test_the_reserve_of_the_disk_is_kept_in_the_middle(store: Path) -> Non
         await connection.send(octets[MIB:])
         (answer,) = await said(connection)
         assert answer == b"541 INTERNAL-ERROR 0 messages stored; the disk is full", answer
+
+
+async def test_a_defect_in_the_middle_ends_only_what_it_hits(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    actual = os.statvfs
+
+    def statvfs(path: str | Path) -> os.statvfs_result:
+        if Path(path) == store:
+            return actual(path)  # housekeeping looks there
+        raise OSError(errno.EIO, "no file system answers")
+
+    async with serving(store) as host:
+        client = await declared(host)
+        sinks = [await sink(host, client) for _ in range(3)]
+        octets = envelopes([body(3 * MIB)])
+        with monkeypatch.context() as broken, trio.fail_after(20):
+            broken.setattr(os, "statvfs", statvfs)
+            async with trio.open_nursery() as nursery:
+                for each in sinks:
+                    nursery.start_soon(send_until_refused, each, octets)
+                for each in sinks:
+                    (answer,) = await said(each)
+                    assert answer.startswith(b"541 INTERNAL-ERROR 0 messages stored; a defect"), answer
+                nursery.cancel_scope.cancel()
+        assert "no file system answers" in caplog.text
+        await send(host, await host.connect(), LARGE)
+        assert await everything(host, await host.connect(), 3) == LARGE
 
 
 async def test_a_kill_in_the_middle_leaves_nothing_visible(
