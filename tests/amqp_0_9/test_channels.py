@@ -3,11 +3,13 @@
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from server_command import running_server
 
 from .broker import Broker
-from .serving import serving_guest
+from .serving import configuration, serving_guest
 from .wire import (
     Client,
     ack,
@@ -153,6 +155,64 @@ def test_a_deep_table_ends_the_connection_and_nothing_else(broker: Broker) -> No
     answer = client.call(publishing(1, "", "q"), frame(2, 1, payload))
     assert answer.told().startswith(("connection.close 501", "connection.close 502", "channel.close"))
     assert broker.channel().call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
+
+
+# -- what cannot be stored, or goes to a queue that is deleted ----------------------------------------------
+
+
+def test_messages_of_a_queue_that_is_deleted_meanwhile_are_confirmed(broker: Broker) -> None:
+    client = broker.channel()
+    client.open(2)
+    client.call(select_confirms(1))
+    for number in range(1, 11):
+        client.call(declare_queue(2, "fleeting", durable=1))
+        client.send(publish(1, "", "fleeting", b"1"), delete_queue(2, "fleeting"))
+        told = {client.wait().told().split(" bits")[0], client.wait().told().split(" ")[0]}
+        assert told & {f"ack tag={number}"}, told
+
+
+def test_a_channel_outlives_the_queue_to_which_it_publishes(broker: Broker) -> None:
+    client = broker.channel()
+    client.open(2)
+    for _ in range(10):
+        client.call(declare_queue(2, "short-lived", durable=1))
+        assert (
+            client.call(publish(1, "", "short-lived", b"1"), delete_queue(2, "short-lived")).name
+            == "delete-ok"
+        )
+        assert client.call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
+
+
+def test_a_commit_outlives_a_queue_to_which_it_publishes(broker: Broker) -> None:
+    client, other = broker.channel(), broker.channel()
+    client.call(select_tx(1))
+    for _ in range(30):
+        other.call(declare_queue(1, "of tx", durable=1))
+        client.send(*[publish(1, "", "of tx", b"1") for _ in range(20)], commit(1))
+        assert other.call(delete_queue(1, "of tx")).name == "delete-ok"
+        assert client.wait().name == "commit-ok"
+
+
+def test_a_message_is_not_lost_to_a_channel_that_fails_while_it_is_got(tmp_path: Path) -> None:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (tmp_path / "omq.toml").write_text("map_bytes = 2097152\n" + configuration())
+    options = ("--config", tmp_path / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder)
+    with running_server(*options) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        client = broker.channel()
+        client.call(declare_queue(1, "stored", durable=1))
+        client.call(declare_queue(1, "kept"))
+        client.call(publish(1, "", "kept", b"message"), declare_queue(1, "kept"))
+        for _ in range(10):
+            too_much = [publish(1, "", "stored", bytes(100_000)) for _ in range(40)]
+            client.send(*too_much, get(1, "kept"))
+            while (reply := client.wait()).name != "channel.close":
+                assert reply.name == "get-ok"
+            client.send(method(1, 20, 41))
+            assert client.open(1).name == "channel.open-ok"
+        assert client.call(get(1, "kept")).body == b"message"
+        broker.close()
 
 
 # -- acknowledgements ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from .wire import (
     close_channel,
     consume,
     declare_queue,
+    delete_queue,
     get,
     header,
     properties,
@@ -100,7 +101,8 @@ def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -
     for one, other in zip(first, second, strict=True):
         client.send(one, other)
     assert client.call(get(1, "between 1", 1)).body == large(1)
-    assert client.call(get(1, "between 2", 1)).body == large(2)
+    # A get waits for what was published on its own channel.
+    assert client.call(get(2, "between 2", 1)).body == large(2)
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
@@ -113,6 +115,22 @@ def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
     assert client.call(close_channel(2)).told().startswith("connection.close 505")
     other = broker.channel()
     assert other.call(declare_queue(1, "half", passive=1)).told().endswith("messages=0 consumers=0")
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_queue_that_is_deleted_drops_the_message_that_arrives(broker: Broker, confirms: bool) -> None:
+    client = broker.channel(seconds=20)
+    client.open(2)
+    if confirms:
+        client.call(select_confirms(1))
+    client.call(declare_queue(2, "large and gone", durable=1))
+    data = frames(1, large(1))
+    client.send(publishing(1, "", "large and gone"), header(1, SIZE), *data[:2])
+    assert client.call(delete_queue(2, "large and gone")).name == "delete-ok"
+    client.send(*data[2:])
+    if confirms:
+        assert client.wait().told() == "ack tag=1 bits=0"
+    assert client.call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
 
 
 def test_a_message_that_is_too_long_ends_its_channel(broker: Broker) -> None:

@@ -211,3 +211,10 @@ def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     # What was allowed once does not allow the next.
     assert one.call(refused).told().startswith("channel.close 403 ACCESS_REFUSED")
     assert every.call(get(1, "q", 1)).name == "get-empty"
+
+
+def test_direct_replies_can_be_consumed_again(broker: Broker) -> None:
+    client = enter(broker, frozenset())
+    for _ in range(3):
+        again = consume(1, "amq.rabbitmq.reply-to", "t", no_ack=1)
+        assert client.said(again, cancel(1, "t")) == "consume-ok | cancel-ok"

@@ -56,6 +56,8 @@ class AmqpChannel:
         self._unsettled: deque[Posted] = deque()
         self.failure: Failure | None = None
         """Why something that was published without confirms could not be stored."""
+        self.is_over = False
+        """Whether it is closed. The sender may close it while a method of it is executed."""
 
     # -- publishing: see omq.terminals.amqp_0_9.publishing.Publisher ---------------------------------------
 
@@ -80,7 +82,8 @@ class AmqpChannel:
 
     async def settled(self) -> None:
         """Wait until everything that was published on it is in its queues, or refused."""
-        await settled(self.mode.waiting() if isinstance(self.mode, Confirms) else list(self._unsettled))
+        confirmed_later = self.mode.waiting() if isinstance(self.mode, Confirms) else ()
+        await settled([*self._unsettled, *confirmed_later])
 
     def confirmed(self) -> bytes:
         """Return the acknowledgements of what was published and is settled."""
@@ -110,6 +113,7 @@ class AmqpChannel:
 
     def close(self, *, at_once: bool) -> None:
         """End it: what is not acknowledged returns to the queues, `at_once` if the connection ends."""
+        self.is_over = True
         for consumer in (*self.consumers.values(), *self.cancelled):
             consumer.close(at_once=at_once)
         self.consumers.clear()

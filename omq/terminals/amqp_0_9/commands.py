@@ -82,18 +82,24 @@ class Commands:
         """While a queue is deleted, what its consumers are told after the answer."""
 
     def _answer(self, channel: AmqpChannel, method: Method, then: Callable[[], None] | None = None) -> None:
+        if channel.is_over:
+            return  # nothing follows Channel.Close
         self._outbox.add(method_frame(channel.number, method), channel=channel.number, then=then)
 
     async def act(self, channel: AmqpChannel, method: Method) -> None:
         """Execute a method, and answer it. Raises ChannelProblem and ConnectionProblem.
 
-        A method that looks into a queue finds in it what was published before on the same channel.
+        A method that looks into a queue finds in it what was published before on the same channel. The
+        channel may fail while it waits: then it opens nothing more on it, and does not answer.
         """
         if isinstance(method, LOOKING):
             with self._excused:
                 await channel.settled()
+            if channel.is_over:
+                return
         try:
-            await self._perform(channel, method)
+            with self._excused:
+                await self._perform(channel, method)
         except Refused as refused:
             raise problem_of(refused.failure, type(method)) from refused
         except UnknownTag as unknown:
@@ -288,6 +294,8 @@ class Commands:
         is_stream = self._topology.is_stream(queue)
         if is_stream:
             replay = await self._replay(queue, method)
+        if channel.is_over:
+            return
         made, opened = self._topology.open(
             queue,
             replay,
@@ -350,6 +358,7 @@ class Commands:
 
     def _ended(self, channel: AmqpChannel, consumer: Consumer) -> None:
         """The queue of a consumer was deleted."""
+        _leave_replies(channel, consumer)
         if channel.consumers.pop(consumer.tag, None) is None or not self._tells_cancels:
             return
         told = methods.BasicCancel(consumer.tag, no_wait=True)
@@ -380,6 +389,7 @@ class Commands:
         consumer = channel.consumers.pop(tag, None)
         if consumer is None:
             return
+        _leave_replies(channel, consumer)
         consumer.cancel()
         channel.cancelled.append(consumer)
         for each in list(channel.cancelled):
@@ -417,7 +427,10 @@ class Commands:
             channel.getters[queue, no_ack] = getter
             if not no_ack:
                 getter.grant()
-        if not await getter.deal_one():
+        dealt = await getter.deal_one()
+        if channel.is_over:
+            return  # its getters are closed, so the message is in the queue again
+        if not dealt:
             self._answer(channel, methods.BasicGetEmpty())
             return
         framing = self._framing(channel, b"", queue)
@@ -442,6 +455,12 @@ class Commands:
                     raise problem_of(failure, type(method))
         for taken, outcome in acknowledged:
             taken.settle(outcome)
+
+
+def _leave_replies(channel: AmqpChannel, consumer: Consumer) -> None:
+    """A consumer is gone: if it was the one of direct replies, there may be another."""
+    if consumer.topic.topic == channel.reply_queue:
+        channel.reply_queue = None
 
 
 def _failed(method: Method, text: str) -> ChannelProblem:

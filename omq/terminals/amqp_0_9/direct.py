@@ -77,4 +77,4 @@ class Direct:
                 body,
                 to_openamq=self._to_openamq,
             )
-            self._outbox.add(octets)
+            self._outbox.add(octets, channel=channel.number)

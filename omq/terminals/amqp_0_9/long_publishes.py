@@ -9,7 +9,7 @@ from typing import assert_never
 
 from omq.access.session import too_large
 from omq.access.topology import Topology
-from omq.drivers.reasons import Refused
+from omq.drivers.reasons import Reason, Refused
 from omq.drivers.uploads import Upload
 from omq.protocol.amqp_0_9.events import LongBegun, PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
@@ -55,14 +55,20 @@ class LongPublishes:
         run = _run(begun, b"")
         await self._publishing.flush()
         parts = await self._publishing.parts(publisher, run)
+        if publisher.is_over:
+            return
         targets = parts[0].route
         try:
             if not must_hold and self._topology.takes_upload(targets, begun.size):
                 uploads: list[Upload] = []
-                self._open[begun.channel] = _Stored(parts[0].heads[0], uploads)
+                stored = self._open[begun.channel] = _Stored(parts[0].heads[0], uploads)
                 for target in targets:
                     # One that is refused ends the channel, which closes those before it.
-                    uploads.append(await self._topology.upload(target))  # noqa: PERF401
+                    upload = await self._topology.upload(target)
+                    if self._open.get(begun.channel) is not stored:
+                        upload.close()  # the channel failed meanwhile
+                        return
+                    uploads.append(upload)
                 return
         except Refused as refused:
             raise problem_of(refused.failure, BasicPublish) from refused
@@ -79,12 +85,17 @@ class LongPublishes:
                 pass  # its channel failed
             case _Held(parts=parts):
                 parts.append(octets)
-            case _Stored(_, uploads):
-                try:
-                    for upload in uploads:
+            case _Stored(_, uploads) as stored:
+                for upload in list(uploads):
+                    if self._open.get(channel) is not stored:
+                        return  # the channel failed meanwhile
+                    try:
                         await upload.add(octets)
-                except Refused as refused:
-                    raise problem_of(refused.failure, BasicPublish) from refused
+                    except Refused as refused:
+                        if refused.reason is not Reason.DELETED:
+                            raise problem_of(refused.failure, BasicPublish) from refused
+                        upload.close()
+                        uploads.remove(upload)
             case other:
                 assert_never(other)
 
@@ -108,7 +119,12 @@ class LongPublishes:
             for upload in uploads:
                 group = Group()
                 group.count = 1
-                group.confirmation = await upload.post(head, None)
+                try:
+                    group.confirmation = await upload.post(head, None)
+                except Refused as refused:
+                    if refused.reason is not Reason.DELETED:
+                        raise
+                    continue  # the message would be gone with its queue
                 group.confirmation.listen(publisher.look)
                 posted.add(group, 0, 1, None)
         except Refused as refused:

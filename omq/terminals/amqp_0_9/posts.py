@@ -10,7 +10,7 @@ import trio
 
 from omq.access.topology import Target
 from omq.drivers.confirmation import Confirmation, all_of
-from omq.drivers.reasons import Failure
+from omq.drivers.reasons import Failure, Reason
 from omq_storage.batches import Batch
 
 
@@ -28,7 +28,7 @@ async def settled(posted: Iterable["Posted"]) -> None:
 class Group:
     """The messages of a read for one topic. `confirmation` is there when they are offered."""
 
-    __slots__ = ("batches", "confirmation", "count", "failure", "heads")
+    __slots__ = ("_outcomes", "batches", "confirmation", "count", "failure", "heads")
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -37,6 +37,8 @@ class Group:
         self.confirmation: Confirmation | None = None
         self.failure: Failure | None = None
         """Why they were refused at once."""
+        self._outcomes: list[Failure | None] | None = None
+        """The outcome of each message; None until somebody asks for those of a group that failed."""
 
     def add(self, batch: Batch, heads: Sequence[bytes]) -> int:
         """Add messages, and return how many there were before them."""
@@ -61,8 +63,10 @@ class Group:
         assert self.confirmation is not None
         if self.confirmation.failure is None:
             return ()
-        each = [failure for number, failure in self.confirmation.outcomes(self.count) for _ in range(number)]
-        return each[begin : begin + count]
+        if self._outcomes is None:  # every publish of the group asks, so this is done once
+            runs = self.confirmation.outcomes(self.count)
+            self._outcomes = [failure for number, failure in runs for _ in range(number)]
+        return self._outcomes[begin : begin + count]
 
 
 Groups = dict[Target, Group]
@@ -101,11 +105,12 @@ class Posted:
 
     def failures(self) -> dict[int, Failure]:
         """Return the failures of settled messages, by their indexes. A message succeeds if all its topics
-        have it.
+        have it. A topic that was deleted meanwhile does not count: its deletion would have taken the message
+        all the same.
         """
         found: dict[int, Failure] = {}
         for part in self.parts:
             for place, failure in enumerate(part.group.failures(part.begin, part.count)):
-                if failure is not None:
+                if failure is not None and failure.reason is not Reason.DELETED:
                     found[place if part.indexes is None else part.indexes[place]] = failure
         return found

@@ -37,6 +37,8 @@ class Publisher(Protocol):
     number: int
     reply_queue: bytes | None
     """The queue of the channel for direct replies."""
+    is_over: bool
+    """Whether the channel is closed."""
 
     def published(self, posted: Posted) -> None:
         """These messages were published, in their order."""

@@ -384,14 +384,16 @@ class AmqpTerminal:
                 self._outbox.add(method_frame(0, methods.ConnectionOpenOk()))
             case ClosedByPeer(0):
                 await self._flush()
-                for channel in list(self._channels.values()):
-                    await channel.settled()
+                with self._excused:
+                    for channel in list(self._channels.values()):
+                        await channel.settled()
                 self._outbox.add(method_frame(0, methods.ConnectionCloseOk()))
                 self._end()
             case ClosedByPeer(number):
                 await self._flush()
                 if (closed := self._channels.get(number)) is not None:
-                    await closed.settled()
+                    with self._excused:
+                        await closed.settled()
                 self._drop(number)
                 self._outbox.add(method_frame(number, methods.ChannelCloseOk()), channel=number)
             case Freed(0):

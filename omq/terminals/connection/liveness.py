@@ -24,16 +24,21 @@ class Tick(Enum):
 class Excuse:
     """Within this block the silence of the client does not count, because the server does not read it."""
 
-    __slots__ = ("is_active",)
+    __slots__ = ("_depth",)
 
     def __init__(self) -> None:
-        self.is_active = False
+        self._depth = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the block runs; it may be nested."""
+        return self._depth > 0
 
     def __enter__(self) -> None:
-        self.is_active = True
+        self._depth += 1
 
     def __exit__(self, *_: object) -> None:
-        self.is_active = False
+        self._depth -= 1
 
 
 class Liveness:
