@@ -432,7 +432,6 @@ class AmqpTerminal:
         self._session = session
         self._topology = self._context.access.topology(session)
         rates = session.rates
-        self._admission.limit(rates.received, self._transport.received)
         self._sender.limit(rates.answered, rates.sent)
         log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
         if not isinstance(self._state, Greeting):
@@ -460,6 +459,7 @@ class AmqpTerminal:
         self._long = LongPublishes(self._topology, publishing)
         self._state = Serving(session, self._topology, publishing, commands, self._long, direct)
         self._outbox.add(self._protocol.tune(heartbeat=self._context.config.amqp_heartbeat_seconds))
+        await self._admission.limit(rates.received, self._transport.received)
 
     def _refuse(self, refused: Refused, client_properties: Table) -> None:
         """A client that cannot read Connection.Close at this point finds the connection closed."""

@@ -419,9 +419,9 @@ class Amqp1Terminal:
         self._session = session
         self._direct = self._context.access.direct(session)
         rates = session.rates
-        self._admission.limit(rates.received, self._transport.received)
         self._sender.limit(rates.answered, rates.sent)
         log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        await self._admission.limit(rates.received, self._transport.received)
         return True
 
     def _open(self) -> None:

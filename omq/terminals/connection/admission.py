@@ -58,11 +58,18 @@ class ReadAdmission:
         """How many octets of the memory for what is unfinished it holds."""
         return self._holding.octets
 
-    def limit(self, rate: RateLimit | None, received: int = 0) -> None:
-        """From now on keep to this rate limit. The `received` octets that were read before count in it."""
+    async def limit(self, rate: RateLimit | None, received: int = 0) -> None:
+        """From now on keep to this rate limit. The `received` octets that were read before count in it, and
+        wait for it here: so a client that connects again for each burst is no faster.
+        """
         self._limit = rate
         if rate is not None:
+            await self._wait(rate)
             rate.spend(received)
+
+    async def _wait(self, rate: RateLimit) -> None:
+        with self._excused:
+            await trio.sleep_until(rate.until)
 
     async def receive(self) -> bytes:
         """Read the socket: everything that has arrived, as far as there is memory for it and the rate limit
@@ -71,8 +78,7 @@ class ReadAdmission:
         Return nothing when the other side has finished sending. Raises trio.BrokenResourceError.
         """
         if self._limit is not None:
-            with self._excused:
-                await trio.sleep_until(self._limit.until)
+            await self._wait(self._limit)
         if not self._may_hold:
             return await self._receive()
         received = b""

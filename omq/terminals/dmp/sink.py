@@ -192,7 +192,7 @@ class SinkService:
 
     async def _read(self, received: bytes) -> None:
         """Read envelopes until the client has finished, or there is a problem."""
-        self._admission.limit(self._session.rates.received, len(received))
+        await self._admission.limit(self._session.rates.received, len(received))
         try:
             self._is_stored = await self.target.stores()
         except Refused as refused:

@@ -472,7 +472,6 @@ class OmqTerminal:
         self._principal = Principal(host, session.name, partial(_report, self._replies))
         rates = session.rates
         self._fetches.rate_limit = rates.sent
-        self._admission.limit(rates.received, self._transport.received)
         self._sender.limit(rates.answered, rates.sent)
         assert self._nursery is not None
         self._held = HeldPublishes(
@@ -492,6 +491,7 @@ class OmqTerminal:
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
             self._state = Serving(commands)
         log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        await self._admission.limit(rates.received, self._transport.received)
         return True
 
 
