@@ -28,7 +28,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import CHANGEABLE, DEFAULT, Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.drivers.seam import ACCEPTED, Channel, Credit, End, Messages, Piece
+from omq.drivers.seam import ACCEPTED, RELEASED, Channel, Credit, End, Messages, Piece
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.types import ALTERNATE, RESERVED, Binding, Destination, Exchange, Kind, argument
 from omq.logs import quoted
@@ -207,17 +207,22 @@ class Management:
         getter.grant(MOST_MOVED, Credit.WINDOW)
         moved = 0
         waiting: list[tuple[Confirmation, range]] = []
+        kept: list[range] = []
         try:
             # Each message is looked at once; those that stay return to their places at the end.
-            for _ in range(min(count, driver.ready)):
+            for number in range(min(count, driver.ready)):
+                if not number % ITEMS_A_STEP:
+                    await trio.lowlevel.checkpoint()
                 found = await _next(driver, getter)
                 if found is None:
                     break
+                _add(kept, found.id)
                 target = self._target_of(found, to, driver)
                 if target is None:
                     continue
                 offered = target.offer(Bodies([found.body]), [found.head])
                 confirmation = await offered.taken() if isinstance(offered, NoRoom) else offered
+                _drop_last(kept)
                 waiting.append((confirmation, range(found.id, found.id + 1)))
                 if len(waiting) >= MOVED_AT_ONCE:
                     moved += await _settle(waiting, getter)
@@ -226,6 +231,8 @@ class Management:
             await _settle(waiting, getter)  # those before it are in their new queues
             raise
         finally:
+            for ids in kept:  # which does not count as a delivery
+                getter.settle(ids, RELEASED)
             getter.close()
 
     def _target(self, name: bytes) -> Driver:
@@ -453,11 +460,27 @@ async def _settle(waiting: list[tuple[Confirmation, range]], getter: RoundRobinC
         if confirmation.failure is None:
             count += getter.settle(ids, ACCEPTED)
         else:
+            getter.settle(ids, RELEASED)
             failed = Refused.of(confirmation.failure)
     waiting.clear()
     if failed is not None:
         raise failed
     return count
+
+
+def _add(ids: list[range], id: int) -> None:
+    """Add an id to ranges of ids."""
+    if ids and ids[-1].stop == id:
+        ids[-1] = range(ids[-1].start, id + 1)
+    else:
+        ids.append(range(id, id + 1))
+
+
+def _drop_last(ids: list[range]) -> None:
+    """Remove the id that was added last."""
+    last = ids.pop()
+    if len(last) > 1:
+        ids.append(last[:-1])
 
 
 async def _peeked(driver: QueueDriver, first: int, count: int) -> tuple[management.MessageInfo, ...]:

@@ -200,6 +200,11 @@ BEHIND = declare_queue(1, "a.q", passive=1)
             ("x", {"x_dead_letter_routing_key": "a.r"}),
         )
     ],
+    ids=[
+        *("CC", "CC to nowhere", "BCC", "BCC to nowhere"),
+        *("alternate default", "alternate"),
+        *("dead letters to a queue", "dead letters by their keys", "dead letters", "dead letters with a key"),
+    ],
 )
 def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     broker: Broker, refused: bytes, allowed: bytes

@@ -251,6 +251,21 @@ async def test_what_the_new_queue_refuses_stays_in_the_old_one(host: InProcess, 
     assert await client.manage(m.Move(b"long", b"long", 4)) == m.Done(0)
 
 
+async def test_messages_that_are_not_moved_do_not_count_as_delivered(host: InProcess, client: Client) -> None:
+    await host.server.catalogue.declare_queue(b"dead", QueueOptions(durable=True, delivery_limit=0))
+    options = QueueOptions(durable=True, max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    await host.server.catalogue.declare_queue(b"short", options)
+    await client.declare("one", Delivery.ROUND_ROBIN, STRONG)
+    await publish(host, b"dead", b"", b"", dead(b"gone"), dead(b"one"), b"", b"")
+    for moved in (1, 0, 0):  # with a delivery, they would die
+        assert await client.manage(m.Move(b"dead", None, 100)) == m.Done(moved)
+    assert await bodies(client, b"dead") == [b"0", b"1", b"2", b"4", b"5"]
+    for _ in range(2):
+        assert "the queue has the length" in await refusal(client, m.Move(b"dead", b"short", 100))
+    assert await bodies(client, b"short") == [b"0"]
+    assert await bodies(client, b"dead") == [b"1", b"2", b"4", b"5"]
+
+
 async def test_a_message_that_is_too_large_is_not_moved(host: InProcess, client: Client) -> None:
     for name in ("from", "to"):
         await client.declare(name, Delivery.ROUND_ROBIN, STRONG)
