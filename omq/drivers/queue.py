@@ -63,6 +63,8 @@ class QueueDriver(RoundRobinDriver):
         self._scanned: tuple[Block | Fragmented, int] | None = None
         self._alarm: Alarm | None = None  # to look at the head again
         self._disuse: Alarm | None = None  # to delete the queue
+        self._aside_due: tuple[int, int | None, int | None] | None = None
+        """The first message that was set aside, the time to live of the queue, and when it expires."""
         self._used_at = trio.current_time()
         # Whether stored messages have an expiration is known only when they are read.
         self.is_perishable = self.extent.messages > 0
@@ -372,6 +374,7 @@ class QueueDriver(RoundRobinDriver):
 
     async def _watch_head(self) -> None:
         """Expire messages, and drop those that are too many, as long as there are any at the head."""
+        await self._watch_aside()
         while (message := self._head()) is not None and not self.deleted:
             known = self.next_id  # as in `_deal_next`
             try:
@@ -388,6 +391,34 @@ class QueueDriver(RoundRobinDriver):
             self.is_perishable = False
         if not self.has_taker():
             self._read_ahead.clear()  # a queue that waits holds no memory
+
+    async def _watch_aside(self) -> None:
+        """Expire the first messages that were set aside: they may never be at the head again."""
+        while self._aside and not self.deleted:
+            message = self._aside.lowest
+            if self._aside_due is None or self._aside_due[:2] != (message, self._ttl):
+                ttl = self._ttl
+                try:
+                    block = await self.peek(message)
+                except StoreError:
+                    self._wake_at(trio.current_time() + RETRY_SECONDS)
+                    return
+                self._aside_due = message, ttl, None if block is None else expiry(block, message, ttl)
+                continue  # the state may have changed during the read
+            due = self._aside_due[2]
+            if due is None or due > now():
+                self._wake_when(due)
+                return
+            deliveries = self._aside.deliveries
+            for channel in self._choosy:
+                channel.undealt -= channel.is_undeliverable(message)
+            self._aside.pop()
+            self._count()
+            self._note_move()
+            if self._sizes is not None:
+                self._sizes.take(range(message, message + 1))
+            self._expire([Run(message, 1, 1, deliveries)])
+            await trio.lowlevel.checkpoint()
 
     def _drop_head(self, block: Block | Fragmented | None, message: int, known: int) -> bool:
         """Drop the first message, or several, if it is time. Return whether to look at the next one. `known`
