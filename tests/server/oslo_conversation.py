@@ -4,26 +4,15 @@ It prints a line for each thing that worked.
 """
 
 import sys
+import tempfile
 import threading
 import time
 
 import oslo_messaging
 from oslo_config import cfg
-from oslo_messaging._drivers.amqp1_driver import opts
-from oslo_messaging._metrics import client as metrics
 
 SECONDS = 20
 ROUNDS = 100
-
-
-def new_configuration(addresses: str) -> cfg.ConfigOpts:
-    """A configuration with this scheme of addresses: legacy or routable."""
-    configuration = cfg.ConfigOpts()
-    configuration([], project="test")
-    configuration.register_opts(metrics.oslo_messaging_metrics, group="oslo_messaging_metrics")
-    configuration.register_opts(opts.amqp1_opts, group="oslo_messaging_amqp")
-    configuration.set_override("addressing_mode", addresses, group="oslo_messaging_amqp")
-    return configuration
 
 
 class Endpoint:
@@ -62,7 +51,11 @@ def noted(semaphore: threading.Semaphore, count: int) -> None:
 
 def main() -> None:
     url, addresses = f"amqp://127.0.0.1:{sys.argv[1]}", sys.argv[2]
-    ours = oslo_messaging.get_rpc_transport(new_configuration(addresses), url)
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write(f"[oslo_messaging_amqp]\naddressing_mode = {addresses}\n")
+        file.flush()
+        cfg.CONF([], project="test", default_config_files=[file.name])
+    ours = oslo_messaging.get_rpc_transport(cfg.CONF, url)
     endpoint = Endpoint()
     servers = [
         oslo_messaging.get_rpc_server(
@@ -72,8 +65,7 @@ def main() -> None:
     ]
     for server in servers:
         server.start()
-    configuration = new_configuration(addresses)
-    transport = oslo_messaging.get_rpc_transport(configuration, url)
+    transport = oslo_messaging.get_rpc_transport(cfg.CONF, url)
     target = oslo_messaging.Target(topic="calculator", version="1.0")
     client = oslo_messaging.get_rpc_client(transport, target, timeout=SECONDS)
 
@@ -102,7 +94,7 @@ def main() -> None:
     except oslo_messaging.MessagingException:
         print("nobody answered")
 
-    notifications = oslo_messaging.get_notification_transport(configuration, url)
+    notifications = oslo_messaging.get_notification_transport(cfg.CONF, url)
     notifier = oslo_messaging.Notifier(
         notifications, publisher_id="test", driver="messaging", topics=["notifications"]
     )

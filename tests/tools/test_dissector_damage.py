@@ -63,6 +63,8 @@ def shown_and_said(
                     "omq.unread",
                     "_ws.expert",
                 ):
+                    if unit.value == "Ping":
+                        continue  # the server sends one when it is time, wherever a slow recording is then
                     assert "omq.malformed" not in unit.fields
                     assert any(is_shown(fields, unit) for fields in wanted), unit
                     count += 1
