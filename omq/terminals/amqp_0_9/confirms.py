@@ -6,6 +6,9 @@ from omq.protocol.amqp_0_9.frames import method_frame
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack
 from omq.terminals.amqp_0_9.posts import Posted
 
+MOST_APART = 64
+"""How many runs of messages may wait before those at the beginning that succeeded are held as one."""
+
 
 class Confirms:
     """The messages that were published on a channel since Confirm.Select, and are not confirmed yet."""
@@ -21,6 +24,17 @@ class Confirms:
         """These messages were published."""
         self._waiting.append(posted)
         self.unconfirmed += posted.count
+        if len(self._waiting) > MOST_APART:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Hold the messages at the beginning that succeeded as one run: a client that does not read
+        its confirms may publish on.
+        """
+        waiting = self._waiting
+        while len(waiting) > 1 and _succeeded(waiting[0]) and _succeeded(waiting[1]):
+            first = waiting.popleft()
+            waiting[0] = Posted(first.count + waiting[0].count)
 
     def waiting(self) -> list[Posted]:
         """Return what is not confirmed yet."""
@@ -49,3 +63,7 @@ class Confirms:
         if begin < end:
             ack = BasicAck(end - 1, multiple=end - begin > 1)
             frames.append(method_frame(self._channel, ack))
+
+
+def _succeeded(posted: Posted) -> bool:
+    return posted.is_settled and not posted.failures()

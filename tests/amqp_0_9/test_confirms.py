@@ -1,0 +1,69 @@
+"""The confirms of a channel whose client does not read them."""
+
+import time
+
+import pytest
+
+from omq.drivers.confirmation import CONFIRMED, Confirmation
+from omq.drivers.reasons import Failure, Reason
+from omq.protocol.amqp_0_9.frames import method_frame
+from omq.protocol.amqp_0_9.methods import BasicAck, BasicNack, Method
+from omq.terminals.amqp_0_9.confirms import Confirms
+from omq.terminals.amqp_0_9.posts import Group, Posted
+
+
+def posted(confirmation: Confirmation, count: int = 1) -> Posted:
+    group = Group()
+    group.count = count
+    group.confirmation = confirmation
+    run = Posted(count)
+    run.add(group, 0, count, None)
+    return run
+
+
+def frames(*methods: Method) -> bytes:
+    return b"".join(method_frame(7, each) for each in methods)
+
+
+def test_confirms_that_are_not_collected_are_held_as_one() -> None:
+    confirms = Confirms(7)
+    for _ in range(10_000):
+        confirms.add(posted(CONFIRMED, 2))
+    assert len(confirms.waiting()) <= 100
+    assert confirms.unconfirmed == 20_000
+    assert confirms.collect() == frames(BasicAck(20_000, multiple=True))
+    assert confirms.unconfirmed == 0
+
+
+@pytest.mark.parametrize("place", [0, 1, 150, 299])
+def test_what_is_refused_keeps_its_tag(place: int) -> None:
+    confirms = Confirms(7)
+    refused = Confirmation()
+    for index in range(300):
+        confirms.add(posted(refused if index == place else CONFIRMED))
+    refused.settle(Failure(Reason.OVERFLOW, "full"))
+    confirms.add(posted(CONFIRMED))
+    acks = [BasicAck(place, multiple=place > 1)] if place else []
+    nack = BasicNack(place + 1, multiple=True, requeue=True)
+    rest = BasicAck(301, multiple=place < 299)
+    assert confirms.collect() == frames(*acks, nack, rest)
+
+
+def test_many_refused_messages_of_a_read_are_told_in_linear_time() -> None:
+    count = 20_000
+    failure = Failure(Reason.OVERFLOW, "full")
+    group = Group()
+    confirms = Confirms(7)
+    for begin in range(count):
+        group.count += 1
+        run = Posted(1)
+        run.add(group, begin, 1, None)
+        confirms.add(run)
+    group.confirmation = Confirmation()
+    group.confirmation.settle_each([(1, None), (count - 1, failure)])
+    begun = time.process_time()
+    told = confirms.collect()
+    assert time.process_time() - begun < 2
+    assert len(told) == len(frames(BasicAck(1, multiple=False))) + (count - 1) * len(
+        frames(BasicNack(2, multiple=True, requeue=True))
+    )
