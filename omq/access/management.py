@@ -9,7 +9,8 @@ take the right to publish there. Lists have the names to which the client has a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from heapq import nsmallest
+from itertools import chain, islice
 from typing import TypeVar, assert_never
 
 import trio
@@ -507,6 +508,8 @@ async def _peeked(driver: QueueDriver, first: int, count: int) -> tuple[manageme
 def _not_done(driver: QueueDriver, first: int) -> Iterator[int]:
     position = driver.position()
     undone: Sequence[Run] = position.undone
-    known = sorted({id for run in undone if run.last >= first for id in run.ids() if id >= first})
-    yield from known
+    # Of each run no more than can be shown: together they may have very many.
+    runs = (run for run in undone if run.last >= first)
+    later = (islice((id for id in run.ids() if id >= first), MOST_RECORDS) for run in runs)
+    yield from nsmallest(MOST_RECORDS, set(chain.from_iterable(later)))
     yield from range(max(first, position.cursor), driver.next_id)
