@@ -1,18 +1,26 @@
 """The messages of a transient round-robin topic, held in memory until they are done."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from omq_storage.blocks import Block
 
+JOINED_OCTETS = 1 << 20
+"""Neighbouring blocks on the disk are one here up to this size: else many small ones would take much memory.
+They are deleted from the disk when all of them are done.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """A block that is not in memory, but on the disk."""
+    """One or several blocks that are not in memory, but on the disk."""
 
     first: int
     next: int
+    octets: int
+    """The octets of its messages, those that are done included."""
     held: int = 0
     """The memory that it takes."""
 
@@ -24,21 +32,35 @@ class Holdings:
         self._blocks: list[Block | OnDisk] = []
         self._starts: list[int] = []
         self._undone: list[int] = []
+        self._on_disk: deque[int] = deque()
+        """Where those on the disk start. The first ones may be done."""
 
     def append(self, block: Block) -> None:
         self._blocks.append(block)
         self._starts.append(block.first)
         self._undone.append(block.count)
 
-    def append_on_disk(self, first: int, next: int) -> None:
+    def append_on_disk(self, first: int, next: int, octets: int) -> None:
         """Add a block that is on the disk."""
-        self._blocks.append(OnDisk(first, next))
+        last = self._blocks[-1] if self._blocks else None
+        if isinstance(last, OnDisk) and last.next == first and last.octets + octets <= JOINED_OCTETS:
+            self._blocks[-1] = OnDisk(last.first, next, last.octets + octets)
+            self._undone[-1] += next - first
+            return
+        self._blocks.append(OnDisk(first, next, octets))
         self._starts.append(first)
         self._undone.append(next - first)
+        self._on_disk.append(first)
 
     def first_on_disk(self) -> int | None:
         """Return the first id of the oldest block on the disk that is not done."""
-        return next((block.first for block in self._blocks if isinstance(block, OnDisk)), None)
+        while self._on_disk:
+            first = self._on_disk[0]
+            index = bisect_left(self._starts, first)
+            if index < len(self._starts) and self._starts[index] == first:
+                return first
+            self._on_disk.popleft()
+        return None
 
     def find(self, message: int) -> Block | None:
         """Return the block with a message; None if it is on the disk, or done with its whole block."""
@@ -89,6 +111,7 @@ class Holdings:
         self._blocks.clear()
         self._starts.clear()
         self._undone.clear()
+        self._on_disk.clear()
         return freed
 
     def __iter__(self) -> Iterator[Block]:

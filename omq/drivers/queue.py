@@ -202,7 +202,7 @@ class QueueDriver(RoundRobinDriver):
 
     def _hold(self, block: Block) -> None:
         if self._is_spilling:
-            self._holdings.append_on_disk(block.first, block.next)
+            self._holdings.append_on_disk(block.first, block.next, block.held)
         else:
             super()._hold(block)
 

@@ -1,11 +1,12 @@
 """Sets of unsettled messages, and what a transient topic holds of its blocks, against plain sets."""
 
+import tracemalloc
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.drivers.holdings import Holdings
+from omq.drivers.holdings import JOINED_OCTETS, Holdings
 from omq.drivers.seam import MOST_DELIVERIES
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import Deliveries, Unsettled, delivered, number_of, ranges
@@ -84,3 +85,33 @@ def test_blocks_are_held_until_all_their_messages_are_settled(counts: list[int],
         assert oldest == min((block.first for block, undone in held.items() if undone), default=None)
         for block, undone in held.items():
             assert all(holdings.find(message) is block for message in undone)
+
+
+def test_many_small_blocks_on_the_disk_take_little_memory() -> None:
+    holdings, size, count = Holdings(), 200, 50_000
+    tracemalloc.start()
+    try:
+        for id in range(1, count + 1):
+            holdings.append_on_disk(id, id + 1, size)
+        assert tracemalloc.get_traced_memory()[0] < count
+    finally:
+        tracemalloc.stop()
+    begun = JOINED_OCTETS // size
+    block = encode(1, count + 1, [b"x"], 0)
+    holdings.append(block)
+    holdings.append_on_disk(count + 2, count + 3, size)  # not joined with what comes before the one in memory
+    assert holdings.settled(range(1, count // 2 + 1)) == 0
+    first = holdings.first_on_disk()
+    assert first is not None
+    assert count // 2 - begun < first <= count // 2 + 1
+    for id in range(count // 2 + 1, count + 1):
+        assert holdings.done(id, 1) == 0
+    assert holdings.first_on_disk() == count + 2
+    assert holdings.summary() == (2, block.held, count + 1)
+    assert holdings.find(count + 1) is block
+    assert holdings.find(count + 2) is None
+    assert holdings.done(count + 2, 1) == 0
+    assert holdings.first_on_disk() is None
+    holdings.append_on_disk(count + 3, count + 4, size)
+    assert holdings.clear() == block.held
+    assert holdings.first_on_disk() is None

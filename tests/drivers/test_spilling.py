@@ -8,6 +8,7 @@ import trio.testing
 from served_drivers import ACCEPTED, KIB, MIB, NOTHING, Client, Drivers, opened, post, quiet, settled
 
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.holdings import JOINED_OCTETS
 from omq.drivers.offer import NoRoom
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueOptions
@@ -86,7 +87,8 @@ async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
             assert client.channel.settle(ids, ACCEPTED) == len(ids)
         mock_clock.jump(1.5)
         await quiet()
-        assert on_disk(drivers, queue) == queue.info().messages == 500
+        assert queue.info().messages == 500
+        assert 500 <= on_disk(drivers, queue) < 500 + 2 * JOINED_OCTETS // len(BODY)
         client.close()
         assert queue.purge() == 500
         mock_clock.jump(1.5)
