@@ -193,6 +193,17 @@ def test_a_commit_outlives_a_queue_to_which_it_publishes(broker: Broker) -> None
         assert client.wait().name == "commit-ok"
 
 
+def test_a_get_waits_for_what_was_published_before_confirm_select(broker: Broker) -> None:
+    client = broker.channel()
+    for _ in range(5):
+        client.open(2)
+        client.call(declare_queue(2, "before confirms", durable=1))
+        published = publish(2, "", "before confirms", b"1")
+        assert client.call(published, select_confirms(2), get(2, "before confirms", 1)).name == "confirm-ok"
+        assert client.wait().body == b"1"
+        client.call(close_channel(2))
+
+
 def test_a_message_is_not_lost_to_a_channel_that_fails_while_it_is_got(tmp_path: Path) -> None:
     folder = tmp_path / "full"
     folder.mkdir()
