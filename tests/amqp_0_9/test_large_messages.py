@@ -1,5 +1,6 @@
 """Messages of many frames, in both directions, by raw octets."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -103,6 +104,20 @@ def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -
     assert client.call(get(1, "between 1", 1)).body == large(1)
     # A get waits for what was published on its own channel.
     assert client.call(get(2, "between 2", 1)).body == large(2)
+
+
+def test_a_client_that_reads_what_it_got_slowly_is_not_silent(broker: Broker) -> None:
+    client = broker.connect(seconds=20, heartbeat=1)
+    client.open()
+    client.call(declare_queue(1, "slowly", durable=1))
+    client.call(select_confirms(1))
+    data = bytes(30_000_000)
+    client.send(publishing(1, "", "slowly"), header(1, len(data)), *frames(1, data))
+    assert client.wait().name == "ack"
+    client.send(get(1, "slowly", 1))
+    time.sleep(4.5)  # after three intervals a client counts as gone
+    assert len(client.wait().body) == len(data)
+    assert client.call(declare_queue(1, "slowly", durable=1)).name == "queue.declare-ok"
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
