@@ -56,12 +56,16 @@ class Alarms:
     async def run(self) -> None:
         """Make each call when it is due, until cancelled."""
         while True:
-            while self._due and self._due[0][0] <= trio.current_time():
-                alarm = heappop(self._due)[2]
-                call, alarm.call = alarm.call, None
-                if call is None:
-                    self._cancelled -= 1
-                else:
-                    call()
+            self._make_calls()
             with trio.move_on_at(self._due[0][0] if self._due else inf):
                 await self._is_earlier.wait()
+
+    def _make_calls(self) -> None:
+        """Make the calls that are due. `run` itself would hold the last one while it waits."""
+        while self._due and self._due[0][0] <= trio.current_time():
+            alarm = heappop(self._due)[2]
+            call, alarm.call = alarm.call, None
+            if call is None:
+                self._cancelled -= 1
+            else:
+                call()
