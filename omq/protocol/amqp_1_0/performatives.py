@@ -514,12 +514,3 @@ def _written(field: _Field, performative: Performative) -> bytes:
     if value is None or (field.default is not MISSING and value == field.default):
         return NULL
     return field.write(value)
-
-
-def described(octets: bytes) -> tuple[Value, bytes]:
-    """Return the descriptor and the octets of the value of a described value. Raises `DecodeError`."""
-    end = len(octets)
-    if not end or octets[0]:
-        raise DecodeError("a value with a descriptor was expected")
-    after = types.skip_descriptor(octets, 0, end)
-    return types.read_all(octets[1:after]), octets[after:]

@@ -99,13 +99,6 @@ class Map:
 
     entries: "tuple[tuple[Value, Value], ...]" = ()
 
-    def get(self, key: "Value") -> "Value":
-        """Return the value of the first entry with this key, or None."""
-        for known, value in self.entries:
-            if known == key:
-                return value
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Array:

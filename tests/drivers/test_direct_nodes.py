@@ -1,0 +1,192 @@
+"""Nodes without queues: who gets a message, and what its producer learns."""
+
+import pytest
+
+from omq.drivers.budget import Budget
+from omq.drivers.direct import NO_CONSUMER_CREDIT, DirectChannel, DirectNode
+from omq.drivers.reasons import Refused
+from omq.drivers.seam import (
+    ACCEPTED,
+    RELEASED,
+    Channel,
+    Credit,
+    End,
+    Granted,
+    Messages,
+    Modified,
+    Outcome,
+)
+
+
+class Consumer:
+    """A subscriber that takes notes."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+        self.ends: list[End] = []
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    def replaced(self, channel: Channel) -> None:
+        raise AssertionError("a node has no types")
+
+    def ended(self, end: End) -> None:
+        self.ends.append(end)
+
+
+class Producer:
+    """A producer that takes notes."""
+
+    def __init__(self) -> None:
+        self.credited_times = 0
+        self.has_ended = False
+
+    def credited(self) -> None:
+        self.credited_times += 1
+
+    def node_ended(self) -> None:
+        self.has_ended = True
+
+
+class Scene:
+    """A node, and what its producer was told."""
+
+    def __init__(self) -> None:
+        self.memory = Budget(1 << 20)
+        self.forgotten: list[DirectNode] = []
+        self.node = DirectNode(b"n", self.memory, self.forgotten.append)
+        self.told: list[tuple[bytes, Outcome]] = []
+
+    def consumer(self, credit: int) -> DirectChannel:
+        channel = self.node.open(Consumer())
+        channel.grant(credit, Credit.COUNT)
+        return channel
+
+    def send(self, body: bytes) -> None:
+        self.node.offer(body, b"", lambda outcome, _: self.told.append((body, outcome)))
+
+
+async def taken(channel: DirectChannel) -> list[bytes]:
+    """Take what there is, as a terminal does; it is not written yet."""
+    found = await channel.take()
+    if found is None:
+        return []
+    assert isinstance(found, Messages)
+    return [bytes(cut.block.frame(cut.ids[0])[-1:]) for cut in found.cuts]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
+    one, two = scene.consumer(1), scene.consumer(2)
+    assert scene.node.room() == 3
+    for body in (b"a", b"b", b"c", b"d"):
+        scene.send(body)
+    assert scene.node.room() == 0
+    assert await taken(one) == [b"a"]
+    assert await taken(two) == [b"b", b"c"]
+    assert await taken(two) == []
+    one.written(1)
+    two.written(2)
+    assert (one.granted(), two.granted()) == (Granted(count=0), Granted(count=0))
+    assert one.settle(range(1, 2), ACCEPTED) == 1
+    assert one.settle(range(1, 2), ACCEPTED) == 0
+    assert scene.told == [(b"a", ACCEPTED)]
+    two.grant(1, Credit.COUNT)
+    assert await taken(two) == [b"d"]
+
+
+async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> None:
+    one = scene.consumer(5)
+    scene.send(b"a")
+    scene.send(b"b")
+    one.hold()
+    assert not one.ready()
+    assert one.statistics().is_held
+    two = scene.consumer(1)
+    assert await taken(two) == [b"a"]
+    one.release()
+    assert await taken(one) == [b"b"]
+    assert one.statistics().unsettled == 1
+
+
+async def test_a_lower_credit_gives_back_in_order(scene: Scene) -> None:
+    one = scene.consumer(3)
+    for body in (b"a", b"b", b"c"):
+        scene.send(body)
+    one.grant(1, Credit.COUNT)
+    assert one.statistics().behind == 1
+    one.grant(3, Credit.COUNT)
+    assert await taken(one) == [b"a", b"b", b"c"]
+    with pytest.raises(ValueError, match="window"):
+        one.grant(1, Credit.WINDOW)
+
+
+async def test_a_drain_ends_when_everything_is_written(scene: Scene) -> None:
+    one = scene.consumer(5)
+    scene.send(b"a")
+    left: list[int] = []
+    one.drain(left.append)
+    assert left == []
+    assert await taken(one) == [b"a"]
+    one.written(0)
+    assert await taken(one) == [b"a"]  # it was not sent, so it is given again
+    one.written(1)
+    assert left == [4]
+    assert one.granted() == Granted(count=0)
+
+
+async def test_a_cancelled_consumer_keeps_what_it_has(scene: Scene) -> None:
+    one = scene.consumer(5)
+    scene.send(b"a")
+    await taken(one)
+    one.written(1)
+    scene.send(b"b")
+    one.finish()
+    assert scene.told == [(b"b", RELEASED)]
+    scene.send(b"c")
+    assert scene.told[-1] == (b"c", RELEASED)
+    one.settle(range(1, 2), ACCEPTED)
+    assert scene.told[-1] == (b"a", ACCEPTED)
+    one.close()
+    one.close()
+    one.written(1)
+    assert scene.memory.used == 0
+    assert scene.forgotten == [scene.node]
+
+
+async def test_the_end_of_a_node(scene: Scene) -> None:
+    one, producer = scene.consumer(5), Producer()
+    scene.node.attach(producer)
+    scene.send(b"a")
+    scene.send(b"b")
+    await taken(one)
+    scene.node.end()
+    assert producer.has_ended
+    assert isinstance(one.subscriber, Consumer)
+    assert one.subscriber.ends == [End.DELETED]
+    assert scene.told == [(b"a", Modified(delivery_failed=True)), (b"b", Modified(delivery_failed=True))]
+    assert scene.memory.used == 0
+
+
+async def test_memory_for_messages_is_limited(scene: Scene) -> None:
+    scene.consumer(5)
+    scene.send(b"x" * 600_000)
+    assert scene.node.room() == 0  # half of the memory is in use
+    with pytest.raises(Refused, match="no memory"):
+        scene.send(b"x" * 600_000)
+    assert scene.node.traffic.undelivered == 1
+
+
+async def test_without_a_consumer(scene: Scene) -> None:
+    producer = Producer()
+    scene.node.attach(producer)
+    assert scene.node.room() == NO_CONSUMER_CREDIT
+    scene.send(b"a")
+    assert scene.told == [(b"a", RELEASED)]
+    scene.node.detach(producer)
+    assert scene.forgotten == [scene.node]
