@@ -684,22 +684,22 @@ class Catalogue:
         if isinstance(driver, QueueDriver) and driver.has_spilled:
             self._leftovers.add((Level.ASYNC, driver.topic.id))
 
-    def _unused(self, driver: Driver) -> None:
-        """Delete a topic whose last consumer has gone."""
+    def _unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
+        """Delete a topic that nobody uses, if that is still so when it is the topic's turn."""
         match driver.lifetime:
             case Private():
                 self.delete_private(driver)
             case Ephemeral():
                 self._delete_ephemeral(driver)
             case Durable():
-                self._nursery.start_soon(self._delete_unused, driver)
+                self._nursery.start_soon(self._delete_unused, driver, is_still)
             case other:
                 assert_never(other)
 
-    async def _delete_unused(self, driver: Driver) -> None:
+    async def _delete_unused(self, driver: Driver, is_still: Callable[[], bool]) -> None:
         async with self._changing:
-            if self.current(driver) is not driver or driver.has_consumers():
-                return  # it was deleted or given other types, or has another consumer by now
+            if self.current(driver) is not driver or not is_still():
+                return  # it was deleted or given other types, or was used by now
             try:
                 await self._delete(driver)
             except Refused as refused:

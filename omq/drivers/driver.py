@@ -71,8 +71,10 @@ class Resources:
     lanes: Lanes
     stall_seconds: float
     """How long publishers wait for the fastest subscriber while its connection takes nothing."""
-    unused: Callable[["Driver"], None]
-    """Called when the last consumer of a topic has gone whose lifetime ends with it."""
+    unused: Callable[["Driver", Callable[[], bool]], None]
+    """Called when a topic is to be deleted because nobody uses it, with a function that says whether this is
+    still so.
+    """
     dead_letters: Office
     spills: Writer
     """Writes the messages of transient queues that the memory has no room for."""
@@ -378,8 +380,11 @@ class Driver(ABC):
         """A channel is cancelled or closed."""
         if channel is self._exclusive:
             self._exclusive = None
-        if self.lifetime.with_last_consumer and not (self.deleted or self.has_consumers()):
-            self.resources.unused(self)
+        if self.lifetime.with_last_consumer and self._is_left():
+            self.resources.unused(self, self._is_left)
+
+    def _is_left(self) -> bool:
+        return not (self.deleted or self.has_consumers())
 
     @abstractmethod
     def has_taker(self) -> bool:

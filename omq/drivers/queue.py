@@ -113,16 +113,28 @@ class QueueDriver(RoundRobinDriver):
     def used(self) -> None:
         """A client declared the queue, or asked it for a message."""
         self._used_at = trio.current_time()
+        if self._disuse is None:
+            self._time_out()
+
+    def _disused_at(self) -> float | None:
+        """Return when the queue is deleted unless it is used until then; None if it is not."""
+        expires = self.options.expires_ms
+        if expires is None or self.deleted or self.has_consumers():
+            return None
+        return self._used_at + expires / 1000
+
+    def _is_disused(self) -> bool:
+        due = self._disused_at()
+        return due is not None and due <= trio.current_time()
 
     def _time_out(self) -> None:
         """Delete the queue when it has not been used for a while, if it is to be."""
-        self._disuse = None
-        expires = self.options.expires_ms
-        if expires is None or self.deleted or self.has_consumers():
-            return
-        due = self._used_at + expires / 1000
-        if due <= trio.current_time():
-            self.resources.unused(self)
+        due = self._disused_at()
+        if due is None:
+            self._disuse = None
+        elif due <= trio.current_time():
+            self._disuse = None
+            self.resources.unused(self, self._is_disused)
         else:
             self._disuse = self.resources.alarms.at(due, self._time_out)
 
@@ -675,5 +687,3 @@ class QueueDriver(RoundRobinDriver):
         if channel not in self._getters:  # which is no consumer
             self.used()
             super()._left(channel)
-            if self._disuse is None:
-                self._time_out()

@@ -5,6 +5,7 @@ import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -399,6 +400,34 @@ async def test_a_queue_expires_by_its_new_options(
     await change(b"q", QueueOptions(expires_ms=10_000))  # has passed
     await quiet()
     assert deleted.is_set()
+
+
+@pytest.mark.parametrize("use", ["declare", "get", "change"])
+async def test_a_queue_that_is_used_while_its_deletion_waits_is_kept(
+    drivers: Drivers, clock: trio.testing.MockClock, use: str
+) -> None:
+    send, deleted = trio.open_memory_channel[bytes](2)
+    drivers.catalogue.deleted = lambda driver: send.send_nowait(driver.topic.topic)
+    queue = await queue_of(drivers, durable=True, expires_ms=1000)
+    await queue_of(drivers, b"other", durable=True)
+    async with trio.open_nursery() as nursery:
+        async with drivers.catalogue.ids.held_back():
+            nursery.start_soon(drivers.catalogue.delete, b"other")  # has its turn until the block ends
+            await quiet()
+            if use == "declare":
+                nursery.start_soon(partial(queue_of, drivers, durable=True, expires_ms=1000))
+            elif use == "change":
+                nursery.start_soon(drivers.catalogue.change_queue, b"q", QueueOptions(expires_ms=2000))
+            await passed(clock, 1.1)
+            if use == "get":
+                getter = queue.open_getter(Listener())
+                assert not await queue.deal_one(getter)
+                getter.close()
+        assert await deleted.receive() == b"other"
+    await drivers.catalogue.settled()
+    assert drivers.catalogue.lookup(b"q") is queue
+    await passed(clock, 1.1)
+    assert await deleted.receive() == b"q"
 
 
 async def test_alarms_hold_no_queue_that_was_deleted(drivers: Drivers) -> None:
