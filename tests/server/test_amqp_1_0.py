@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from omq.config import ClientConfig
 from omq.protocol.amqp_1_0 import frames, performatives, sections, types
 from omq.protocol.amqp_1_0.performatives import (
     Attach,
@@ -21,7 +22,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Open,
     Transfer,
 )
-from omq.protocol.amqp_1_0.types import Described, Map, Number, NumberType, Symbol, Value
+from omq.protocol.amqp_1_0.types import NULL, Described, Map, Number, NumberType, Symbol, Value
 from omq_storage.batches import Bodies
 
 from .amqp_1_0_peer import (
@@ -39,6 +40,7 @@ from .amqp_1_0_peer import (
     text,
 )
 from .conversation import eventually, publish, serving
+from .test_clients import HASH, SECRET
 from .test_liveness import pass_time
 
 NINE = Number(NumberType.UINT, 9)
@@ -723,6 +725,35 @@ async def test_a_client_that_does_not_open_is_closed(store: Path, clock: MockClo
         await pass_time(clock, host.server.config.handshake_seconds + 2)
         with pytest.raises(EOFError):
             await client.next()
+
+
+RIGHTS = {"declare": ["mine*"], "publish": ["mine*", "unicast.mine"], "subscribe": ["mine*", "unicast.mine"]}
+
+
+async def test_links_need_the_rights_of_their_client(store: Path) -> None:
+    clients = [ClientConfig(name="some", secret=HASH, **RIGHTS)]
+    async with serving(store, clients=clients) as host:
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"\0some\0wrong")).code == 1
+        async with peer(host.port) as client:
+            await client.send(HEADER)  # without SASL
+            assert await client.header() == SASL_HEADER
+            with pytest.raises(EOFError):
+                await client.next()
+        async with peer(host.port) as client:
+            assert (await client.authenticate("PLAIN", b"\0some\0" + SECRET.encode())).code == 0
+            await client.open()
+            allowed = ("mine", "unicast.mine")
+            refused = ("yours", "unicast.yours", "openstack.org/om/notify/x")
+            handle = 0
+            for address in (*allowed, *refused):
+                for attach in (client.sender, client.receiver):
+                    handle += 1
+                    answer = await attach(address, handle)
+                    terminus = answer.source if answer.role is False else answer.target
+                    assert (terminus != NULL) is (address in allowed), address
+                    if address in refused:
+                        assert condition(await client.until(Detach)) == "amqp:unauthorized-access"
 
 
 async def test_clients_authenticate(store: Path) -> None:
