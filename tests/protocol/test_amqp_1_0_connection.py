@@ -19,6 +19,7 @@ from omq.protocol.amqp_1_0.events import (
     Event,
     Outcome,
     Part,
+    Pause,
     Run,
     WindowOpened,
 )
@@ -176,6 +177,7 @@ def test_a_broken_connection_detaches_its_links(peer: Peer) -> None:
 
 def test_heartbeats(peer: Peer) -> None:
     assert peer.say(frames.HEARTBEAT) == []
+    assert peer.say(frames.HEARTBEAT * 1000) == [Pause()] * 3
     peer.connection.heartbeat()
     assert peer.connection.take() == frames.HEARTBEAT
 

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem, Problem, SessionProblem
-from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening
+from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening, Pause
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import (
@@ -37,6 +37,9 @@ CHANNEL_MAX = 32767
 
 LEAST_HEARTBEAT_SECONDS = 0.1
 """How often the server sends heartbeats at most, whatever the client wants."""
+
+FRAMES_IN_TURN = 256
+"""After so many frames the other connections have their turn, even if the frames mean nothing."""
 
 MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
@@ -190,8 +193,10 @@ class Connection:
                 case Stage.AUTHENTICATING | Stage.OPENING | Stage.CLOSED:
                     return
                 case Stage.SASL_INIT | Stage.OPEN | Stage.RUNNING | Stage.CLOSING:
-                    for frame in self._reader.frames():
+                    for number, frame in enumerate(self._reader.frames(), 1):
                         yield from self._take(frame)
+                        if not number % FRAMES_IN_TURN:
+                            yield Pause()
                         if self.stage is not before:
                             break
                     else:

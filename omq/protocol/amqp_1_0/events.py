@@ -101,16 +101,12 @@ class Closed:
     """What the server found wrong."""
 
 
-Event = (
-    Authenticating
-    | Opening
-    | Attaching
-    | Credit
-    | Run
-    | Part
-    | Aborted
-    | Outcome
-    | Detached
-    | WindowOpened
-    | Closed
-)
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Much was read that means nothing to the server: the other connections should have their turn."""
+
+
+LinkEvent = Attaching | Credit | Run | Part | Aborted | Outcome | Detached | WindowOpened
+"""What concerns links."""
+
+Event = Authenticating | Opening | LinkEvent | Closed | Pause

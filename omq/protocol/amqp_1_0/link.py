@@ -122,6 +122,8 @@ class Link(ABC):
         return None
 
     def _answer(self, **fields: Any) -> None:
+        if not self.is_attached:
+            return  # its connection ended before it was answered
         said = {**_ANSWERED, "handle": self.handle, "role": not self.is_sender, **fields}
         self.session.send(replace(self.attach, **said))
 

@@ -403,11 +403,6 @@ def uint(number: int) -> bytes:
     return b"\x43" if not number else b"\x52%c" % number if number < 256 else b"\x70" + _U32.pack(number)
 
 
-def ulong(number: int) -> bytes:
-    """Encode an unsigned number of 64 bits."""
-    return b"\x44" if not number else b"\x53%c" % number if number < 256 else b"\x80" + _U64.pack(number)
-
-
 def write_list(values: Sequence[bytes]) -> bytes:
     """Encode a list of encoded values."""
     return _compound(0xC0, b"".join(values), len(values)) if values else b"\x45"

@@ -1,0 +1,307 @@
+"""The links of one connection: which topic or node each is attached to, and what comes and goes on it."""
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from omq.access.direct import DYNAMIC, Direct
+from omq.access.rights import Right
+from omq.access.session import Release, Session
+from omq.config import Config
+from omq.drivers.direct import DirectNode
+from omq.drivers.reasons import Failure, Refused
+from omq.drivers.seam import Channel
+from omq.model import Delivery, FromCurrent, Topic
+from omq.protocol.amqp_1_0 import performatives, types
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.events import Part, Run
+from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
+from omq.protocol.amqp_1_0.performatives import Source, Target
+from omq.protocol.amqp_1_0.types import NULL
+from omq.protocol.amqp_1_0.unsettled import Sent
+from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Treatment, resolve
+from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
+from omq.terminals.amqp_1_0.incoming import Incoming
+from omq.terminals.amqp_1_0.offsets import replay_of
+from omq.terminals.amqp_1_0.outgoing import Outgoing
+from omq.terminals.amqp_1_0.refusals import problem_of
+from omq.terminals.connection.liveness import Excuse
+from omq.terminals.connection.sender import Sender
+from omq.terminals.connection.statistics import SubscriptionStatistics
+
+Link = SendingLink | ReceivingLink
+
+
+class Links:
+    """The links of one client. What they answer is for the terminal to collect from the protocol."""
+
+    def __init__(
+        self, session: Session, direct: Direct, config: Config, sender: Sender, excused: Excuse
+    ) -> None:
+        """Within `excused` the silence of the client does not count."""
+        self._session = session
+        self._direct = direct
+        self._config = config
+        self._sender = sender
+        self._excused = excused
+        self._outgoing: dict[SendingLink, Outgoing] = {}
+        self._incoming: dict[ReceivingLink, Incoming | DirectIncoming] = {}
+        self._unflushed: dict[Incoming | DirectIncoming, None] = {}
+        """Producers whose messages of this read are not posted yet."""
+        self._news: dict[Incoming | DirectIncoming, None] = {}
+        """Producers that may have something to be told."""
+
+    def close(self) -> None:
+        """The connection is over."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for consumer in outgoing.values():
+            consumer.close()
+        incoming, self._incoming = self._incoming, {}
+        for producer in incoming.values():
+            producer.close()
+        self._unflushed.clear()
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many messages of producers are not settled."""
+        return sum(incoming.unconfirmed for incoming in self._incoming.values())
+
+    @property
+    def held(self) -> int:
+        """The octets of messages that are not complete."""
+        return sum(incoming.held for incoming in self._incoming.values())
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """Return the statistics of the links on which the server sends."""
+        return [
+            SubscriptionStatistics(outgoing.topic, outgoing.channel.statistics())
+            for outgoing in self._outgoing.values()
+            if outgoing.channel is not None
+        ]
+
+    def channels(self) -> Iterator[Channel]:
+        """Yield the open channels of the seam."""
+        for outgoing in self._outgoing.values():
+            if outgoing.channel is not None:
+                yield outgoing.channel
+
+    # -- what the client says ------------------------------------------------------------------------------
+
+    async def take(self, event: Run | Part) -> None:
+        """Take messages of a producer; `flush` posts them."""
+        incoming = self._incoming.get(event.link)
+        if incoming is None:
+            return
+        self._unflushed[incoming] = None
+        try:
+            match event:
+                case Run():
+                    incoming.add(event)
+                case Part():
+                    incoming.add_part(event)
+                case _:
+                    assert_never(event)
+        except LinkProblem as problem:
+            await self.flush()  # what came before it was right
+            self._detach(incoming.link, problem)
+
+    def abort(self, link: ReceivingLink) -> None:
+        """A producer gives up the message that is not complete."""
+        if (incoming := self._incoming.get(link)) is not None:
+            incoming.abort()
+
+    async def flush(self) -> None:
+        """Post what was taken, and wait while there is no room for it."""
+        unflushed, self._unflushed = self._unflushed, {}
+        for incoming in unflushed:
+            try:
+                await incoming.flush()
+            except LinkProblem as problem:
+                self._detach(incoming.link, problem)
+
+    def tell(self) -> None:
+        """Tell producers the outcomes that are known, and renew their credit."""
+        news, self._news = self._news, {}
+        for incoming in news:
+            incoming.tell()
+
+    def _has_news(self, incoming: Incoming | DirectIncoming) -> None:
+        self._news[incoming] = None
+        self._sender.signal.set()
+
+    def settle(self, sent: Sequence[Sent[SendingLink]], state: performatives.State | None) -> None:
+        """A consumer told the outcome of messages."""
+        for each in sent:
+            if (outgoing := self._outgoing.get(each.link)) is not None:
+                outgoing.settle(each.ids, state)
+
+    def credited(self, link: SendingLink) -> None:
+        """A consumer stated its credit."""
+        if (outgoing := self._outgoing.get(link)) is not None:
+            outgoing.credited()
+
+    def opened(self, links: Sequence[SendingLink]) -> None:
+        """The window of the session lets these links send again."""
+        for link in links:
+            if (outgoing := self._outgoing.get(link)) is not None:
+                outgoing.wake()
+
+    def detached(self, link: Link) -> None:
+        """A link is over."""
+        match link:
+            case SendingLink():
+                outgoing = self._outgoing.pop(link, None)
+                if outgoing is not None:
+                    outgoing.close()
+            case ReceivingLink():
+                incoming = self._incoming.pop(link, None)
+                if incoming is not None:
+                    incoming.close()
+                    self._unflushed.pop(incoming, None)
+            case _:
+                assert_never(link)
+
+    def _detach(self, link: Link, problem: LinkProblem) -> None:
+        link.detach(problem)
+        self.detached(link)
+        self._sender.signal.set()
+
+    def _failed(self, outgoing: Outgoing, failure: Failure) -> None:
+        """A link cannot go on: its topic was deleted, or cannot be read."""
+        self._detach(outgoing.link, problem_of(failure))
+
+    def _node_ended(self, incoming: DirectIncoming) -> None:
+        """The node of a producer is gone with the link that made it."""
+        self._detach(incoming.link, LinkProblem(Condition.RESOURCE_DELETED, "the node is gone"))
+
+    # -- attaching -----------------------------------------------------------------------------------------
+
+    async def attach(self, link: Link) -> None:
+        """Attach a link, or refuse it."""
+        try:
+            match link:
+                case SendingLink():
+                    await self._attach_consumer(link)
+                case ReceivingLink():
+                    await self._attach_producer(link)
+                case _:
+                    assert_never(link)
+        except Refused as refused:
+            link.refuse(problem_of(refused.failure))
+        except LinkProblem as problem:
+            link.refuse(problem)
+
+    async def _attach_consumer(self, link: SendingLink) -> None:
+        source = link.source
+        if not isinstance(source, Source):
+            raise LinkProblem(Condition.NOT_FOUND, "the link has no source")
+        replay, applied = replay_of(source.filter)
+        address = self._resolve(source)
+        if isinstance(address, DirectAddress):
+            if not await self._is_topic(Right.SUBSCRIBE, address):
+                self._attach_direct(link, source, address)
+                return
+            address = address.as_topic()
+        is_queue = await self._find(Right.SUBSCRIBE, address) is Delivery.ROUND_ROBIN
+        if source.durable and source.expiry_policy == "never" and not is_queue:
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
+        if replay is not None and is_queue:
+            raise LinkProblem(Condition.PRECONDITION_FAILED, "a queue cannot be replayed")
+
+        def make(topic: Topic, place: Release) -> Outgoing:
+            return Outgoing(link, topic, self._sender, place, self._failed, self.opened)
+
+        outgoing, channel = await self._session.open(address.name, replay or FromCurrent(), make)
+        outgoing.is_replay = replay is not None
+        answered = performatives.Source(
+            source.address,
+            distribution_mode="move" if is_queue else "copy",
+            filter=applied,
+            capabilities=source.capabilities,
+        )
+        # Consumers of a topic have nothing to settle, unless they insist.
+        settles = link.attach.snd_settle_mode == 1 or (not is_queue and link.attach.snd_settle_mode != 0)
+        link.accept(performatives.write(answered), settles=settles)
+        self._outgoing[link] = outgoing
+        outgoing.open(channel)
+
+    def _attach_direct(self, link: SendingLink, source: Source, address: DirectAddress) -> None:
+        """Attach a consumer to a node without a queue."""
+
+        def make(node: DirectNode, place: Release) -> DirectOutgoing:
+            return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed, self.opened)
+
+        outgoing, node, channel = self._direct.consume(address.name, make)
+        outgoing.node, outgoing.direct, outgoing.is_own = node, channel, address.name is None
+        answered = performatives.Source(
+            types.write(node.name.decode()),
+            dynamic=source.dynamic,
+            dynamic_node_properties=source.dynamic_node_properties,
+            capabilities=source.capabilities,
+        )
+        link.accept(performatives.write(answered), settles=link.attach.snd_settle_mode == 1)
+        self._outgoing[link] = outgoing
+        outgoing.open(channel)
+
+    async def _attach_producer(self, link: ReceivingLink) -> None:
+        target = link.target
+        if target is None:
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
+        if not isinstance(target, Target):
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
+        if target.address == NULL and not target.dynamic:
+            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
+        address = self._resolve(target)
+        if isinstance(address, DirectAddress):
+            if not await self._is_topic(Right.PUBLISH, address):
+                self._attach_direct_producer(link, target, address)
+                return
+            address = address.as_topic()
+        await self._find(Right.PUBLISH, address)
+        incoming = Incoming(
+            link, self._session, address.name, self._config.amqp1_credit, self._has_news, self._excused
+        )
+        answered = performatives.Target(target.address, capabilities=target.capabilities)
+        incoming.accept(performatives.write(answered))
+        self._incoming[link] = incoming
+
+    def _attach_direct_producer(self, link: ReceivingLink, target: Target, address: DirectAddress) -> None:
+        if address.name is None:
+            raise LinkProblem(
+                Condition.NOT_IMPLEMENTED, "a dynamic node is made for a consumer, not for a producer"
+            )
+        incoming = DirectIncoming(
+            link,
+            self._config.max_message_bytes,
+            self._config.amqp1_credit,
+            self._has_news,
+            self._node_ended,
+        )
+        answered = performatives.Target(target.address, capabilities=target.capabilities)
+        incoming.accept(self._direct, address.name, performatives.write(answered))
+        self._incoming[link] = incoming
+
+    def _resolve(self, terminus: Source | Target) -> Address | DirectAddress:
+        default = Treatment[self._config.amqp1_default.upper()]
+        return resolve(terminus, default, self._config.default_types()[1])
+
+    async def _is_topic(self, right: Right, address: DirectAddress) -> bool:
+        """Return whether a topic has the name of a node: then it is that topic. Raises Refused."""
+        name = address.name
+        return (
+            name is not None
+            and not name.startswith(DYNAMIC)
+            and await self._session.find(name, right) is not None
+        )
+
+    async def _find(self, right: Right, address: Address) -> Delivery:
+        """Return how the topic of an address delivers; make it if there is none. Raises Refused and
+        LinkProblem.
+        """
+        found = await self._session.find(address.name, right)
+        if found is None:
+            await self._session.declare(address.name, address.delivery, address.persistence)
+            return address.delivery
+        if address.wanted not in (None, found.delivery):
+            what = "a queue" if found.delivery is Delivery.ROUND_ROBIN else "a topic"
+            raise LinkProblem(Condition.PRECONDITION_FAILED, f"it is {what}, and not what the client wants")
+        return found.delivery
