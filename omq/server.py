@@ -148,6 +148,8 @@ class Server:
             max_subscriptions=config.max_subscriptions,
             leases=len(self._access.leases),
             max_leases=config.max_leases,
+            direct_nodes=len(self._access.nodes),
+            undelivered=self._access.nodes.totals.undelivered,
             topics=self.catalogue.topic_count,
             max_topics=config.max_topics,
             turned_away=self._turned_away_count,

@@ -37,6 +37,10 @@ class ServerStatistics:
     leases: int
     """Leases that are not used yet."""
     max_leases: int
+    direct_nodes: int
+    """Nodes of AMQP 1.0 without a queue, to which a link is attached."""
+    undelivered: int
+    """Messages to those so far that no consumer took, or for which there was no memory."""
     topics: int
     max_topics: int
     turned_away: int

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from omq.access.rights import Right
 from omq.access.session import Release, S, Session
 from omq.drivers.budget import Budget
-from omq.drivers.direct import DirectChannel, DirectNode, Producer
+from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Producer
 from omq.drivers.reasons import Reason, Refused
 
 DYNAMIC = b"amqp:/_omq/temp."
@@ -28,6 +28,7 @@ class Nodes:
         """`memory` counts the messages that the nodes hold."""
         self._memory = memory
         self._nodes: dict[bytes, DirectNode] = {}
+        self.totals = DirectTotals()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -46,7 +47,7 @@ class Nodes:
         return self._make(DYNAMIC + secrets.token_urlsafe(NAME_OCTETS).encode())
 
     def _make(self, name: bytes) -> DirectNode:
-        node = self._nodes[name] = DirectNode(name, self._memory, self._forget)
+        node = self._nodes[name] = DirectNode(name, self._memory, self.totals, self._forget)
         return node
 
     def _forget(self, node: DirectNode) -> None:

@@ -84,18 +84,27 @@ class DirectTraffic:
     octets_in: int = 0
     messages_out: int = 0
     octets_out: int = 0
+
+
+@dataclass(slots=True)
+class DirectTotals:
+    """Counters of all nodes of a server, so far."""
+
     undelivered: int = 0
-    """Messages that no consumer has taken."""
+    """Messages that no consumer took, or for which there was no memory."""
 
 
 class DirectNode:
     """One node. `forget` is called when nothing is attached to it any more."""
 
-    def __init__(self, name: bytes, memory: Budget, forget: Callable[["DirectNode"], None]) -> None:
+    def __init__(
+        self, name: bytes, memory: Budget, totals: DirectTotals, forget: Callable[["DirectNode"], None]
+    ) -> None:
         """`memory` counts the messages that are held."""
         self.name = name
         self.traffic = DirectTraffic()
         self._memory = memory
+        self._totals = totals
         self._forget = forget
         self._channels: deque[DirectChannel] = deque()
         """In the order in which they get messages: the next one first."""
@@ -137,7 +146,7 @@ class DirectNode:
         """
         block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
         if not self._memory.try_take(block.held):
-            self.traffic.undelivered += 1
+            self._totals.undelivered += 1
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = _Message(self._next, block, done)
         self._next += 1
@@ -168,7 +177,7 @@ class DirectNode:
                 self._waiting.append(message)
             self.changed()
             return False
-        self.traffic.undelivered += 1
+        self._totals.undelivered += 1
         self._finish(message, message.outcome, message.told)
         return True
 

@@ -3,7 +3,7 @@
 import pytest
 
 from omq.drivers.budget import Budget
-from omq.drivers.direct import NO_CONSUMER_CREDIT, DirectChannel, DirectNode
+from omq.drivers.direct import NO_CONSUMER_CREDIT, DirectChannel, DirectNode, DirectTotals
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import (
     ACCEPTED,
@@ -55,7 +55,8 @@ class Scene:
     def __init__(self) -> None:
         self.memory = Budget(1 << 20)
         self.forgotten: list[DirectNode] = []
-        self.node = DirectNode(b"n", self.memory, self.forgotten.append)
+        self.totals = DirectTotals()
+        self.node = DirectNode(b"n", self.memory, self.totals, self.forgotten.append)
         self.told: list[tuple[bytes, Outcome]] = []
 
     def consumer(self, credit: int) -> DirectChannel:
@@ -179,7 +180,7 @@ async def test_memory_for_messages_is_limited(scene: Scene) -> None:
     assert scene.node.room() == 0  # half of the memory is in use
     with pytest.raises(Refused, match="no memory"):
         scene.send(b"x" * 600_000)
-    assert scene.node.traffic.undelivered == 1
+    assert scene.totals.undelivered == 1
 
 
 async def test_without_a_consumer(scene: Scene) -> None:

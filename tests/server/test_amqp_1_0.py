@@ -336,6 +336,8 @@ async def test_a_direct_message_without_a_consumer_is_released(store: Path) -> N
         for _ in range(30):
             await client.publish(text("x"))
             assert (await client.outcome()).state == RELEASED
+        statistics = host.server.statistics()
+        assert (statistics.direct_nodes, statistics.undelivered) == (1, 30)
 
 
 async def test_a_released_direct_message_goes_to_a_consumer_that_has_not_had_it(store: Path) -> None:
