@@ -20,7 +20,6 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
-    Run,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.frames import FrameType
@@ -299,7 +298,7 @@ def test_whole_messages_come_as_they_were_sent(peer: Peer) -> None:
     events = peer.say(
         frame(Transfer(1, 7, b"t", 0, True), b"one"), frame(Transfer(1, 8, b"t", 0, False), b"two")
     )
-    assert events == [Run(link, 7, True, (b"one",)), Run(link, 8, False, (b"two",))]
+    assert events == [Part(link, 7, True, b"one", True, True), Part(link, 8, False, b"two", True, True)]
     assert (link.credit, link.delivery_count) == (1, 2)
 
 
@@ -317,12 +316,12 @@ def test_messages_of_several_frames_come_in_parts(peer: Peer) -> None:
     )
     assert events == [
         Part(link, 0, False, b"1", True, False),
-        Run(other, 1, False, (b"small",)),
+        Part(other, 1, False, b"small", True, True),
         Part(link, 0, False, b"2", False, False),
         Part(link, 0, True, b"3", False, True),
         Part(other, 2, False, b"4", True, False),
         Aborted(other),
-        Run(other, 4, False, (b"5",)),
+        Part(other, 4, False, b"5", True, True),
     ]
     assert (link.credit, other.credit) == (99, 96)
 
@@ -335,7 +334,7 @@ def test_more_messages_than_credit_detach_the_link(peer: Peer) -> None:
         frame(Transfer(2, 3, b"t"), b"4"),
     )  # fmt: skip
     assert events == [
-        Run(link, 0, False, (b"1",)), Detached(link, None), Run(other, 3, False, (b"4",))
+        Part(link, 0, False, b"1", True, True), Detached(link, None), Part(other, 3, False, b"4", True, True)
     ]  # fmt: skip
     assert condition(peer.heard()) == "amqp:link:transfer-limit-exceeded"
 

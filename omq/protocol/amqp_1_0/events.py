@@ -39,19 +39,8 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive whole messages of one link; their delivery-ids count up from `first`."""
-
-    link: ReceivingLink
-    first: int
-    settled: bool
-    messages: tuple[bytes, ...]
-    """The octets of each: its sections."""
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a message that takes several frames."""
+    """A message, or a part of one that takes several frames: its sections."""
 
     link: ReceivingLink
     delivery: int
@@ -106,7 +95,7 @@ class Pause:
     """Much was read that means nothing to the server: the other connections should have their turn."""
 
 
-LinkEvent = Attaching | Credit | Run | Part | Aborted | Outcome | Detached | WindowOpened
+LinkEvent = Attaching | Credit | Part | Aborted | Outcome | Detached | WindowOpened
 """What concerns links."""
 
 Event = Authenticating | Opening | LinkEvent | Closed | Pause

@@ -18,7 +18,6 @@ from omq.protocol.amqp_1_0.events import (
     Event,
     Outcome,
     Part,
-    Run,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -347,8 +346,6 @@ class Session:
         if transfer.aborted:
             if not begins:
                 yield Aborted(found)
-        elif begins and not more:
-            yield Run(found, delivery, settled, (payload,))
         else:
             yield Part(found, delivery, settled, payload, begins, not more)
 

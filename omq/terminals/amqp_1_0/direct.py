@@ -9,12 +9,11 @@ from omq.drivers.direct import DirectChannel, DirectNode
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Outcome, Rejected, Released
 from omq.protocol.amqp_1_0 import performatives, stored
-from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.events import Part, Run
+from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.types import DecodeError
-from omq.terminals.amqp_1_0.incoming import rejection
 from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
+from omq.terminals.amqp_1_0.producing import Producing, rejection
 from omq.terminals.amqp_1_0.refusals import condition_of
 
 
@@ -37,7 +36,7 @@ class DirectOutgoing(Outgoing):
             self.node.end()
 
 
-class DirectIncoming:
+class DirectIncoming(Producing):
     """A producer of a node (`omq.drivers.direct.Producer`)."""
 
     def __init__(
@@ -49,18 +48,13 @@ class DirectIncoming:
         ended: Callable[["DirectIncoming"], None],
     ) -> None:
         """`wake` is called when there is something to tell, `ended` when the node is gone."""
-        self.link = link
-        self._most = max_message_bytes
-        self._credit = credit
+        super().__init__(link, max_message_bytes, credit)
         self._wake = wake
         self._ended = ended
         self._node: DirectNode | None = None
-        self._parts = bytearray()
         self._told: list[tuple[int, bytes]] = []
         """Delivery-ids and outcomes that the client does not know yet."""
         self._must_renew = False
-        self.held = 0
-        self.unconfirmed = 0
 
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
@@ -76,32 +70,7 @@ class DirectIncoming:
 
     # -- messages ------------------------------------------------------------------------------------------
 
-    def add(self, run: Run) -> None:
-        """Take whole messages. Raises LinkProblem."""
-        for index, message in enumerate(run.messages):
-            self._take(run.first + index, message, settled=run.settled)
-
-    def add_part(self, part: Part) -> None:
-        """Take a part of a message. Raises LinkProblem."""
-        self.held += len(part.octets)
-        self._check(self.held)
-        self._parts += part.octets
-        if part.ends:
-            message = bytes(self._parts)
-            self.abort()
-            self._take(part.delivery, message, settled=part.settled)
-
-    def abort(self) -> None:
-        """Forget the message that is not complete."""
-        self._parts = bytearray()
-        self.held = 0
-
-    def _check(self, size: int) -> None:
-        if size > self._most:
-            raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
-
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
-        self._check(len(message))
         self._must_renew = True
         self._wake(self)
         if self._node is None:
@@ -143,17 +112,7 @@ class DirectIncoming:
         told, self._told = self._told, []
         if not self.link.is_attached:
             return
-        first = last = -1
-        state = b""
-        for delivery, outcome in told:
-            if first >= 0 and (delivery != last + 1 or outcome != state):
-                self.link.session.settle(first, last, state)
-                first = -1
-            if first < 0:
-                first, state = delivery, outcome
-            last = delivery
-        if first >= 0:
-            self.link.session.settle(first, last, state)
+        self._settle(told)
         if self._must_renew and self._node is not None:
             self._must_renew = False
             room = min(self._credit, self._node.room())

@@ -13,7 +13,7 @@ from omq.drivers.seam import Channel
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.events import Part, Run
+from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
@@ -23,6 +23,7 @@ from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import replay_of
 from omq.terminals.amqp_1_0.outgoing import Outgoing
+from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
@@ -44,10 +45,10 @@ class Links:
         self._sender = sender
         self._excused = excused
         self._outgoing: dict[SendingLink, Outgoing] = {}
-        self._incoming: dict[ReceivingLink, Incoming | DirectIncoming] = {}
-        self._unflushed: dict[Incoming | DirectIncoming, None] = {}
+        self._incoming: dict[ReceivingLink, Producing] = {}
+        self._unflushed: dict[Producing, None] = {}
         """Producers whose messages of this read are not posted yet."""
-        self._news: dict[Incoming | DirectIncoming, None] = {}
+        self._news: dict[Producing, None] = {}
         """Producers that may have something to be told."""
 
     def close(self) -> None:
@@ -86,20 +87,14 @@ class Links:
 
     # -- what the client says ------------------------------------------------------------------------------
 
-    async def take(self, event: Run | Part) -> None:
-        """Take messages of a producer; `flush` posts them."""
-        incoming = self._incoming.get(event.link)
+    async def take(self, part: Part) -> None:
+        """Take a message of a producer, or a part of one; `flush` posts it."""
+        incoming = self._incoming.get(part.link)
         if incoming is None:
             return
         self._unflushed[incoming] = None
         try:
-            match event:
-                case Run():
-                    incoming.add(event)
-                case Part():
-                    incoming.add_part(event)
-                case _:
-                    assert_never(event)
+            incoming.add(part)
         except LinkProblem as problem:
             await self.flush()  # what came before it was right
             self._detach(incoming.link, problem)
@@ -124,7 +119,7 @@ class Links:
         for incoming in news:
             incoming.tell()
 
-    def _has_news(self, incoming: Incoming | DirectIncoming) -> None:
+    def _has_news(self, incoming: Producing) -> None:
         self._news[incoming] = None
         self._sender.signal.set()
 

@@ -42,8 +42,9 @@ class Outgoing:
         failed: Failed,
         opened: Callable[[Sequence[SendingLink]], None],
     ) -> None:
-        """`place` is called when it does not count as a subscription any more; `failed` when it must be
-        detached, with the reason; `opened` with links that may send now, and could not.
+        """`place` is called when it does not count as a subscription any more, perhaps several times;
+        `failed` when it must be detached, with the reason; `opened` with links that may send now, and could
+        not.
         """
         self.link = link
         self.topic = topic
@@ -95,14 +96,10 @@ class Outgoing:
 
     def close(self) -> None:
         """End it: what is not settled returns to the topic, after the send that is under way."""
-        self._leave()
+        self._place()
         self._is_closed = True
         if not self._is_sending:
             self._close_channel()
-
-    def _leave(self) -> None:
-        place, self._place = self._place, _nothing
-        place()
 
     def _close_channel(self) -> None:
         channel, self.channel = self.channel, None
@@ -161,7 +158,7 @@ class Outgoing:
 
     def ended(self, end: End) -> None:
         self.channel = None
-        self._leave()
+        self._place()
         if not self._is_closed:
             self._is_closed = True
             self._failed(self, Failure(Reason.DELETED, "the topic was deleted"))
@@ -182,7 +179,3 @@ def outcome_of(state: performatives.State | None) -> Outcome:
             return Modified(failed, undeliverable)
         case _:
             assert_never(state)
-
-
-def _nothing() -> None:
-    """It does not count any more."""

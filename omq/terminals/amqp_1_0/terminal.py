@@ -34,7 +34,6 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
-    Run,
     WindowOpened,
 )
 from omq.terminals.amqp_1_0.links import Links
@@ -343,7 +342,7 @@ class Amqp1Terminal:
 
     async def _execute(self, event: LinkEvent, links: Links) -> None:
         match event:
-            case Run() | Part():
+            case Part():
                 await links.take(event)
             case Aborted(link):
                 links.abort(link)

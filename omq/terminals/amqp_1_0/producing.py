@@ -1,0 +1,80 @@
+"""What all links have on which the client sends: messages from their parts, and outcomes in runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.events import Part
+from omq.protocol.amqp_1_0.link import ReceivingLink
+
+
+class Producing(ABC):
+    """One link on which the client sends."""
+
+    def __init__(self, link: ReceivingLink, max_message_bytes: int, credit: int) -> None:
+        """`credit` is the most that the client may have."""
+        self.link = link
+        self._most = max_message_bytes
+        self._credit = credit
+        self._parts = bytearray()
+        self.unconfirmed = 0
+        """How many messages have no outcome yet."""
+
+    @property
+    def held(self) -> int:
+        """The octets of a message that is not complete."""
+        return len(self._parts)
+
+    def add(self, part: Part) -> None:
+        """Take a message, or a part of one. Raises LinkProblem."""
+        if len(self._parts) + len(part.octets) > self._most:
+            raise LinkProblem(Condition.MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._most} octets")
+        if part.begins and part.ends:
+            self._take(part.delivery, part.octets, settled=part.settled)
+            return
+        self._parts += part.octets
+        if part.ends:
+            message = bytes(self._parts)
+            self.abort()
+            self._take(part.delivery, message, settled=part.settled)
+
+    def abort(self) -> None:
+        """Forget the message that is not complete."""
+        self._parts = bytearray()
+
+    @abstractmethod
+    def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
+        """Take a complete message."""
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Post what was taken, and wait while there is no room for it. Raises LinkProblem."""
+
+    @abstractmethod
+    def tell(self) -> None:
+        """Tell the client the outcomes that are known, and renew its credit."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The link is over: nothing is to be told any more."""
+
+    def _settle(self, told: Iterable[tuple[int, bytes]]) -> None:
+        """Tell outcomes: delivery-ids and states, equal neighbours in one disposition."""
+        first = last = -1
+        state = b""
+        for delivery, outcome in told:
+            if first >= 0 and (delivery != last + 1 or outcome != state):
+                self.link.session.settle(first, last, state)
+                first = -1
+            if first < 0:
+                first, state = delivery, outcome
+            last = delivery
+        if first >= 0:
+            self.link.session.settle(first, last, state)
+
+
+def rejection(condition: Condition, text: str) -> bytes:
+    """Return the state that rejects a message."""
+    error = performatives.write(performatives.Error(condition.value, text))
+    return performatives.write(performatives.Rejected(error))
