@@ -45,7 +45,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Source,
     Transfer,
 )
-from omq.protocol.amqp_1_0.session import MOST_HANDLES, WINDOW
+from omq.protocol.amqp_1_0.session import MOST_HANDLES, MOST_LINKS, WINDOW
 from omq.protocol.amqp_1_0.transfers import Framing
 from tests.protocol.amqp_1_0_helpers import OFFER, Peer, frame, source, target
 
@@ -263,6 +263,26 @@ def test_a_refused_link_is_attached_without_its_terminus_and_detached(peer: Peer
         assert condition([detach]) == "amqp:not-found"
         assert peer.say(frame(Detach(3, closed=True))) == []
         assert peer.heard() == []
+
+
+def test_the_lowest_free_handle_is_used(peer: Peer) -> None:
+    links = [peer.attach_receiver(handle, f"{handle}") for handle in range(4)]
+    assert [link.handle for link in links] == [0, 1, 2, 3]
+    peer.say(frame(Detach(2, closed=True)), frame(Detach(1, closed=True)))
+    assert [peer.attach_receiver(handle, f"{handle}").handle for handle in (9, 8, 7)] == [1, 2, 4]
+
+
+def test_the_links_of_a_connection_are_limited(peer: Peer) -> None:
+    sessions = MOST_LINKS // MOST_HANDLES
+    for channel in range(1, sessions + 1):
+        peer.say(frame(Begin(None, 0, 9, 9), channel=channel))
+        for handle in range(MOST_HANDLES):
+            peer.say(frame(Attach(f"{channel} {handle}", handle, True, source=source()), channel=channel))
+    assert peer.heard()
+    assert peer.say(frame(Attach("one more", 0, True, source=source()))) == []
+    attach, detach = peer.heard()
+    assert isinstance(attach, Attach)
+    assert condition([detach]) == "amqp:resource-limit-exceeded"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
 from omq.protocol.amqp_1_0 import frames, link, performatives, serials, types
@@ -84,7 +85,8 @@ class Session:
         self._waiting: deque[bytes] = deque()
         self._is_sending = False
         self._links: dict[int, SendingLink | ReceivingLink] = {}
-        self._handles: set[int] = set()
+        self._free_handles: list[int] = []
+        """Handles below the number of links that no link has: a heap."""
         self._handle_max = min(begin.handle_max, MOST_HANDLES - 1)
         self._deliveries: Unsettled[SendingLink] = Unsettled(0)
         self._last_delivery: int | None = None
@@ -231,7 +233,7 @@ class Session:
             raise SessionProblem(
                 Condition.NOT_ALLOWED, f"handles are at most {MOST_HANDLES - 1}, not {attach.handle}"
             )
-        handle = next(number for number in range(MOST_HANDLES) if number not in self._handles)
+        handle = heappop(self._free_handles) if self._free_handles else len(self._links)
         made = link.make(self, handle, attach)
         is_full = self._peer.link_count() >= MOST_LINKS
         stolen = self._peer.attached(made)
@@ -239,7 +241,6 @@ class Session:
             stolen.detach(LinkProblem(Condition.STOLEN, "the link was attached again"))
             yield Detached(stolen, None)
         self._links[attach.handle] = made
-        self._handles.add(handle)
         if made.problem is not None:
             made.refuse(made.problem)
         elif is_full:
@@ -256,7 +257,7 @@ class Session:
             raise SessionProblem(
                 Condition.UNATTACHED_HANDLE, f"a detach of the handle {detach.handle}, which is not attached"
             )
-        self._handles.discard(found.handle)
+        heappush(self._free_handles, found.handle)
         if found.is_attached:
             # A link that is detached without being closed could be resumed; here it is over (section 2.6.5).
             found.detach()
