@@ -1,0 +1,83 @@
+"""Queues that are not durable. The exclusive ones among them belong to a connection, and end with it."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from omq.drivers.driver import Driver
+from omq.drivers.factory import DriverFactory
+from omq.drivers.lifetime import Ephemeral, Ownership
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import QueueOptions
+from omq.drivers.topic_quota import Admit, TopicQuota
+from omq.model import Delivery, Topic
+
+TOPIC_IDS_RESERVED = 1024
+"""How many ids of ephemeral topics are reserved at a time, so that few of them cost a write to the disk."""
+
+
+class EphemeralQueues:
+    """The ephemeral queues among the drivers of a server by name, `drivers`."""
+
+    def __init__(
+        self,
+        drivers: dict[bytes, Driver],
+        factory: DriverFactory,
+        quota: TopicQuota,
+        reserve: Callable[[int], Awaitable[range]],
+        deleted: Callable[[Driver], None],
+    ) -> None:
+        """`reserve` returns so many new topic ids, and may raise Refused. `deleted` is called when a queue
+        has been deleted.
+        """
+        self._drivers = drivers
+        self._factory = factory
+        self._quota = quota
+        self._reserve = reserve
+        self._deleted = deleted
+        self._count = 0
+        self._ids = iter(range(0))
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def create(
+        self, name: bytes, options: QueueOptions, owner: Ownership | None, admit: Admit | None
+    ) -> QueueDriver:
+        """Create a queue with a name that no other topic has. An exclusive one belongs to `owner`. Raises
+        Refused.
+        """
+        own = owner if options.exclusive else None
+        id = await self._next_id()
+        if own is not None:
+            own.check()
+        released = self._quota.admit(admit)
+        lifetime = Ephemeral(with_last_consumer=options.auto_delete, owner=own)
+        driver = self._factory.create_unrecorded(Topic(id, name), Delivery.ROUND_ROBIN, lifetime, options)
+        assert isinstance(driver, QueueDriver)
+        self._drivers[name] = driver
+        self._count += 1
+        self._quota.created(id, released)
+        if own is not None:
+            own.add(id, partial(self.delete, driver))
+        return driver
+
+    async def _next_id(self) -> int:
+        id = next(self._ids, None)
+        if id is None:
+            self._ids = iter(await self._reserve(TOPIC_IDS_RESERVED))
+            id = next(self._ids)
+        return id
+
+    def delete(self, driver: Driver) -> None:
+        """Delete an ephemeral queue unless it is deleted already; its subscribers' channels end."""
+        assert isinstance(driver.lifetime, Ephemeral)
+        if self._drivers.get(driver.topic.topic) is not driver:
+            return
+        del self._drivers[driver.topic.topic]
+        self._count -= 1
+        if driver.lifetime.owner is not None:
+            driver.lifetime.owner.discard(driver.topic.id)
+        self._quota.deleted(driver.topic.id)
+        driver.end()
+        self._factory.stop(driver)
+        self._deleted(driver)

@@ -1,0 +1,74 @@
+"""Creates the drivers of topics, and runs the dealers of round-robin topics."""
+
+from typing import assert_never
+
+import trio
+
+from omq.drivers.broadcast import BroadcastDriver
+from omq.drivers.driver import Driver, Opening, Resources
+from omq.drivers.lifetime import Lifetime
+from omq.drivers.priority_queue import PriorityQueueDriver
+from omq.drivers.queue import QueueDriver
+from omq.drivers.queue_options import DEFAULT, QueueOptions
+from omq.drivers.round_robin import RoundRobinDriver
+from omq.model import Delivery, Topic, Transient
+from omq_storage.environment import Extent
+
+EVERY_ID = 1 << 63
+"""A bound of message ids that no topic reaches: a topic without a record needs no reservations."""
+
+
+class DriverFactory:
+    """Creates drivers with these resources. The dealers run in `nursery`."""
+
+    def __init__(self, resources: Resources, nursery: trio.Nursery) -> None:
+        self._resources = resources
+        self._nursery = nursery
+        self._dealers: dict[Driver, trio.CancelScope] = {}
+
+    def create(self, opening: Opening, delivery: Delivery) -> Driver:
+        """Return the driver of a topic, whose dealer runs until `stop`."""
+        match delivery:
+            case Delivery.BROADCAST:
+                return BroadcastDriver(opening)
+            case Delivery.ROUND_ROBIN:
+                kind = QueueDriver if opening.options.max_priority is None else PriorityQueueDriver
+                driver = kind(opening)
+                self._nursery.start_soon(self._deal, driver)
+                return driver
+            case other:
+                assert_never(other)
+
+    def create_unrecorded(
+        self, topic: Topic, delivery: Delivery, lifetime: Lifetime, options: QueueOptions = DEFAULT
+    ) -> Driver:
+        """Return the driver of a new transient topic without a record in the catalogue."""
+        opening = Opening(
+            topic=topic,
+            persistence=Transient(),
+            writer=None,
+            resources=self._resources,
+            next_id=1,
+            reserved=EVERY_ID,
+            extent=Extent(),
+            position=None,
+            retention=(None, None),
+            lifetime=lifetime,
+            options=options,
+        )
+        return self.create(opening, delivery)
+
+    def stop(self, driver: Driver) -> None:
+        """The driver's topic was deleted, or has another driver: end its dealer."""
+        driver.deleted = True
+        driver.route.owner = None
+        scope = self._dealers.pop(driver, None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _deal(self, driver: RoundRobinDriver) -> None:
+        if driver.deleted:
+            return
+        with trio.CancelScope() as scope:
+            self._dealers[driver] = scope
+            await driver.run()
