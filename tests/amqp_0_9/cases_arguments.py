@@ -1,7 +1,6 @@
 """What a broker does about the arguments of queues."""
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ from .broker import Broker, case
 from .wire import (
     Client,
     Reply,
+    bind,
     declare_queue,
     delete_queue,
     get,
@@ -17,6 +17,7 @@ from .wire import (
     publish,
     reject,
     select_confirms,
+    until,
 )
 
 
@@ -32,17 +33,18 @@ def priority_queue(broker: Broker) -> str:
 def message_ttl_of_queue(broker: Broker) -> str:
     client = broker.channel()
     client.call(declare_queue(1, "p.mt", exclusive=1, x_message_ttl=300))
-    client.send(publish(1, "", "p.mt", b"a"))
-    time.sleep(0.6)
-    return client.said(declare_queue(1, "p.mt", passive=1), get(1, "p.mt", 1))
+    client.call(select_confirms(1))
+    client.call(publish(1, "", "p.mt", b"a"))
+    left = until("queue.declare-ok messages=0", lambda: client.call(declare_queue(1, "p.mt", passive=1)))
+    return f"{left.told()} | {client.said(get(1, 'p.mt', 1))}"
 
 
 @case
 def queue_expires(broker: Broker) -> str:
     client = broker.channel()
     client.call(declare_queue(1, "p.qe", x_expires=400))
-    time.sleep(1.2)
-    return client.said(declare_queue(1, "p.qe", passive=1))
+    until("channel.close", lambda: client.call(bind(1, "p.qe", "amq.direct")))  # a bind is no use of a queue
+    return broker.channel().said(declare_queue(1, "p.qe", passive=1))
 
 
 @case
@@ -70,9 +72,7 @@ def dead(client: Client, cause: Callable[[], object], **args: Any) -> str:
         )
     )
     cause()
-    time.sleep(0.5)
-    reply = client.call(get(1, "p.dl", 1))
-    return shown(reply)
+    return shown(until("get-ok", lambda: client.call(get(1, "p.dl", 1))))
 
 
 def shown(reply: Reply) -> str:
@@ -125,27 +125,34 @@ def dead_letter_twice_counts(broker: Broker) -> str:
         declare_queue(1, "p.d2", exclusive=1, x_dead_letter_exchange="", x_dead_letter_routing_key="p.d1")
     )
     client.send(publish(1, "", "p.d1", b"a"))
-    time.sleep(0.5)
-    client.call(get(1, "p.d2"))
+    until("get-ok", lambda: client.call(get(1, "p.d2")))
     client.send(reject(1, 1, 0))
-    time.sleep(0.6)
-    reply = client.call(get(1, "p.d2", 1))
-    return shown(reply)
+    return shown(until("get-ok", lambda: client.call(get(1, "p.d2", 1))))
 
 
 @case
 def delivery_limit_quorum(broker: Broker) -> str:
     client = broker.channel()
     queue = "p.qq"
-    reply = client.call(declare_queue(1, queue, durable=1, x_queue_type="quorum", x_delivery_limit=2))
+    client.call(declare_queue(1, "p.qqdl", exclusive=1))
+    reply = client.call(
+        declare_queue(
+            1,
+            queue,
+            durable=1,
+            x_queue_type="quorum",
+            x_delivery_limit=2,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key="p.qqdl",
+        )
+    )
     out = [reply.told()]
     client.send(publish(1, "", queue, b"a"))
-    for _ in range(4):
-        time.sleep(0.3)
-        reply = client.call(get(1, queue))
+    for _ in range(3):
+        reply = until("get-ok", lambda: client.call(get(1, queue)))
         out.append(reply.told()[:24] + (str(reply.properties.get("headers")) if reply.properties else ""))
-        if reply.name != "get-ok":
-            break
         client.send(nack(1, reply.tag))
+    until("get-ok", lambda: client.call(get(1, "p.qqdl", 1)))  # then the message has left its queue
+    out.append(client.said(get(1, queue)))
     client.call(delete_queue(1, queue))
     return " | ".join(out)

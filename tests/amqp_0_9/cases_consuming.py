@@ -1,7 +1,5 @@
 """What a broker does about consuming."""
 
-import time
-
 from .broker import Broker, case
 from .wire import (
     Client,
@@ -18,6 +16,7 @@ from .wire import (
     qos,
     recover,
     reject,
+    until,
 )
 
 
@@ -211,7 +210,7 @@ def requeue_on_connection_loss(broker: Broker) -> str:
     a.call(get(1, queue))
     a.call(get(1, queue))
     a.close()
-    time.sleep(0.4)
+    until("queue.declare-ok messages=3", lambda: client.call(declare_queue(1, queue, passive=1)))
     return client.said(get(1, queue), get(1, queue), get(1, queue), delete_queue(1, queue))
 
 

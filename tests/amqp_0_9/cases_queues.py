@@ -1,10 +1,9 @@
 """What a broker does about queues and bindings."""
 
-import time
-
 from .broker import Broker, case
 from .wire import (
     Long,
+    Reply,
     bind,
     bind_by,
     cancel,
@@ -17,6 +16,7 @@ from .wire import (
     publish,
     purge,
     unbind,
+    until,
 )
 
 
@@ -128,8 +128,14 @@ def queue_exclusive_ends_with_connection(broker: Broker) -> str:
     a = broker.channel()
     a.call(declare_queue(1, "p.ex2", exclusive=1))
     a.close()
-    time.sleep(0.5)
-    return broker.channel().said(declare_queue(1, "p.ex2", passive=1))
+    return gone(broker, "p.ex2").told()
+
+
+def gone(broker: Broker, queue: str) -> Reply:
+    """Wait until an exclusive queue is gone with its connection. As long as it is there it is locked for
+    others, and asking for it ends a channel.
+    """
+    return until("channel.close 404", lambda: broker.channel().call(declare_queue(1, queue, passive=1)))
 
 
 @case
@@ -147,8 +153,9 @@ def queue_auto_delete_after_last_consumer(broker: Broker) -> str:
 def queue_auto_delete_never_consumed(broker: Broker) -> str:
     a = broker.channel()
     a.call(declare_queue(1, "p.ad2", auto_delete=1))
+    a.call(declare_queue(1, "p.ad2ex", exclusive=1))
     a.close()
-    time.sleep(0.3)
+    gone(broker, "p.ad2ex")
     client = broker.channel()
     return client.said(declare_queue(1, "p.ad2", passive=1), delete_queue(1, "p.ad2"))
 

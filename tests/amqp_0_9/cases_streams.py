@@ -23,6 +23,7 @@ from .wire import (
     select_confirms,
     short,
     table,
+    until,
 )
 
 
@@ -33,8 +34,8 @@ def direct_reply_to(broker: Broker) -> str:
     server = broker.channel()
     server.call(declare_queue(1, "p.rpc", exclusive=1))
     client.send(publish(1, "", "p.rpc", b"ask", properties(reply_to="amq.rabbitmq.reply-to")))
-    time.sleep(0.3)
-    reply_to = server.call(get(1, "p.rpc", 1)).properties.get("reply_to", "?")
+    asked = until("get-ok", lambda: server.call(get(1, "p.rpc", 1)))
+    reply_to = asked.properties.get("reply_to", "?")
     server.send(publish(1, "", reply_to, b"answer"))
     answer = client.wait()
     return f"{reply.name} {reply_to[:22]} {answer.name} {answer.body!r}"

@@ -6,7 +6,7 @@ It uses nothing of the server, so that a mistake in the server's codec cannot hi
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -587,3 +587,19 @@ class Client:
 
     def close(self) -> None:
         self.socket.close()
+
+
+PATIENCE = 10.0
+"""Seconds after which something that a broker does on its own time must have happened."""
+
+
+def until(awaited: str, ask: Callable[[], Reply]) -> Reply:
+    """Ask again and again until the answer, as it is told, begins with what is awaited.
+
+    If it never does, the last answer is returned, so that the comparison shows it. The question must change
+    nothing as long as the answer is another one.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not (reply := ask()).told().startswith(awaited) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return reply
