@@ -1,9 +1,15 @@
 """Messages of many frames, in both directions, by raw octets."""
 
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trio
+from quietness import quiet
+from trio.testing import MockClock
+
+from omq.config import Config
+from omq.server import open_server
 
 from .broker import Broker
 from .serving import serving_guest
@@ -27,6 +33,12 @@ from .wire import (
 SIZE = 3_000_000
 
 FRAME = 131_072 - 8
+
+BODY = 3
+"""The type of a body frame."""
+
+HEARTBEAT = 10
+"""Seconds between the heartbeats of a client."""
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +118,45 @@ def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -
     assert client.call(get(2, "between 2", 1)).body == large(2)
 
 
-def test_a_client_that_reads_what_it_got_slowly_is_not_silent(broker: Broker) -> None:
-    client = broker.connect(seconds=20, heartbeat=1)
-    client.open()
-    client.call(declare_queue(1, "slowly", durable=1))
-    client.call(select_confirms(1))
+@pytest.fixture
+def clock() -> MockClock:
+    """A clock that runs as usual, and jumps when it is told to."""
+    return MockClock(rate=1.0)
+
+
+async def test_a_client_that_reads_what_it_got_slowly_is_not_silent(tmp_path: Path, clock: MockClock) -> None:
     data = bytes(30_000_000)
-    client.send(publishing(1, "", "slowly"), header(1, len(data)), *frames(1, data))
-    assert client.wait().name == "ack"
-    client.send(get(1, "slowly", 1))
-    time.sleep(4.5)  # after three intervals a client counts as gone
-    assert len(client.wait().body) == len(data)
-    assert client.call(declare_queue(1, "slowly", durable=1)).name == "queue.declare-ok"
+
+    def ask(broker: Broker) -> Client:
+        client = broker.connect(seconds=20, heartbeat=HEARTBEAT)
+        client.open()
+        client.call(declare_queue(1, "slowly", durable=1))
+        client.call(select_confirms(1))
+        client.send(publishing(1, "", "slowly"), header(1, len(data)), *frames(1, data))
+        assert client.wait().name == "ack"
+        client.send(get(1, "slowly", 1))
+        assert client.frame() is not None, "the message begins"
+        return client
+
+    def read(client: Client) -> None:
+        octets = 0
+        while octets < len(data):
+            frame = client.frame()
+            assert frame is not None, "the connection ended in the middle of the message"
+            if frame[0] == BODY:
+                octets += len(frame) - 8
+        assert client.call(declare_queue(1, "slowly", durable=1)).name == "queue.declare-ok"
+
+    async with open_server(Config(listen=["127.0.0.1:0"], store=str(tmp_path / "store"))) as server:
+        broker = Broker(("127.0.0.1", server.port))
+        try:
+            client = await trio.to_thread.run_sync(ask, broker)
+            for _ in range(5 * HEARTBEAT):  # after three intervals a silent client counts as gone
+                clock.jump(1)
+                await quiet()
+            await trio.to_thread.run_sync(read, client)
+        finally:
+            broker.close()
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
