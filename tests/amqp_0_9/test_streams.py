@@ -1,15 +1,19 @@
 """Streams: broadcast topics that are replayed with the argument x-stream-offset, by raw octets."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
+
+from omq.client import connect
 
 from .broker import Broker
 from .cases_streams import consume_from, stream
 from .serving import serving_guest
 from .wire import Client, Long, Timestamp, ack, declare_queue, publish, qos, select_confirms
+
+SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +47,28 @@ def publish_all(broker: Broker, queue: str, bodies: list[bytes]) -> None:
         confirmed = client.wait().tag
 
 
-def test_a_consumer_begins_at_a_time(broker: Broker) -> None:
+async def test_a_consumer_begins_at_a_time(broker: Broker) -> None:
     queue = "since"
+    host, port = broker.address
     broker.channel().call(declare_queue(1, queue, durable=1, x_queue_type="stream"))
-    publish_all(broker, queue, [b"early", b"too"])
-    time.sleep(1.1)
-    middle = int(time.time())
-    while time.time() < middle + 1:  # the next whole second
-        time.sleep(0.05)
-    publish_all(broker, queue, [b"late", b"later"])
-    assert consumer(broker, queue, Timestamp(middle)).bodies() == [b"late", b"later"]
-    assert consumer(broker, queue, Timestamp(middle - 60)).bodies() == [b"early", b"too", b"late", b"later"]
+    bodies = [b"early", b"too"]
+    for body in bodies:
+        publish_all(broker, queue, [body])  # each is a block of its own, with its own time
+    with trio.fail_after(SECONDS):
+        async with connect(f"omq://{host}:{port}", id="guest:guest") as other:
+
+            async def time_of_last() -> int:
+                return (await other.blocks(queue))[-1].time
+
+            middle = await time_of_last() // 1_000_000 + 1  # the first whole second after them
+            while await time_of_last() < middle * 1_000_000:
+                await trio.sleep(0.02)  # between two looks at the server's clock
+                bodies.append(b"%d" % len(bodies))
+                publish_all(broker, queue, bodies[-1:])
+    bodies.append(b"late")
+    publish_all(broker, queue, [b"late"])
+    assert consumer(broker, queue, Timestamp(middle)).bodies() == bodies[-2:]
+    assert consumer(broker, queue, Timestamp(middle - 60)).bodies() == bodies
     assert consumer(broker, queue, Timestamp(middle + 60)).bodies() == []
 
 
