@@ -445,8 +445,15 @@ class Commands:
 
     async def _commit(self, channel: AmqpChannel, transaction: Transaction, method: Method) -> None:
         runs, acknowledged = transaction.take()
-        for run in runs:
-            await self._publishing.publish(channel, run)
+        try:
+            for run in runs:
+                await self._publishing.publish(channel, run, whole=True)
+        except ChannelProblem:
+            self._publishing.drop()
+            raise
+        if channel.is_over:
+            self._publishing.drop()
+            return
         await self._publishing.flush()
         await settled(transaction.posted)
         for part in transaction.posted:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import trio
+
 from omq.access.topology import REPLIES, Topology
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Refused
@@ -29,6 +31,11 @@ REPLY_TO, EXPIRATION, USER_ID = 0x0200, 0x0100, 0x0010
 """Property flags."""
 
 CHECKED = REPLY_TO | EXPIRATION | USER_ID
+
+HEADERS = 0x2000
+
+MESSAGES_A_SLICE = 256
+"""After so many messages that may need work one by one, the other connections have their turn."""
 
 
 class Publisher(Protocol):
@@ -61,8 +68,32 @@ class Publishing:
         self.frame_max = 0
         self.is_openamq = False
 
-    async def publish(self, publisher: Publisher, run: PublishRun) -> None:
-        """Publish messages with the next `flush`. Raises ChannelProblem."""
+    async def publish(self, publisher: Publisher, run: PublishRun, *, whole: bool = False) -> None:
+        """Publish messages with the next `flush`. Raises ChannelProblem.
+
+        If the publisher ends meanwhile, the rest of them is not published. While the client does not read
+        what is returned to it, those before are posted already, unless the run must be posted `whole`.
+        """
+        if run.batch.count <= MESSAGES_A_SLICE or not (run.mandatory or run.properties & (CHECKED | HEADERS)):
+            await self._publish(publisher, run)
+            return
+        for begin in range(0, run.batch.count, MESSAGES_A_SLICE):
+            if begin:
+                await self._give_way(whole=whole)
+            if publisher.is_over:
+                return
+            await self._publish(publisher, _slice(run, begin))
+
+    async def _give_way(self, *, whole: bool) -> None:
+        """Let the other connections have their turn, and wait until there is room for more answers."""
+        if self._outbox.is_full:
+            if not whole:
+                await self.flush()
+            with self._excused:
+                await self._outbox.room()
+        await trio.lowlevel.checkpoint()
+
+    async def _publish(self, publisher: Publisher, run: PublishRun) -> None:
         parts = await self.parts(publisher, run)
         posted = Posted(run.batch.count)
         for part in parts:
@@ -87,6 +118,11 @@ class Publishing:
                 await self._topology.settled()
             except Refused as refused:
                 raise problem_of(refused.failure, BasicPublish) from refused
+
+    def drop(self) -> None:
+        """Forget what was published since the last `flush`."""
+        self._groups.clear()
+        self._publishers.clear()
 
     async def flush(self) -> None:
         """Post what was published."""
@@ -156,6 +192,11 @@ class Publishing:
                 ),
                 channel=channel,
             )
+
+
+def _slice(run: PublishRun, begin: int) -> PublishRun:
+    end = min(begin + MESSAGES_A_SLICE, run.batch.count)
+    return replace(run, batch=run.batch.part(begin, end), heads=run.heads[begin:end])
 
 
 def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:
