@@ -25,6 +25,7 @@ from .wire import (
     long,
     method,
     nack,
+    open_channel,
     properties,
     publish,
     publishing,
@@ -202,6 +203,36 @@ def test_a_get_waits_for_what_was_published_before_confirm_select(broker: Broker
         assert client.call(published, select_confirms(2), get(2, "before confirms", 1)).name == "confirm-ok"
         assert client.wait().body == b"1"
         client.call(close_channel(2))
+
+
+def test_every_channel_gets_its_own_confirms(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "of channels", durable=1))
+    channels = range(2, 200)
+    for channel in channels:
+        client.open(channel)
+        client.call(select_confirms(channel))
+    for tag in (1, 2):
+        client.send(*[publish(channel, "", "of channels", b"1") for channel in channels])
+        replies = [client.wait() for _ in channels]
+        assert sorted(reply.channel for reply in replies) == list(channels)
+        assert {(reply.name, reply.tag) for reply in replies} == {("ack", tag)}
+
+
+def test_a_channel_that_failed_leaves_no_confirms_to_its_successor(broker: Broker) -> None:
+    client = broker.channel()
+    client.call(declare_queue(1, "of failed channels", durable=1))
+    for _ in range(20):
+        client.open(2)
+        client.call(select_confirms(2))
+        good, bad = publish(2, "", "of failed channels", b"1"), publish(2, "missing", "", b"1")
+        client.send(good, bad)
+        while (reply := client.wait()).name != "channel.close":
+            assert reply.name == "ack"
+        client.send(method(2, 20, 41), open_channel(2))
+        assert client.wait().name == "channel.open-ok"
+        assert client.call(declare_queue(1, "of failed channels", durable=1)).name == "queue.declare-ok"
+        assert client.call(close_channel(2)).name == "channel.close-ok"
 
 
 def test_a_message_is_not_lost_to_a_channel_that_fails_while_it_is_got(tmp_path: Path) -> None:

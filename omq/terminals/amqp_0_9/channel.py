@@ -1,6 +1,7 @@
 """One channel of a connection: its consumers, its unacknowledged messages, and what it publishes."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from omq.access.topology import Getter
@@ -8,7 +9,6 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.seam import Outcome
 from omq.drivers.shared_window import SharedWindow
-from omq.drivers.signal import Signal
 from omq.terminals.amqp_0_9.confirms import Confirms
 from omq.terminals.amqp_0_9.consumers import Consumer
 from omq.terminals.amqp_0_9.contents import Contents
@@ -30,8 +30,8 @@ Mode = Plain | Confirms | Transaction
 class AmqpChannel:
     """One open channel."""
 
-    def __init__(self, number: int, contents: Contents, signal: Signal) -> None:
-        """`signal` is set when `confirmed` or `failure` may have changed."""
+    def __init__(self, number: int, contents: Contents, changed: Callable[["AmqpChannel"], None]) -> None:
+        """`changed` is called when `confirmed` or `failure` may have changed."""
         self.number = number
         self.contents = contents
         self.tags = Tags()
@@ -52,7 +52,7 @@ class AmqpChannel:
         """The limit for all consumers together, if there is one."""
         self.is_flowing = True
         self.mode: Mode = Plain()
-        self._wake = signal.set
+        self._changed = changed
         self._unsettled: deque[Posted] = deque()
         self.failure: Failure | None = None
         """Why something that was published without confirms could not be stored."""
@@ -71,6 +71,8 @@ class AmqpChannel:
                 self._unsettled.append(posted)
 
     def look(self) -> None:
+        if self.is_over:
+            return
         before = self.failure
         while self._unsettled and self._unsettled[0].is_settled:
             # A queue that may not be longer refuses messages, and only confirms tell so.
@@ -78,7 +80,7 @@ class AmqpChannel:
             told = (each for each in failures if each.reason is not Reason.OVERFLOW)
             self.failure = next(told, self.failure)
         if self.failure is not before or isinstance(self.mode, Confirms):
-            self._wake()
+            self._changed(self)
 
     async def settled(self) -> None:
         """Wait until everything that was published on it is in its queues, or refused."""

@@ -140,6 +140,8 @@ class AmqpTerminal:
         self._outbox = Outbox(self._sender.signal)
         self._heartbeats = Heartbeats()
         self._channels: dict[int, AmqpChannel] = {}
+        self._changed: dict[AmqpChannel, None] = {}
+        """The channels that may have confirms to send, or have failed."""
         self._long: LongPublishes | None = None
 
     # -- life ----------------------------------------------------------------------------------------------
@@ -254,6 +256,7 @@ class AmqpTerminal:
             self._long.drop(number)
         channel = self._channels.pop(number, None)
         if channel is not None:
+            self._changed.pop(channel, None)
             channel.close(at_once=at_once)
 
     def _close_channels(self) -> None:
@@ -286,12 +289,18 @@ class AmqpTerminal:
             return parts
         parts += self._outbox.collect()
         if not self._outbox:  # what is confirmed was returned before
-            for channel in list(self._channels.values()):
+            for channel in list(self._changed):
                 if channel.failure is not None:
                     self._fail_channel(channel, problem_of(channel.failure, methods.BasicPublish))
-                elif not self._outbox.is_held(channel.number) and (confirmed := channel.confirmed()):
-                    parts.append(confirmed)
+                elif not self._outbox.is_held(channel.number):
+                    del self._changed[channel]
+                    if confirmed := channel.confirmed():
+                        parts.append(confirmed)
         return parts
+
+    def _has_changed(self, channel: AmqpChannel) -> None:
+        self._changed[channel] = None
+        self._sender.signal.set()
 
     def urgent_sent(self) -> None:
         pass
@@ -491,7 +500,7 @@ class AmqpTerminal:
             return
         if isinstance(method, methods.ChannelOpen):
             contents = Contents(number, self._sender, self._outbox, self._tell_gap)
-            self._channels[number] = AmqpChannel(number, contents, self._sender.signal)
+            self._channels[number] = AmqpChannel(number, contents, self._has_changed)
         channel = self._channels.get(number)
         if channel is None:
             return  # it failed meanwhile
