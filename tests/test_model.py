@@ -5,6 +5,7 @@ import pytest
 from omq.model import (
     DELIVERIES,
     PERSISTENCES,
+    Persistence,
     declaration,
     delivery_name,
     persistence_name,
@@ -30,8 +31,8 @@ def test_types_and_their_names_are_one_to_one() -> None:
 
 
 @pytest.mark.parametrize("persistence", PERSISTENCES.values(), ids=str)
-def test_what_is_stored_is_read_back(persistence: object) -> None:
-    assert read_stored_persistence(stored_persistence(persistence)) == persistence  # type: ignore[arg-type]
+def test_what_is_stored_is_read_back(persistence: Persistence) -> None:
+    assert read_stored_persistence(stored_persistence(persistence)) == persistence
 
 
 @pytest.mark.parametrize("text", ["", "weak", "Persistent", "Weak "])

@@ -278,8 +278,7 @@ class Driver(ABC):
                 kept = block.held
                 if last:
                     self.resources.memory.sequences.keep(self.topic.id, last)
-        except Exception as problem:
-            # A defect fails this post, and not the connection from which it came.
+        except Exception as problem:  # a defect fails this post, and not the connection from which it came
             raise Refused.of(self.told(problem)) from problem
         finally:
             self.free(octets - kept)

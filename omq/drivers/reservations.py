@@ -106,10 +106,10 @@ class Reservations:
                     every[one] = max(count, every.get(one, 0))
                 try:
                     await self._reserve(every)
-                except Exception:
+                except Exception:  # whatever it is, it is raised, unless another topic may be the reason
                     if every.keys() <= counts.keys():
                         raise
-                    await self._reserve(counts)  # it may have failed because of the others
+                    await self._reserve(counts)
         finally:
             for one in counts:
                 self._waiting.pop(one, None)  # a call that still needs it has its own `counts`

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -167,8 +168,8 @@ RIGHTS = ["declare", "publish", "subscribe"]
 @pytest.mark.parametrize("missing", RIGHTS)
 async def test_each_use_of_a_private_topic_takes_its_right(tmp_path: Path, missing: str) -> None:
     secret = SecretHash(1, 1, 1, bytes(16), hashlib.scrypt(b"s", salt=bytes(16), n=2, r=1, p=1, dklen=32))
-    rights = {right: [] if right == missing else ["*"] for right in RIGHTS}
-    known = ClientConfig(name="known", secret=str(secret), **rights)  # type: ignore[arg-type]
+    rights: dict[str, Any] = {right: [] if right == missing else ["*"] for right in RIGHTS}
+    known = ClientConfig(name="known", secret=str(secret), **rights)
     async with session(tmp_path, b"known:s", clients=[known]) as client:
 
         def use() -> None:

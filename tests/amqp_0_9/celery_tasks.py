@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 from celery import Celery
 
@@ -26,7 +27,7 @@ def total(numbers: list[int]) -> int:
 
 
 @app.task(bind=True, max_retries=3)
-def flaky(self, failures: int) -> int:  # type: ignore[no-untyped-def]
+def flaky(self: Any, failures: int) -> int:
     """Fail so often, then return the number of retries."""
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)

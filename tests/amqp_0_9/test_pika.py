@@ -4,6 +4,7 @@ remote procedure calls, and publisher confirms.
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pika
 import pika.exceptions
@@ -69,7 +70,7 @@ def test_work_queues(connect: Connect) -> None:
     for name, worker in (("first", first), ("second", second)):
         worker.basic_qos(prefetch_count=1)
 
-        def work(channel, method, properties, body, name=name):  # type: ignore[no-untyped-def]
+        def work(channel: Any, method: Any, properties: Any, body: bytes, name: str = name) -> None:
             got[name].append((body, method.redelivered, properties.delivery_mode))
             if name == "second":
                 channel.basic_ack(method.delivery_tag)
@@ -126,7 +127,7 @@ def test_remote_procedure_calls(connect: Connect) -> None:
     client, server = connect(), connect()
     server.queue_declare("rpc_queue")
 
-    def serve(channel, method, properties, body):  # type: ignore[no-untyped-def]
+    def serve(channel: Any, method: Any, properties: Any, body: bytes) -> None:
         reply = pika.BasicProperties(correlation_id=properties.correlation_id)
         channel.basic_publish("", properties.reply_to, b"%d" % (int(body) * 2), reply)
         channel.basic_ack(method.delivery_tag)
@@ -135,7 +136,7 @@ def test_remote_procedure_calls(connect: Connect) -> None:
     server.basic_consume("rpc_queue", serve)
     replies: dict[str, bytes] = {}
 
-    def note(channel, method, properties, body):  # type: ignore[no-untyped-def]
+    def note(channel: Any, method: Any, properties: Any, body: bytes) -> None:
         replies[properties.correlation_id] = body
 
     callback = client.queue_declare("", exclusive=True).method.queue
@@ -166,17 +167,17 @@ def test_publisher_confirms_without_waiting_for_each(port: int) -> None:
     confirmed: set[int] = set()
     count = 500
 
-    def acknowledged(frame) -> None:  # type: ignore[no-untyped-def]
+    def acknowledged(frame: Any) -> None:
         tag, multiple = frame.method.delivery_tag, frame.method.multiple
         confirmed.update(range(1, tag + 1) if multiple else [tag])
         if len(confirmed) == count:
             connection.close()
 
-    def declared(channel) -> None:  # type: ignore[no-untyped-def]
+    def declared(channel: Any) -> None:
         for number in range(count):
             channel.basic_publish("", "asynchronous", b"%d" % number)
 
-    def opened(channel) -> None:  # type: ignore[no-untyped-def]
+    def opened(channel: Any) -> None:
         channel.confirm_delivery(acknowledged)
         channel.queue_declare("asynchronous", durable=True, callback=lambda _: declared(channel))
 

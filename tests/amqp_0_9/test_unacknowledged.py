@@ -1,5 +1,7 @@
 """The unacknowledged messages of a channel, beside a plain dict of tags."""
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from omq.drivers.seam import Channel
 from omq.terminals.amqp_0_9.unacknowledged import Settled, Unacknowledged, UnknownTag
 
-CHANNEL: Channel = object()  # type: ignore[assignment]
+CHANNEL = cast(Channel, object())
 """It is only passed on."""
 
 STEPS = st.lists(

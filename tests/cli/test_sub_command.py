@@ -182,6 +182,7 @@ def test_each_message_restarts_the_timeout(shell: Shell) -> None:
         async with connect(shell.url) as client:
             await client.declare("alive")
             with trio.fail_after(SECONDS):
+                # A client can only ask again whether a topic has a subscriber by now.
                 while not any(info.subscribers for info in await client.topics() if info.topic == b"alive"):  # noqa: ASYNC110
                     await trio.sleep(0.01)
             for number in range(count):

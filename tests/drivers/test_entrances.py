@@ -1,7 +1,5 @@
 """Who is admitted when there is room: publishers in their order, and topics that share memory in turns."""
 
-from collections.abc import Callable
-
 import pytest
 
 from omq.drivers.entrance import Answer, Entrance, Entrances, Entrant
@@ -271,7 +269,10 @@ def test_a_topic_may_leave_the_line_while_it_is_asked() -> None:
     one, two = memory.topic("one"), memory.topic("two")
     one.entrance.line_up(1, one.entrance.close)
     later: list[str] = []
-    appended: Callable[[], None] = lambda: later.append("one again")  # noqa: E731
+
+    def appended() -> None:
+        later.append("one again")
+
     one.entrance.line_up(1, appended)
     two.names("two")
     memory.limit = 10

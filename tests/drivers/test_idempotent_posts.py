@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -147,13 +148,13 @@ def failing(times: int, after: threading.Event | None = None) -> Callable[..., o
     append = Environment.append
     left = times
 
-    def fail_at_first(self: Environment, blocks: Sequence[Block], *sequences: object) -> object:
+    def fail_at_first(self: Environment, blocks: Sequence[Block], *sequences: Any) -> object:
         nonlocal left
         if left:
             left -= 1
             assert after is None or after.wait(20)
             raise StoreFull(Limit.DISK, "There is no room on disk.")
-        return append(self, blocks, *sequences)  # type: ignore[arg-type]
+        return append(self, blocks, *sequences)
 
     return fail_at_first
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,11 +30,11 @@ async def drivers(shared_drivers: Drivers) -> AsyncIterator[Drivers]:
         await shared_drivers.catalogue.delete(topic.topic.topic)
 
 
-async def queue_of(drivers: Drivers, *, durable: bool, **options: object) -> QueueDriver:
+async def queue_of(drivers: Drivers, *, durable: bool, **options: Any) -> QueueDriver:
     sync = Sync.WEAK if durable else None
     return await drivers.catalogue.declare_queue(
         b"q",
-        QueueOptions(durable=durable, sync=sync, max_priority=10, **options),  # type: ignore[arg-type]
+        QueueOptions(durable=durable, sync=sync, max_priority=10, **options),
     )
 
 

@@ -59,12 +59,12 @@ async def passed(clock: trio.testing.MockClock, seconds: float) -> None:
 
 
 async def queue_of(
-    drivers: Drivers, name: bytes = b"q", *, durable: bool = False, **options: object
+    drivers: Drivers, name: bytes = b"q", *, durable: bool = False, **options: Any
 ) -> QueueDriver:
     sync = Sync.WEAK if durable else None
     return await drivers.catalogue.declare_queue(
         name,
-        QueueOptions(durable=durable, sync=sync, **options),  # type: ignore[arg-type]
+        QueueOptions(durable=durable, sync=sync, **options),
     )
 
 

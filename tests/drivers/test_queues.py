@@ -9,6 +9,7 @@ import pytest
 import trio
 from served_drivers import ASYNC, WEAK, Client, Drivers, Listener, messages_of, opened, post, quiet
 
+from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Ownership, check_user
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import QueueKind, QueueOptions, difference
@@ -16,7 +17,7 @@ from omq.drivers.reasons import Reason, Refused
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import ACCEPTED, RELEASED, Credit, End, Messages, Modified
 from omq.drivers.shared_window import SharedWindow
-from omq.model import Delivery, FromCurrent, Sync, Transient
+from omq.model import Delivery, FromCurrent, Persistent, Sync, Transient
 from omq_storage.batches import Bodies
 
 DURABLE = QueueOptions(durable=True, sync=Sync.WEAK)
@@ -95,7 +96,8 @@ async def test_the_types_of_queues(drivers: Drivers) -> None:
             queue.persistence == (await declare(sync.value.encode(), QueueOptions(durable=True))).persistence
         )
         assert str(sync.value) in str(queue.persistence)
-    assert (await declare(b"default", QueueOptions(durable=True))).info().persistence.sync is Sync.STRONG  # type: ignore[union-attr]
+    default = await declare(b"default", QueueOptions(durable=True))
+    assert default.info().persistence == Persistent(Sync.STRONG)
     assert (await declare(b"transient", QueueOptions())).info().persistence == Transient()
     with pytest.raises(ValueError, match="cannot be durable"):
         QueueOptions(durable=True, exclusive=True)
@@ -328,7 +330,9 @@ async def test_large_messages_are_got_piece_by_piece(drivers: Drivers) -> None:
 
 async def test_an_ephemeral_queue_never_waits_for_ids(drivers: Drivers) -> None:
     queue = await drivers.catalogue.declare_queue(b"q", QueueOptions())
-    assert queue.offer(Bodies([b"a"] * 3)).settled  # type: ignore[union-attr]
+    offered = queue.offer(Bodies([b"a"] * 3))
+    assert isinstance(offered, Confirmation)
+    assert offered.settled
     assert queue.purge() == 3
 
 

@@ -196,7 +196,9 @@ async def test_only_the_memory_for_posts_makes_a_publisher_wait(tmp_path: Path) 
         assert queue.ready == 120
         queue.purge()
         # The one that was given up does not count as on its way.
-        assert queue.offer(Bodies([b"a"])).settled  # type: ignore[union-attr]
+        stored = queue.offer(Bodies([b"a"]))
+        assert isinstance(stored, Confirmation)
+        assert stored.settled
         assert queue.purge() == 1
 
 
@@ -271,6 +273,8 @@ async def test_idempotent_posts_keep_their_order(tmp_path: Path) -> None:
                 await client.read()
         assert isinstance(spilling, Confirmation)
         assert [got.id for got in client.got] == list(range(1, 141))
-        assert queue.offer(Bodies([b"again"]), origins=[(b"p", 9)]).settled  # type: ignore[union-attr]
+        repeated = queue.offer(Bodies([b"again"]), origins=[(b"p", 9)])
+        assert isinstance(repeated, Confirmation)
+        assert repeated.settled
         assert queue.ready == 0
         client.close()

@@ -3,6 +3,7 @@
 import logging
 import time
 import tracemalloc
+from functools import partial
 
 import pytest
 import trio
@@ -77,7 +78,7 @@ async def test_a_cancelled_call_is_not_made(mock_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(alarms.run)
         for time in (3, 1, 2):
-            alarms.at(time, lambda time=time: made.append(f"{time}"))  # type: ignore[misc]
+            alarms.at(time, partial(made.append, f"{time}"))
         cancelled = alarms.at(1.5, lambda: made.append("cancelled"))
         last = alarms.at(4, lambda: alarms.cancel(last))  # which it is already
         alarms.cancel(cancelled)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -24,9 +25,9 @@ ARGUMENTS = Table(((b"a", LongString(b"1")), (b"b", Void())))
 
 
 @asynccontextmanager
-async def server(path: Path, **config: object) -> AsyncIterator[tuple[Drivers, Exchanges]]:
+async def server(path: Path, **config: Any) -> AsyncIterator[tuple[Drivers, Exchanges]]:
     """Exchanges over the drivers of a store, which ends as if killed."""
-    async with opened(path / "store", killed=True, **config) as drivers:  # type: ignore[arg-type]
+    async with opened(path / "store", killed=True, **config) as drivers:
         yield drivers, Exchanges(drivers.catalogue)
 
 

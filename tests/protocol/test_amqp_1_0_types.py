@@ -188,6 +188,8 @@ def test_numbers_out_of_range_are_not_written() -> None:
         for number in (low - 1, high + 1):
             with pytest.raises(ValueError, match=str(number)):
                 types.write(Number(kind, number))
+    with pytest.raises(ValueError, match="no float"):
+        types.write(Number(NumberType.FLOAT, 1e300))
 
 
 PERFORMATIVES = [

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -52,14 +52,14 @@ def text(body: str) -> bytes:
     return b"\x00\x53%c%s" % (Section.AMQP_VALUE, write(body))
 
 
-def source(address: str | None, **fields: object) -> bytes:
+def source(address: str | None, **fields: Any) -> bytes:
     """A source with this address."""
-    return performatives.write(Source(write(address), **fields))  # type: ignore[arg-type]
+    return performatives.write(Source(write(address), **fields))
 
 
-def target(address: str | None, **fields: object) -> bytes:
+def target(address: str | None, **fields: Any) -> bytes:
     """A target with this address."""
-    return performatives.write(Target(write(address), **fields))  # type: ignore[arg-type]
+    return performatives.write(Target(write(address), **fields))
 
 
 @dataclass(frozen=True, slots=True)

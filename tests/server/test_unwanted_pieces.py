@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -37,10 +38,10 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
     reading, go_on = threading.Event(), threading.Event()
     read = Environment.open_message
 
-    def read_slowly(self: Environment, *arguments: object) -> object:
+    def read_slowly(self: Environment, *arguments: Any) -> object:
         reading.set()
         assert go_on.wait(20)
-        return read(self, *arguments)  # type: ignore[arg-type]
+        return read(self, *arguments)
 
     sizes = {"max_message_bytes": 4 * MIB, "max_line_bytes": 4 * MIB}
     async with serving(store, **sizes) as host:

@@ -8,7 +8,7 @@ below is the one description of its method.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from struct import Struct, error
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_args, get_type_hints
 
@@ -37,6 +37,7 @@ NO_FIELDS = Table()
 class Method(Protocol):
     """Any of the methods below."""
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     CLASS: ClassVar[int]
     METHOD: ClassVar[int]
 
@@ -53,7 +54,7 @@ class _Layout:
 _LAYOUTS: dict[tuple[int, int], _Layout] = {}
 _BY_TYPE: dict[type, _Layout] = {}
 
-M = TypeVar("M")
+M = TypeVar("M", bound=Method)
 
 
 def _method(class_id: int, method_id: int, before: str = "", after: str = "") -> Callable[[type[M]], type[M]]:
@@ -61,15 +62,11 @@ def _method(class_id: int, method_id: int, before: str = "", after: str = "") ->
 
     def register(made: type[M]) -> type[M]:
         hints = get_type_hints(made, include_extras=True)
-        own = [(field.name, get_args(hints[field.name])[1]) for field in fields(made)]  # type: ignore[arg-type]
+        own = [(field.name, get_args(hints[field.name])[1]) for field in fields(made)]
         reserved_before = [(None, kind) for kind in before.split()]
         reserved_after = [(None, kind) for kind in after.split()]
-        layout = _Layout(
-            made,  # type: ignore[arg-type]
-            _IDS.pack(class_id, method_id),
-            (*reserved_before, *own, *reserved_after),
-        )
-        made.CLASS, made.METHOD = class_id, method_id  # type: ignore[attr-defined]
+        layout = _Layout(made, _IDS.pack(class_id, method_id), (*reserved_before, *own, *reserved_after))
+        made.CLASS, made.METHOD = class_id, method_id
         _LAYOUTS[class_id, method_id] = layout
         _BY_TYPE[made] = layout
         return made

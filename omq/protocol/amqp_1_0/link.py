@@ -49,8 +49,8 @@ class LinkSession(Protocol):
     def send(self, frame: Frame, payload: bytes = b"") -> None:
         """Send a frame of the session."""
 
-    def flow(self, **fields: int | bool) -> Flow:
-        """Return a flow with the state of the session, and these fields of a link."""
+    def flow(self) -> Flow:
+        """Return a flow with the state of the session, to which a link adds its own."""
 
     def detached(self, gone: "SendingLink | ReceivingLink") -> None:
         """The server detached a link. Its handles are in use until the client detaches it, too."""
@@ -213,7 +213,8 @@ class SendingLink(Link):
     def tell(self, available: int = 0) -> None:
         """State the link's own view of its credit."""
         self.session.send(
-            self.session.flow(
+            replace(
+                self.session.flow(),
                 handle=self.handle,
                 delivery_count=self.delivery_count,
                 link_credit=self.credit,
@@ -263,7 +264,12 @@ class ReceivingLink(Link):
     def tell(self) -> None:
         """State the credit."""
         self.session.send(
-            self.session.flow(handle=self.handle, delivery_count=self.delivery_count, link_credit=self.credit)
+            replace(
+                self.session.flow(),
+                handle=self.handle,
+                delivery_count=self.delivery_count,
+                link_credit=self.credit,
+            )
         )
 
     def received(self) -> None:

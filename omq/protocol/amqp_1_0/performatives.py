@@ -100,7 +100,7 @@ class _Layout:
     fields: tuple[_Field, ...]
 
 
-P = TypeVar("P")
+P = TypeVar("P", bound="Performative")
 
 _BY_CODE: dict[int, _Layout] = {}
 _BY_NAME: dict[str, _Layout] = {}
@@ -112,9 +112,9 @@ def _performative(code: int, name: str) -> Callable[[type[P]], type[P]]:
 
     def register(made: type[P]) -> type[P]:
         hints = get_type_hints(made, include_extras=True)
-        found = tuple(_field(field, hints[field.name]) for field in fields(made))  # type: ignore[arg-type]
-        layout = _Layout(made, name, code, found)  # type: ignore[arg-type]
-        made.CODE = code  # type: ignore[attr-defined]
+        found = tuple(_field(field, hints[field.name]) for field in fields(made))
+        layout = _Layout(made, name, code, found)
+        made.CODE = code
         _BY_CODE[code] = _BY_NAME[f"amqp:{name}:list"] = _BY_TYPE[made] = layout
         return made
 

@@ -5,7 +5,6 @@ Source: AMQP 1.0, part 2, section 2.5, "Sessions", and section 2.6, "Links".
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Protocol, assert_never
 
@@ -99,12 +98,9 @@ class Session:
         """Send a frame."""
         self._peer.put(frames.write(self.channel, performatives.write(frame), payload))
 
-    def flow(self, **fields: int | bool) -> Flow:
-        """Return a flow with the state of the session, and these fields of a link."""
-        return replace(
-            Flow(self._next_in, self._window, self._next_out, link.LARGEST_CREDIT),
-            **fields,  # type: ignore[arg-type]
-        )
+    def flow(self) -> Flow:
+        """Return a flow with the state of the session, to which a link adds its own."""
+        return Flow(self._next_in, self._window, self._next_out, link.LARGEST_CREDIT)
 
     @property
     def next_delivery(self) -> int:

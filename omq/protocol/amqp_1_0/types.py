@@ -11,7 +11,7 @@ Whoever must pass a value on unchanged keeps its octets, which `skip` delimits w
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from struct import Struct
+from struct import Struct, error
 from typing import assert_never
 
 MAX_NESTING = 32
@@ -442,7 +442,7 @@ def _number(number: Number) -> bytes:
     constructor, shape = kind.value
     try:
         return _U8.pack(constructor) + Struct(shape).pack(value)
-    except Exception as problem:
+    except (error, OverflowError) as problem:  # the latter for floats
         raise ValueError(f"{value} is no {kind.name.lower()}") from problem
 
 
