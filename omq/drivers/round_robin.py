@@ -552,6 +552,11 @@ class RoundRobinDriver(Driver):
             undone += channel.outstanding()
         return Position(self._cursor, tuple(sorted(undone)))
 
+    @property
+    def ready(self) -> int:
+        """The number of messages that are stored and not assigned to a subscriber."""
+        return self._undealt + len(self._returned) + len(self._aside)
+
     def _unsettled(self) -> int:
         return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))
 
@@ -566,7 +571,7 @@ class RoundRobinDriver(Driver):
             messages, octets, first = self._holdings.summary()
             oldest = self.next_id if first is None else first
             return messages, octets, oldest if last else 0, last
-        undone = self._undealt + len(self._returned) + len(self._aside) + self._unsettled()
+        undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # what is left of done work is about to be deleted
             return 0, 0, self.next_id if last else 0, last

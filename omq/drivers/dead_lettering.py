@@ -1,0 +1,132 @@
+"""A round-robin topic whose messages can die: they become dead letters if it has an exchange for them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from omq.drivers.dead_letters import DeadLetters, Death
+from omq.drivers.driver import Opening
+from omq.drivers.seam import Gone
+from omq.drivers.spilling import SpillingDriver
+from omq.drivers.unsettled import number_of, ranges
+from omq_storage.blocks import Block
+from omq_storage.environment import Position
+from omq_storage.errors import DamagedBlock
+from omq_storage.lookup import LargeBlock
+from omq_storage.runs import Ids, Run
+
+
+class DeadLetteringDriver(SpillingDriver):
+    """One topic, with the options of a queue."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.options = opening.options
+        self._dead: DeadLetters | None = None
+        super().__init__(opening)
+
+    @property
+    def unacknowledged(self) -> int:
+        """The number of messages that are assigned to consumers and not settled."""
+        return super()._unsettled()
+
+    def rejected(self, messages: Sequence[Run]) -> None:
+        """See `RoundRobinDriver.rejected`. They become dead letters if there is an exchange for them."""
+        if self.options.dead_letter_exchange is None:
+            super().rejected(messages)
+            return
+        self.rejections += number_of(messages)
+        self._dispose(Death.REJECTED, messages)
+
+    def _within_limit(self, messages: Iterable[Run]) -> Iterable[Run]:
+        """Return those of these messages that were not delivered too often. The other ones die."""
+        limit = self.options.delivery_limit
+        if limit is None or self.deleted:
+            return messages
+        runs = list(messages)
+        kept = [run for run in runs if run.deliveries <= limit]
+        if len(kept) < len(runs):
+            self._dispose(Death.DELIVERY_LIMIT, [run for run in runs if run.deliveries > limit])
+        return kept
+
+    def _pass_over(self, cursor: int, death: Death | None = None) -> None:
+        """The messages from the cursor to this id are done without having been assigned. They die, or are
+        deleted.
+        """
+        passed = range(self._cursor, cursor)
+        if not passed:
+            return
+        self._move_cursor(cursor)
+        if self._dealing is not None and self._dealing.next <= cursor:
+            self._dealing = None
+        self.tail.forget_below(cursor)
+        ids = Ids()
+        ids.add(passed)
+        if death is None:
+            self.settled(ids.runs())
+        else:
+            self._dispose(death, ids.runs())
+
+    def _dispose(self, death: Death, messages: Sequence[Run]) -> None:
+        """These messages are done without having been accepted."""
+        if self.options.dead_letter_exchange is None:
+            self.settled(messages)
+            return
+        for ids in chain.from_iterable(map(ranges, messages)):
+            for channel in self._choosy:
+                channel.forget(ids)
+        if self._dead is None:
+            self._dead = DeadLetters(self, self.resources.dead_letters)
+        self._dead.add(death, messages)
+
+    async def block_of(self, message: int) -> Block | None:
+        """Return the block with a dead letter, or None if it is not kept any more. Raises StoreError."""
+        try:
+            return await self._block_of(message)
+        except DamagedBlock as damaged:
+            self._report(Gone(message, message, f"the store is damaged there ({damaged.why})"))
+            return None
+        except LargeBlock as large:  # from before the queue had a dead letter exchange
+            self._report(Gone(message, message, f"it has {large.octets} octets, too many for a dead letter"))
+            return None
+
+    async def peek(self, message: int) -> Block | None:
+        """Return the block with a message, or None if it is not kept any more, damaged, or too large to be
+        held. Raises StoreError.
+        """
+        try:
+            return await self._block_of(message)
+        except (DamagedBlock, LargeBlock):
+            return None
+
+    async def _block_of(self, message: int) -> Block | None:
+        """Raises DamagedBlock, LargeBlock and StoreError."""
+        if not self.is_persistent:
+            held = self._holdings.find(message)
+            if held is not None or self._spill is None:
+                return held
+        if self.tail.covers(message):
+            return self.tail.from_position(message, 1)[0]
+        stored = await self.read(message, 1)
+        found = stored[0].block if stored else None
+        return found if found is not None and found.first <= message else None
+
+    def buried(self, messages: Sequence[Run]) -> None:
+        """These messages are in their new queues, and done."""
+        self.settled(messages)
+        self._note_move()
+
+    def position(self) -> Position:
+        """See `RoundRobinDriver.position`. Dead letters are not done until they are in their new queues."""
+        position = super().position()
+        if not self._dead:
+            return position
+        return replace(position, undone=tuple(sorted([*position.undone, *self._dead.runs()])))
+
+    def _unsettled(self) -> int:
+        return super()._unsettled() + (0 if self._dead is None else len(self._dead))
+
+    def end(self) -> None:
+        """See `Driver.end`."""
+        super().end()
+        if self._dead is not None:
+            self._dead.clear()

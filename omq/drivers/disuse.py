@@ -1,0 +1,55 @@
+"""When a queue was last used: the option x-expires of AMQP deletes one that was not used for so long."""
+
+import trio
+
+from omq.drivers.alarms import Alarm
+from omq.drivers.driver import Driver
+
+
+class Disuse:
+    """The time since the last use of one queue, which is in use as long as it has consumers."""
+
+    def __init__(self, queue: Driver) -> None:
+        self._queue = queue
+        self._expires_ms: int | None = None
+        self._used_at = trio.current_time()
+        self._alarm: Alarm | None = None
+
+    def change(self, expires_ms: int | None) -> None:
+        """Delete the queue after this time of disuse; None for never."""
+        self._expires_ms = expires_ms
+        self.cancel()
+        self._look()
+
+    def used(self) -> None:
+        """The queue is used now, or was until now."""
+        self._used_at = trio.current_time()
+        if self._alarm is None:
+            self._look()
+
+    def cancel(self) -> None:
+        """Do nothing more until the next call."""
+        if self._alarm is not None:
+            self._queue.resources.alarms.cancel(self._alarm)
+            self._alarm = None
+
+    def _due(self) -> float | None:
+        """Return when the queue is deleted unless it is used until then; None if it is not."""
+        if self._expires_ms is None or self._queue.deleted or self._queue.has_consumers():
+            return None
+        return self._used_at + self._expires_ms / 1000
+
+    def _is_over(self) -> bool:
+        due = self._due()
+        return due is not None and due <= trio.current_time()
+
+    def _look(self) -> None:
+        """Delete the queue if it is time, or look again when it may be."""
+        self._alarm = None
+        due = self._due()
+        if due is None:
+            return
+        if due <= trio.current_time():
+            self._queue.resources.unused(self._queue, self._is_over)
+        else:
+            self._alarm = self._queue.resources.alarms.at(due, self._look)

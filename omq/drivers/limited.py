@@ -1,0 +1,182 @@
+"""A round-robin topic with a length limit: in messages, and in octets of their bodies."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.dead_letters import Death
+from omq.drivers.driver import Opening
+from omq.drivers.expiring import ExpiringDriver
+from omq.drivers.offer import Offered
+from omq.drivers.overflow import followed_by
+from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.drivers.reasons import Failure, Reason, Refused
+from omq.drivers.sequences import Origins
+from omq.drivers.sizes import Sizes, body_octets
+from omq_storage.batches import Batch
+from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
+from omq_storage.runs import Run
+
+
+class LimitedDriver(ExpiringDriver):
+    """One topic, with the limits of its options."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._sizes: Sizes | None = None
+        super().__init__(opening)
+        self._posting = 0  # messages that are accepted and not stored yet, where publishes may be rejected
+
+    def change(self, options: QueueOptions) -> None:
+        """Give the queue options that differ in those of `CHANGEABLE` only."""
+        super().change(options)
+        if options.max_octets is None:
+            self._sizes = None
+        elif self._sizes is None:
+            self._sizes = self._stored_sizes()
+        if self._is_too_long():
+            self._shorten()
+
+    def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
+        """See `Driver.offer`. A queue may refuse the messages that exceed its length."""
+        if self.options.overflow is not Overflow.REJECT_PUBLISH or not self._has_limits():
+            return super().offer(batch, heads, origins)
+        room = self._room_for(batch)
+        if room >= batch.count:
+            return self._counting(super().offer(batch, heads, origins), batch.count)
+        full = Failure(Reason.OVERFLOW, "the queue has the length that it may have")
+        if not room:
+            raise Refused.of(full)
+        part = super().offer(batch.part(0, room), heads[:room], origins[:room])
+        return followed_by(self._counting(part, room), room, batch.count - room, full)
+
+    def _counting(self, offered: Offered, count: int) -> Offered:
+        """Count messages on their way into the queue, until they are there."""
+        if isinstance(offered, Confirmation) and not offered.settled:
+            self._posting += count
+            offered.listen(partial(self._posted, count))
+        return offered
+
+    def _posted(self, count: int) -> None:
+        self._posting -= count
+
+    def _room_for(self, batch: Batch) -> int:
+        """Return how many messages of a post the queue may still have. Those that consumers have room for do
+        not count.
+        """
+        waiting = self.ready + self._posting
+        taken = 0 if waiting else sum(channel.room(1) for channel in self._able())
+        room = batch.count
+        if self.options.max_length is not None:
+            room = min(room, self.options.max_length - waiting + taken)
+        if self._sizes is not None and self.options.max_octets is not None:
+            mean = max(1, (batch.octets - FRAME_HEADER * batch.count) // batch.count)
+            left = self.options.max_octets - self._sizes.octets - self._posting * mean
+            # A message is taken as long as the queue is not full, as RabbitMQ does.
+            room = min(room, -(-left // mean) + taken)
+        return max(0, room)
+
+    def _keep(self, block: Block) -> None:
+        if self._sizes is not None:
+            self._sizes.arrived(block.first, block.count, body_octets(block))
+            if self._sizes.have_grown:
+                self._sizes.forget_below(self.position().lowest)
+        super()._keep(block)
+        if self._is_too_long():
+            self._shorten()
+
+    def _has_limits(self) -> bool:
+        return self.options.max_length is not None or self.options.max_octets is not None
+
+    def _is_too_long(self) -> bool:
+        length, octets = self.options.max_length, self.options.max_octets
+        if self.options.overflow is not Overflow.DROP_HEAD:
+            return False  # only what comes back can be too much
+        if length is not None and self.ready > length:
+            return True
+        if octets is None or self._sizes is None or self._sizes.octets <= octets:
+            return False
+        return self.ready > 0
+
+    def _shorten(self) -> None:
+        """Drop the oldest messages that are ready until the queue has the length that it may have."""
+        while self._is_too_long():
+            if self._aside:
+                self._take_from_aside()
+            if self._returned:
+                deliveries = self._returned.deliveries
+                self._dispose(Death.MAXLEN, [Run(self._pop_returned(), 1, 1, deliveries)])
+            elif self._cursor + self._undealt < self.next_id:
+                # Some ids have no message: the dealer reads which.
+                self.is_perishable = True
+                self._signal.set()
+                return
+            elif self._cursor >= self.next_id:
+                return  # what still counts as ready was damaged
+            else:
+                length = self.options.max_length
+                count = 1 if length is None else max(1, self.ready - length)
+                self._pass_over(self._cursor + count, Death.MAXLEN)
+
+    def _stored_sizes(self) -> Sizes:
+        """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
+        blocks = {block.first: (block.count, body_octets(block)) for block in self._holdings}
+        first = self.extent.first if self.writer is not None else self.first_on_disk()
+        while first < self.next_id:
+            infos = self.environment.blocks(self.topic.id, first)
+            if not infos:
+                break
+            for info in infos:
+                if info.first < self.next_id:  # else it is stored, and arrives later
+                    blocks[info.first] = (info.count, body_octets_at_most(info.count, info.bytes))
+            first = infos[-1].next
+        sizes = Sizes()
+        for first, (count, octets) in sorted(blocks.items()):
+            sizes.arrived(first, count, octets)
+        sizes.octets = 0
+        sizes.add(range(self._cursor, self.next_id))
+        sizes.add_runs(self._returned.runs())
+        sizes.add_runs(self._aside.runs())
+        return sizes
+
+    def _advance(self, cursor: int) -> None:
+        if self._sizes is not None:
+            self._sizes.take(range(self._cursor, cursor))
+        super()._advance(cursor)
+
+    def _pop_returned(self) -> int:
+        message = super()._pop_returned()
+        if self._sizes is not None:
+            self._sizes.take(range(message, message + 1))
+        return message
+
+    def _pop_aside(self) -> int:
+        message = super()._pop_aside()
+        if self._sizes is not None:
+            self._sizes.take(range(message, message + 1))
+        return message
+
+    def returned(self, messages: Iterable[Run]) -> None:
+        """See `RoundRobinDriver.returned`. Messages that were returned too often are dead letters."""
+        messages = self._within_limit(messages)
+        if self._sizes is not None and not self.deleted:
+            messages = list(messages)
+            self._sizes.add_runs(messages)
+        super().returned(messages)
+        if self._sizes is not None and self._sizes.have_grown:
+            self._sizes.forget_below(self.position().lowest)
+        if self._is_too_long():
+            self._shorten()
+
+    def purge(self) -> int:
+        """Delete the messages that are ready. Return how many there were."""
+        count = self.ready
+        runs = [*self._returned.runs(), *self._aside.runs()]
+        self._returned.clear()
+        self._aside.clear()
+        self._count()
+        if runs:
+            self.settled(runs)
+        self._pass_over(self.next_id)
+        if self._sizes is not None:
+            self._sizes.octets = 0
+        return count

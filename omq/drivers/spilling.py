@@ -1,0 +1,94 @@
+"""A round-robin topic that spills: messages for which the memory has no room wait on the disk."""
+
+from collections.abc import Sequence
+
+from omq.drivers.driver import Opening
+from omq.drivers.lifetime import Ephemeral
+from omq.drivers.offer import Offered
+from omq.drivers.round_robin import RoundRobinDriver
+from omq.drivers.sequences import Origins, producers_of, without_repeated
+from omq.drivers.spill import Spill
+from omq_storage.batches import Batch
+from omq_storage.blocks import Block
+from omq_storage.environment import Environment, Extent
+from omq_storage.fragments import Fragmented
+
+
+class SpillingDriver(RoundRobinDriver):
+    """One topic, which spills if it is transient and a queue of AMQP."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._spill: Spill | None = None
+        self._is_spilling = False
+        super().__init__(opening)
+
+    def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
+        """See `Driver.offer`. While messages are on their way to the disk, later ones go there, too."""
+        if self._spill is not None and self._spill.on_the_way and not self.deleted:
+            return self._without_room(batch, heads, origins, batch.octets + sum(map(len, heads)))
+        return super().offer(batch, heads, origins)
+
+    def _without_room(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> Offered:
+        """See `Driver._without_room`. Queues of AMQP spill: their publishers must not wait for consumers."""
+        if origins or not isinstance(self.lifetime, Ephemeral):
+            return super()._without_room(batch, heads, origins, octets)
+        return self.spill(batch, heads)
+
+    def spill(self, batch: Batch, heads: Sequence[bytes] = ()) -> Offered:
+        """Take messages of a transient topic over that have no room in its memory, as `offer` does, but onto
+        the disk. So nothing waits for its consumers.
+        """
+        assert not self.is_persistent
+        if self._spill is None:
+            self._spill = Spill(self, self.resources.spills, self.resources.memory.posted)
+        return self._spill.offer(batch, heads, batch.octets + sum(map(len, heads)))
+
+    def hand_over(self, batch: Batch, heads: Sequence[bytes], origins: Origins, octets: int) -> None:
+        """See `Driver.hand_over`. What others have on its way to the disk comes first."""
+        if self._spill is None or not self._spill.on_the_way:
+            super().hand_over(batch, heads, origins, octets)
+            return
+        self.free(octets)
+        if origins:
+            last = self.resources.memory.sequences.last(self.topic.id, producers_of(origins))
+            batch, heads = without_repeated(batch, heads, origins, last)
+            self.resources.memory.sequences.keep(self.topic.id, last)
+        if batch.count:
+            self._spill.force(batch, heads, octets)
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether messages of a transient topic are on the disk, or were."""
+        return self._spill is not None
+
+    @property
+    def environment(self) -> Environment:
+        """See `Driver.environment`."""
+        return super().environment if self._spill is None else self._spill.environment
+
+    def stored(self, blocks: Sequence[Block | Fragmented], extent: Extent) -> None:
+        """See `Driver.stored`. Called for a transient topic, too, when messages were spilled."""
+        if self._spill is None:
+            super().stored(blocks, extent)
+            return
+        self._is_spilling = True
+        try:
+            for block in blocks:
+                assert isinstance(block, Block), "only a persistent topic takes fragments"
+                self.next_id = block.next
+                self._count_in(block)
+                self._keep(block)
+        finally:
+            self._is_spilling = False
+        self._spill.keep_deleting(self.resources.dead_letters.start)
+
+    def _hold(self, block: Block) -> None:
+        if self._is_spilling:
+            self._holdings.append_on_disk(block.first, block.next, block.held)
+        else:
+            super()._hold(block)
+
+    def first_on_disk(self) -> int:
+        """Return an id below which no message is needed from the disk."""
+        first = self._holdings.first_on_disk()
+        return self.next_id if first is None else first
