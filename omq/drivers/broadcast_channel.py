@@ -386,6 +386,7 @@ class BroadcastChannel:
         limit.grant(n, kind, range(self.unwritten, self._given()))
         self._bind(limit)
         self._wake()
+        self._look_drained(limit)  # with a small window there may be nothing left that it may give
 
     def granted(self) -> Granted:
         return Granted() if self._limit is None else self._limit.credit.granted()

@@ -391,6 +391,18 @@ async def test_a_drain_ends_when_the_count_is_used_up(drivers: Drivers, kind: Ki
     client.close()
 
 
+@of_kinds(lambda kind: kind.delivery is Delivery.BROADCAST)
+async def test_a_drain_ends_when_a_window_allows_no_more(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = await counting(driver, 3)
+    await numbered(driver, 1)
+    unused = draining(client)
+    assert unused == []
+    client.channel.grant(0, Credit.WINDOW)
+    assert unused == [3]
+    client.close()
+
+
 @of_kinds()
 async def test_a_drain_waits_for_a_client_that_takes_nothing(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
