@@ -64,6 +64,8 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     publish: list[str] = []
     subscribe: list[str] = []
     delete: list[str] = []
+    watch: list[str] = []
+    administer: list[str] = []
     max_connections: Count | None = None
     max_subscriptions: Count | None = None
     max_topics: Count | None = None
@@ -241,7 +243,7 @@ def _check_clients(config: Config) -> None:
             # Do not repeat the value: it may be the secret itself.
             what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
             raise ConfigError(f"clients.secret: {what}")
-        for key in ("declare", "publish", "subscribe", "delete"):
+        for key in ("declare", "publish", "subscribe", "delete", "watch", "administer"):
             for pattern in getattr(client, key):
                 octets = len(pattern.encode())
                 if not 1 <= octets <= MAX_TOPIC_OCTETS:

@@ -60,6 +60,8 @@ class _Known:
             Names.of(config.publish),
             Names.of(config.subscribe),
             Names.of(config.delete),
+            Names.of(config.watch),
+            Names.of(config.administer),
         )
         self.name = config.name
         self.client = Client(

@@ -32,14 +32,23 @@ class Names:
     def __contains__(self, topic: bytes) -> bool:
         return topic in self.exact or topic.startswith(self.beginnings)
 
+    @property
+    def are_all(self) -> bool:
+        """Whether every topic is in the set, because `*` is one of its patterns."""
+        return b"" in self.beginnings
+
 
 class Right(Enum):
-    """What may be done with a topic, in the words of a refusal."""
+    """What may be done with a topic, in the words of a refusal. WATCH and ADMINISTER of all topics (`*`) also
+    cover the server itself.
+    """
 
     DECLARE = "declare"
     PUBLISH = "publish to"
     SUBSCRIBE = "subscribe to"
     DELETE = "delete"
+    WATCH = "watch"
+    ADMINISTER = "administer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,8 @@ class Rights:
     publish: Names
     subscribe: Names
     delete: Names
+    watch: Names
+    administer: Names
 
     def of(self, right: Right) -> Names:
         """Return the topics to which the client has this right."""
@@ -62,17 +73,26 @@ class Rights:
                 return self.subscribe
             case Right.DELETE:
                 return self.delete
+            case Right.WATCH:
+                return self.watch
+            case Right.ADMINISTER:
+                return self.administer
             case other:
                 assert_never(other)
 
     def sees(self, topic: bytes) -> bool:
         """Whether the client may know that the topic exists: when it has any right to it."""
         return (
-            topic in self.subscribe or topic in self.publish or topic in self.declare or topic in self.delete
+            topic in self.subscribe
+            or topic in self.publish
+            or topic in self.declare
+            or topic in self.delete
+            or topic in self.watch
+            or topic in self.administer
         )
 
 
 _ALL = Names.of(["*"])
 
-EVERYTHING = Rights(_ALL, _ALL, _ALL, _ALL)
+EVERYTHING = Rights(_ALL, _ALL, _ALL, _ALL, _ALL, _ALL)
 """The rights of all clients of a server without configured ones."""

@@ -207,6 +207,11 @@ class Session:
         if topic not in self._client.rights.of(right):
             raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} it")
 
+    def check_server(self, right: Right) -> None:
+        """Raises Refused when the client does not have this right to all topics, and so to the server."""
+        if not self._client.rights.of(right).are_all:
+            raise Refused(Reason.FORBIDDEN, f"this client may not {right.value} the server")
+
     # -- publishing ----------------------------------------------------------------------------------------
 
     def offer(
@@ -268,7 +273,7 @@ class Session:
 
         Only the compiled codec can do this: it looks the topics up, and gives the messages their ids.
         """
-        allowed = None if b"" in self.rights.publish.beginnings else self._may_publish
+        allowed = None if self.rights.publish.are_all else self._may_publish
         passed = codec.native.Pass(self._catalogue.routes, allowed, self.max_message_bytes)
         dealt, position = codec.native.deal_lines(lines, position, most, passed)
         if passed.lanes:
