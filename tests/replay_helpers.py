@@ -4,8 +4,8 @@ import argparse
 from collections import Counter
 from typing import NoReturn
 
-from omq.blocking.access import Gap
-from omq.blocking.remote import Patience, Server, parse_servers
+from omq.bulk.access import Gap
+from omq.bulk.remote import Patience, Server, parse_servers
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter

@@ -129,6 +129,7 @@ FLOORS = {
     "omq.threads": set(),
     "omq.config": {"omq.model"},
     "omq.client": {
+        "omq.errors",
         "omq.management",
         "omq.protocol",
         "omq.protocol.omq",
@@ -138,7 +139,7 @@ FLOORS = {
     },
     "omq.replay": {
         "omq.spark",
-        "omq.blocking",
+        "omq.bulk",
         "omq.printable",
         "omq.protocol",
         "omq.protocol.omq",
@@ -148,13 +149,21 @@ FLOORS = {
         "omq_storage",
     },
     "omq.spark": {
-        "omq.blocking",
+        "omq.bulk",
         "omq.protocol.dmp",
         "omq.protocol.amqp",
         "omq.model",
         "omq_storage",
     },
-    "omq.blocking": {"omq.protocol", "omq.protocol.omq", "omq.protocol.dmp", "omq.model", "omq_storage"},
+    "omq.bulk": {
+        "omq.errors",
+        "omq.protocol",
+        "omq.protocol.omq",
+        "omq.protocol.dmp",
+        "omq.model",
+        "omq_storage",
+    },
+    "omq.errors": set(),
     "omq.protocol": set(),
     "omq.protocol.omq": {"omq.protocol", "omq.management", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
@@ -168,7 +177,7 @@ FLOORS = {
 }
 """The packages that each package may import, besides itself."""
 
-WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "omq_storage", "omq.spark"}
+WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "omq_storage", "omq.spark", "omq.bulk"}
 
 
 def modules() -> dict[str, Path]:

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
+from omq.errors import OmqError as OmqError
 from omq.protocol.dmp.responses import Response
-
-
-class OmqError(Exception):
-    """The base class of the client's exceptions."""
 
 
 class ConnectionFailed(OmqError):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omq.blocking.errors import BadOptions, OmqError
-from omq.blocking.places import Place, ServerPlace
+from omq.bulk.errors import BadOptions, OmqError
+from omq.bulk.places import Place, ServerPlace
 from omq.printable import printable, printable_lines
 from omq.replay import servers
 from omq.replay.plan import Plan, describe, make_plan

@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from omq.blocking.access import Gap, StoredTopic
-from omq.blocking.errors import Unreachable
-from omq.blocking.network import ConnectionLost
-from omq.blocking.ranges import Range
-from omq.blocking.remote import Server
-from omq.blocking.sinks import SinkConnection
+from omq.bulk.access import Gap, StoredTopic
+from omq.bulk.errors import Unreachable
+from omq.bulk.network import ConnectionLost
+from omq.bulk.ranges import Range
+from omq.bulk.remote import Server
+from omq.bulk.sinks import SinkConnection
 from omq.replay.ahead import Ahead
 from omq.replay.envelopes import Producer, bodies_size, envelopes
 from omq.replay.gaps import pass_over

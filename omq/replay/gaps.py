@@ -1,7 +1,7 @@
 """How a replay handles gaps."""
 
-from omq.blocking.access import Gap
-from omq.blocking.errors import DataLoss
+from omq.bulk.access import Gap
+from omq.bulk.errors import DataLoss
 from omq.replay.meter import Meter
 
 SKIP_LOST = "With --skip-lost they are left out"

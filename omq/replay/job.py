@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from omq.blocking.access import StoredTopic
-from omq.blocking.errors import BadOptions, OmqError
-from omq.blocking.places import ServerPlace, StorePlace
+from omq.bulk.access import StoredTopic
+from omq.bulk.errors import BadOptions, OmqError
+from omq.bulk.places import ServerPlace, StorePlace
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import ProducerNames, producers

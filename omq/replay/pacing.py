@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from omq.blocking.access import Access, Gap
-from omq.blocking.ranges import Range
-from omq.blocking.remote import Patience
-from omq.blocking.sinks import send
+from omq.bulk.access import Access, Gap
+from omq.bulk.ranges import Range
+from omq.bulk.remote import Patience
+from omq.bulk.sinks import send
 from omq.replay.copying import producers
 from omq.replay.envelopes import Producer, bodies_size, envelopes
 from omq.replay.gaps import pass_over

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from omq.blocking.access import Access, StoredTopic
-from omq.blocking.errors import BadOptions, DataLoss
-from omq.blocking.ranges import Range, choose, first_since
+from omq.bulk.access import Access, StoredTopic
+from omq.bulk.errors import BadOptions, DataLoss
+from omq.bulk.ranges import Range, choose, first_since
 from omq.replay.request import Bounds, Request, ToJson, ToParquet, ToServer
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omq.blocking.places import Choice, Place, ServerPlace
+from omq.bulk.places import Choice, Place, ServerPlace
 
 
 @dataclass(frozen=True, slots=True)

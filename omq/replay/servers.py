@@ -4,7 +4,7 @@ import argparse
 import os
 from dataclasses import dataclass
 
-from omq.blocking.errors import BadOptions
+from omq.bulk.errors import BadOptions
 from omq.spark.options import CA, CERT, ID_FILE, ID_VARIABLE, KEY, SERVERS
 
 

@@ -1,6 +1,6 @@
 """omq as a data source of PySpark: `spark.dataSource.register(OmqDataSource)`, then `format("omq")`.
 
-`omq.blocking` needs neither Spark nor Arrow: any program can use it to read blocks and publish messages in
+`omq.bulk` needs neither Spark nor Arrow: any program can use it to read blocks and publish messages in
 bulk.
 """
 

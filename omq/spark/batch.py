@@ -6,10 +6,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from omq.blocking.access import Access, StoredTopic
-from omq.blocking.errors import BadOptions, DataLoss
-from omq.blocking.places import PerTopic
-from omq.blocking.ranges import Range, choose, cut, first_since, offsets
+from omq.bulk.access import Access, StoredTopic
+from omq.bulk.errors import BadOptions, DataLoss
+from omq.bulk.places import PerTopic
+from omq.bulk.ranges import Range, choose, cut, first_since, offsets
 from omq.spark import reading
 from omq.spark.filters import Bounds, take_all
 from omq.spark.options import ENDS, STARTS, ReadOptions

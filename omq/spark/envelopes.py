@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omq.blocking.errors import BadRow
+from omq.bulk.errors import BadRow
 from omq.model import check_topic
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import shortstr

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from omq.blocking.credentials import Credentials, IdFile, IdVariable
-from omq.blocking.errors import BadOptions
-from omq.blocking.network import Address
-from omq.blocking.places import (
+from omq.bulk.credentials import Credentials, IdFile, IdVariable
+from omq.bulk.errors import BadOptions
+from omq.bulk.network import Address
+from omq.bulk.places import (
     Bound,
     Choice,
     Edge,
@@ -24,7 +24,7 @@ from omq.blocking.places import (
     Timestamp,
     Topics,
 )
-from omq.blocking.remote import Patience, parse_servers
+from omq.bulk.remote import Patience, parse_servers
 from omq.model import check_topic
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omq.blocking.access import StoredTopic
-from omq.blocking.errors import BadOptions
-from omq.blocking.ranges import Range
+from omq.bulk.access import StoredTopic
+from omq.bulk.errors import BadOptions
+from omq.bulk.ranges import Range
 
 Offsets = dict[str, Any]
 """Positions by topic, as Spark stores them in JSON."""

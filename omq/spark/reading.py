@@ -7,9 +7,9 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from omq.blocking.access import Gap
-from omq.blocking.errors import DataLoss
-from omq.blocking.ranges import Range
+from omq.bulk.access import Gap
+from omq.bulk.errors import DataLoss
+from omq.bulk.ranges import Range
 from omq.spark.kept import keep_what_is_loaded
 from omq.spark.options import ReadOptions
 

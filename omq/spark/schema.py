@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from omq.blocking.errors import BadOptions
+from omq.bulk.errors import BadOptions
 from omq.spark.options import INCLUDE_HEADERS, ReadOptions
 
 KEY, VALUE, TOPIC, PARTITION, OFFSET = "key", "value", "topic", "partition", "offset"

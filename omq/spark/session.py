@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from omq.blocking.errors import OmqError
+from omq.bulk.errors import OmqError
 from omq.spark.source import OmqDataSource
 
 LEAST_JAVA = 17

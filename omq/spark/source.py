@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from omq.blocking.errors import BadOptions
+from omq.bulk.errors import BadOptions
 from omq.spark.kept import keep_what_is_loaded
 from omq.spark.options import read_options, write_options
 from omq.spark.schema import usual_schema
@@ -24,7 +24,7 @@ from omq.spark.schema import usual_schema
 class OmqDataSource(DataSource):
     """Topics of omq for Spark, similar to its Kafka source: `spark.dataSource.register(OmqDataSource)`.
 
-    Spark wraps errors of `omq.blocking.errors` in its own exceptions, which contain our sentences.
+    Spark wraps errors of `omq.bulk.errors` in its own exceptions, which contain our sentences.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from omq.blocking.access import Access, StoredTopic
-from omq.blocking.errors import DataLoss
-from omq.blocking.places import Edge, Pattern
-from omq.blocking.ranges import Range, choose, cut, offsets
+from omq.bulk.access import Access, StoredTopic
+from omq.bulk.errors import DataLoss
+from omq.bulk.places import Edge, Pattern
+from omq.bulk.ranges import Range, choose, cut, offsets
 from omq.spark import reading
 from omq.spark.options import ReadOptions
 from omq.spark.positions import Offsets, at, behind, offsets_of, positions_of

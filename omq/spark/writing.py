@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
-from omq.blocking.errors import BadOptions, OmqError
-from omq.blocking.sinks import send
+from omq.bulk.errors import BadOptions, OmqError
+from omq.bulk.sinks import send
 from omq.spark.envelopes import Envelopes, Producer, Rows
 from omq.spark.kept import keep_what_is_loaded
 from omq.spark.options import TOPIC, WriteOptions

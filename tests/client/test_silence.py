@@ -9,9 +9,9 @@ from client_helpers import connect_to
 from relays import Relay, relayed
 from trio.testing import MockClock
 
-from omq.blocking.remote import Patience, parse_servers
-from omq.blocking.remote import Server as Blocking
-from omq.blocking.sinks import SinkConnection
+from omq.bulk.remote import Patience, parse_servers
+from omq.bulk.remote import Server as Blocking
+from omq.bulk.sinks import SinkConnection
 from omq.client import ConnectionLost, FromBeginning, connect
 from omq.server import Server
 

@@ -17,8 +17,8 @@ from served_drivers import (
     quiet,
 )
 
-from omq.blocking.access import Gap
-from omq.blocking.local import LocalStore
+from omq.bulk.access import Gap
+from omq.bulk.local import LocalStore
 from omq.drivers.driver import Driver
 from omq.drivers.housekeeping import tidy
 from omq.drivers.reasons import Reason, Refused

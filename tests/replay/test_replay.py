@@ -19,8 +19,8 @@ from made_stores import body as made_body
 from replay_helpers import Counting, WrongCommandLine, bodies, parsed, replay, request, stored
 from serving_stores import Serving, serving
 
-from omq.blocking.errors import Unreachable
-from omq.blocking.remote import Patience
+from omq.bulk.errors import Unreachable
+from omq.bulk.remote import Patience
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.head import PLAIN_HEAD, Head

@@ -6,9 +6,9 @@ import pytest
 from replay_helpers import bodies, replay
 from serving_stores import serving
 
-from omq.blocking.access import Access, Gap
-from omq.blocking.local import LocalStore
-from omq.blocking.remote import Patience, Server, parse_servers
+from omq.bulk.access import Access, Gap
+from omq.bulk.local import LocalStore
+from omq.bulk.remote import Patience, Server, parse_servers
 from omq_storage import fragments
 from omq_storage.blocks import Block
 

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from replay_helpers import Counting, bodies, request, stored
 from serving_stores import Serving, serving
 
-from omq.blocking.errors import BadOptions
+from omq.bulk.errors import BadOptions
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from serving_stores import Serving, serving
 from spark_helpers import reading
 
-from omq.blocking.places import Place, ServerPlace, StorePlace
-from omq.blocking.remote import Patience, Server, parse_servers
+from omq.bulk.places import Place, ServerPlace, StorePlace
+from omq.bulk.remote import Patience, Server, parse_servers
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties

@@ -24,10 +24,10 @@ from replay_helpers import WrongCommandLine, replay
 from serving_stores import HASH, Serving, secured, serving
 from spark_helpers import Log, plan_of
 
-from omq.blocking.credentials import IdFile, IdVariable
-from omq.blocking.errors import BadOptions
-from omq.blocking.network import PlainWire
-from omq.blocking.opening import open_wire
+from omq.bulk.credentials import IdFile, IdVariable
+from omq.bulk.errors import BadOptions
+from omq.bulk.network import PlainWire
+from omq.bulk.opening import open_wire
 from omq.spark import OmqDataSource
 from omq.spark.options import read_options, spelled, write_options
 
@@ -199,7 +199,7 @@ def failure(work: Any) -> str:
 
 def sentence(text: str) -> str:
     """What was raised last, of all that Spark shows."""
-    lines = [line for line in text.splitlines() if line.startswith("omq.blocking.errors.")]
+    lines = [line for line in text.splitlines() if line.startswith("omq.bulk.errors.")]
     return lines[-1].partition(": ")[2]
 
 

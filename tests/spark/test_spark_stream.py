@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from serving_stores import Serving, serving
 from spark_helpers import Log, rows, spelled
 
-from omq.blocking.errors import DataLoss
+from omq.bulk.errors import DataLoss
 from omq.spark.options import read_options
 from omq.spark.schema import usual_schema
 from omq.spark.stream import StreamReader, share

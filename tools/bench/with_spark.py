@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from systems import Kind
 from workers import BenchFailure
 
-from omq.blocking.places import Place, ServerPlace, StorePlace, Topics
-from omq.blocking.remote import Patience, Server, parse_servers
-from omq.blocking.sinks import SinkConnection
+from omq.bulk.places import Place, ServerPlace, StorePlace, Topics
+from omq.bulk.remote import Patience, Server, parse_servers
+from omq.bulk.sinks import SinkConnection
 from omq.client import connect
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import copy

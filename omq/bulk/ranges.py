@@ -9,9 +9,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeVar, assert_never
 
-from omq.blocking.access import Access, Gap, StoredTopic
-from omq.blocking.errors import BadOptions, ServerRefused, UnknownTopic
-from omq.blocking.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, Topics
+from omq.bulk.access import Access, Gap, StoredTopic
+from omq.bulk.errors import BadOptions, ServerRefused, UnknownTopic
+from omq.bulk.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, Topics
 from omq_storage import numbers
 from omq_storage.blocks import Block
 

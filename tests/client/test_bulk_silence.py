@@ -11,12 +11,12 @@ from certificates import Authority
 from client_helpers import OpenServer, connect_to
 from relays import Relay, relayed
 
-from omq.blocking.credentials import Credentials
-from omq.blocking.errors import Unreachable
-from omq.blocking.network import ConnectionLost
-from omq.blocking.remote import Patience, parse_servers
-from omq.blocking.remote import Server as Blocking
-from omq.blocking.sinks import SinkConnection, send
+from omq.bulk.credentials import Credentials
+from omq.bulk.errors import Unreachable
+from omq.bulk.network import ConnectionLost
+from omq.bulk.remote import Patience, parse_servers
+from omq.bulk.remote import Server as Blocking
+from omq.bulk.sinks import SinkConnection, send
 from omq.client import Delivery, Transient
 from omq.protocol.dmp.writer import for_sink
 from omq.server import Server
@@ -147,7 +147,7 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
 async def test_pings_are_answered_beside_a_sink(
     open_omq: OpenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omq.blocking.sinks.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("omq.bulk.sinks.LOOK_SECONDS", 0.05)
     # A client that answers no ping is given up after 3 seconds, which is far longer than a busy machine keeps
     # a client from answering.
     async with open_omq(ping_seconds=1) as server:

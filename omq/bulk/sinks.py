@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import assert_never
 
-from omq.blocking.errors import ServerRefused, Unreachable
-from omq.blocking.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words
-from omq.blocking.opening import open_wire
-from omq.blocking.remote import Patience, Server
+from omq.bulk.errors import ServerRefused, Unreachable
+from omq.bulk.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words
+from omq.bulk.opening import open_wire
+from omq.bulk.remote import Patience, Server
 from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,

@@ -9,11 +9,11 @@ from functools import partial
 from struct import Struct
 from typing import TypeVar
 
-from omq.blocking.access import Gap, StoredTopic, why_unreadable
-from omq.blocking.credentials import NO_CREDENTIALS, Credentials
-from omq.blocking.errors import DataLoss, OmqError, ServerRefused, Unreachable
-from omq.blocking.network import Address, ConnectionLost, Security, Waiting, in_our_words
-from omq.blocking.opening import open_wire
+from omq.bulk.access import Gap, StoredTopic, why_unreadable
+from omq.bulk.credentials import NO_CREDENTIALS, Credentials
+from omq.bulk.errors import DataLoss, OmqError, ServerRefused, Unreachable
+from omq.bulk.network import Address, ConnectionLost, Security, Waiting, in_our_words
+from omq.bulk.opening import open_wire
 from omq.model import BlockInfo, TopicInfo
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq.client import (
@@ -110,7 +110,7 @@ class Patience:
 
 
 class Server:
-    """Implements `omq.blocking.access.Access`."""
+    """Implements `omq.bulk.access.Access`."""
 
     def __init__(
         self,

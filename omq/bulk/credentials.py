@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from omq.blocking.errors import BadOptions
+from omq.bulk.errors import BadOptions
 
 if TYPE_CHECKING:
     import ssl

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from omq.blocking.access import Access
-from omq.blocking.credentials import NO_CREDENTIALS, Credentials
-from omq.blocking.network import Address
-from omq.blocking.remote import Patience, Server
+from omq.bulk.access import Access
+from omq.bulk.credentials import NO_CREDENTIALS, Credentials
+from omq.bulk.network import Address
+from omq.bulk.remote import Patience, Server
 
 
 class Edge(Enum):
@@ -69,7 +69,7 @@ class StorePlace:
     def open(self) -> Access:
         """Raises omq_storage.errors.StoreError."""
         # Import late: this loads all of the store's code, which readers of a server do not need.
-        from omq.blocking.local import LocalStore
+        from omq.bulk.local import LocalStore
 
         return LocalStore(self.path)
 

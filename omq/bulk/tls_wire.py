@@ -4,7 +4,7 @@ import socket
 import ssl
 from contextlib import suppress
 
-from omq.blocking.network import PlainWire
+from omq.bulk.network import PlainWire
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
 
 PIECE_OCTETS = 4 * RECORD_OCTETS

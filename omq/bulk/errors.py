@@ -1,10 +1,8 @@
-"""The errors of the blocking client and of the Spark data source. Each message is one or two sentences for
-users.
+"""The errors of bulk readers and writers, and so of the Spark data source. Each message is one or two
+sentences for users.
 """
 
-
-class OmqError(Exception):
-    """The base class of these errors."""
+from omq.errors import OmqError as OmqError
 
 
 class BadOptions(OmqError, ValueError):

@@ -2,7 +2,7 @@
 
 import socket
 
-from omq.blocking.network import PlainWire, Security, Wire
+from omq.bulk.network import PlainWire, Security, Wire
 from omq.protocol.silence import keep_alive
 
 CONNECT_SECONDS = 10.0
@@ -20,7 +20,7 @@ def open_wire(host: str, port: int, security: Security | None) -> Wire:
         if security is None:
             return PlainWire(connected)
         # Import late: OpenSSL loads slowly, and Spark starts many processes.
-        from omq.blocking.tls_wire import TlsWire
+        from omq.bulk.tls_wire import TlsWire
 
         return TlsWire(connected, security.context, security.name)
     except BaseException:  # Ctrl-C, too

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from omq.blocking.errors import OmqError, ServerRefused
+from omq.bulk.errors import OmqError, ServerRefused
 from omq.protocol.silence import SILENCE_SECONDS
 from omq.protocol.tls_errors import CertificateRefused, TlsError
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from omq.blocking.access import HOLE, Gap, StoredTopic, why_unreadable
-from omq.blocking.errors import UnknownTopic
+from omq.bulk.access import HOLE, Gap, StoredTopic, why_unreadable
+from omq.bulk.errors import UnknownTopic
 from omq.model import BlockInfo, Delivery, Persistent, Transient, read_stored_persistence
 from omq_storage.blocks import Block
 from omq_storage.catalogue import TopicRecord
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class LocalStore:
-    """Implements `omq.blocking.access.Access`. The store stays open in this process after this is closed."""
+    """Implements `omq.bulk.access.Access`. The store stays open in this process after this is closed."""
 
     shows_all = True
 
