@@ -36,12 +36,12 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(*options: str | Path) -> Iterator[RunningServer]:
+def running_server(*options: str | Path, command: str = COMMAND) -> Iterator[RunningServer]:
     """Run it with these options and wait until it is ready. At the end of the block it is stopped, or killed
     where that takes long.
     """
     with subprocess.Popen(
-        [COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None

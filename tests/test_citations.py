@@ -2,21 +2,15 @@
 cited."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from tracked import ROOT, tracked
 
-ROOT = Path(__file__).parent.parent
 DOCUMENTS = {path.name: path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
 
 # `docs/PROTOCOL.md, "Round-robin"`, also where a line ends within.
 SECTION = re.compile(r'\b(?:docs/)?([A-Z_-]+\.md),\s+("[^"]+"(?:\s+and\s+"[^"]+")*)')
-
-
-def tracked(*endings: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / name for name in listed.stdout.split("\0") if name.endswith(endings)]
 
 
 def headings(document: Path) -> set[str]:

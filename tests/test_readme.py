@@ -76,8 +76,13 @@ def test_the_conversation_with_netcat(server: RunningServer) -> None:
 
 
 def test_the_commands_in_a_shell(server: RunningServer) -> None:
+    check_shell_commands(server, Path(sys.executable).parent)
+
+
+def check_shell_commands(server: RunningServer, commands: Path) -> None:
+    """Run them with the installed commands of that folder, on a server without messages."""
     (script, shown) = (text for _, text in blocks("In a shell"))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{commands}:{os.environ['PATH']}"
     printed = run_shell(script, {"PATH": path, "OMQ_SERVER": f"omq://{server.address}"})
     assert mask(printed) == mask(shown)
 
@@ -95,11 +100,16 @@ def mask(printed: str) -> str:
 
 
 def test_the_python_client(server: RunningServer) -> None:
+    check_python_client(server, Path(sys.executable).parent)
+
+
+def check_python_client(server: RunningServer, commands: Path) -> None:
+    """Run the program with the `python` of that folder."""
     (program, shown) = (text for _, text in blocks("In Python"))
     assert program.count("127.0.0.1:7730") == 1
     program = program.replace("127.0.0.1:7730", server.address)
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [commands / "python", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == (shown, "")
 
