@@ -116,13 +116,10 @@ class Broadcast:
             assert each.id == member.position < self.limit(member)
             assert each == self.log.messages[each.id]
             assert each.deliveries == 0
-            self._take(member, each)
+            member.position = each.id + 1
+            if member.window is not None:
+                member.unsettled.add(each.id)
             member.taken.append(each)
-
-    def _take(self, member: Member, got: Got) -> None:
-        member.position = got.id + 1
-        if member.window is not None:
-            member.unsettled.add(got.id)
 
     def limit(self, member: Member) -> int:
         """Before which id it may give messages."""
@@ -133,14 +130,13 @@ class Broadcast:
             limit = min(limit, member.position + member.window - len(member.unsettled))
         return limit
 
-    def left(self, member: Member, got: Sequence[Got], count: int) -> None:
-        """So many of these messages left; the others are given again."""
-        member.position -= len(got) - count
-        member.unsettled -= {each.id for each in got[count:]}
-
-    def gives_again(self, member: Member, got: Got) -> None:
-        """It stays with the member, in whose middle it stalled."""
-        self._take(member, got)
+    def left(self, member: Member, got: Sequence[Got], count: int, *, begun: bool = False) -> None:
+        """Record that so many of these messages left, and that the next one stays with the member if a part
+        of it left: also its settlement stays. The others are given again.
+        """
+        again = got[count + begun :]
+        member.position -= len(again)
+        member.unsettled -= {each.id for each in again}
 
     def grants_window(self, member: Member) -> None:
         """From now on what it gets is unsettled."""
@@ -196,18 +192,14 @@ class RoundRobin:
         if member.window is not None:
             assert len(self.has(member)) <= member.most
 
-    def left(self, member: Member, got: Sequence[Got], count: int) -> None:
+    def left(self, member: Member, got: Sequence[Got], count: int, *, begun: bool = False) -> None:
         for each in got[:count]:
             if not member.settles:
                 self.finish(each.id)
             self.unseen.pop(each.id, None)
-        for each in got[count:]:
+        for each in got[count + begun :]:
             self.owners.pop(each.id, None)
             self.late.add(each.id)
-
-    def gives_again(self, member: Member, got: Got) -> None:
-        if self.unseen.get(got.id) is not member:
-            self.owners[got.id] = member
 
     def settle(self, member: Member, message: int, outcome: Outcome) -> None:
         """A member that has a message settles it."""

@@ -116,6 +116,21 @@ async def test_what_is_settled_before_it_is_written_frees_the_window(drivers: Dr
 
 
 @of_kinds()
+async def test_a_message_that_is_settled_in_its_middle_stays_settled(drivers: Drivers, kind: Kind) -> None:
+    driver = await drivers.topic(kind)
+    client = Client(driver)
+    client.request(3)
+    await post(driver, *[b"message"] * 6)
+    assert [got.id for got in await client.take()] == [1, 2, 3]
+    client.settle(2)
+    client.channel.written(1, 1)  # one octet of the second one left
+    assert client.channel.settle(range(2, 3), ACCEPTED) == 0
+    client.channel.written(1)  # and then the rest of it
+    assert (await client.read()).ids == [3, 4]  # the window has 1, 3 and 4
+    client.close()
+
+
+@of_kinds()
 async def test_only_what_is_unsettled_here_is_settled_and_once(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
     client, other = Client(driver), Client(driver)

@@ -336,10 +336,8 @@ class Machine:
         if count < len(taken) and self.draw(st.booleans(), label="begun"):
             begun = self.draw(st.integers(0, max(0, len(taken[count].body) - 1)), label="octets")
             member.begun = taken[count], begun
-        self.model.left(member, taken, count)
+        self.model.left(member, taken, count, begun=begun is not None)
         member.delivered(count)
-        if member.begun is not None:
-            self.model.gives_again(member, member.begun[0])
         member.client.channel.written(count, begun)
 
     async def piece_written(self, member: Member) -> None:
