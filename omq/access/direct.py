@@ -11,8 +11,9 @@ from collections.abc import Callable
 from omq.access.rights import Right
 from omq.access.session import Release, S, Session
 from omq.drivers.budget import Budget
-from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Producer
+from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, Producer
 from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import RELEASED
 
 DYNAMIC = b"amqp:/_omq/temp."
 """How the names begin that the server makes."""
@@ -32,6 +33,10 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def get(self, name: bytes) -> DirectNode | None:
+        """Return the node of this name, if there is one."""
+        return self._nodes.get(name)
 
     def find(self, name: bytes) -> DirectNode:
         """Return the node of this name; make it if there is none. Raises Refused."""
@@ -72,11 +77,39 @@ class Direct:
         node.attach(producer)
         return node
 
+    def make(self, producer: Producer) -> DirectNode:
+        """Attach a producer to a new node with a name of its own. The caller ends the node (`end`)."""
+        node = self._nodes.make()
+        self._own.add(node.name)
+        node.attach(producer)
+        return node
+
+    def end(self, node: DirectNode) -> None:
+        """End a node with a name of its own: the link for which it was made is gone."""
+        self._own.discard(node.name)
+        node.end()
+
+    def relay(self, name: bytes, body: bytes, head: bytes, done: Done) -> None:
+        """Send one message to the node of this name, as `DirectNode.offer`. Without a node it is released.
+
+        Raises Refused.
+        """
+        if not name.startswith(DYNAMIC):
+            self._session.check(Right.PUBLISH, name)
+        node = self._nodes.get(name)
+        if node is not None:
+            node.offer(body, head, done)
+        elif name.startswith(DYNAMIC):
+            raise Refused(Reason.NOT_FOUND, "there is no such node")
+        else:
+            self._nodes.totals.undelivered += 1
+            done(RELEASED, b"")
+
     def consume(
         self, name: bytes | None, make: Callable[[DirectNode, Release], S]
     ) -> tuple[S, DirectNode, DirectChannel]:
         """Attach a consumer to the node of this name, or to a new one with a name of its own. The caller ends
-        that one. `make` returns the subscriber, as for `Session.open`. Raises Refused.
+        that one (`end`). `make` returns the subscriber, as for `Session.open`. Raises Refused.
         """
         if name is not None and name not in self._own:
             if name.startswith(DYNAMIC):  # only its owner gets what is sent to it

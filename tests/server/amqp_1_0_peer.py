@@ -154,11 +154,13 @@ class Peer:
     async def settle(self) -> None:
         """Wait until the server has executed everything so far."""
         await self.say(Flow(0, 1 << 20, 0, 1 << 20, echo=True))
+        before: list[tuple[int, Performative, bytes]] = []
         while True:
             said, payload = await self.next()
             if isinstance(said, Flow) and said.handle is None:
+                self._said.extendleft(reversed(before))
                 return
-            self._said.append((0, said, payload))
+            before.append((0, said, payload))
 
     # -- the beginning -------------------------------------------------------------------------------------
 

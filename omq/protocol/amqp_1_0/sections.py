@@ -94,6 +94,19 @@ def find(octets: bytes) -> list[Place]:
     return places
 
 
+_TO = 2
+"""The place of the field `to` in the properties."""
+
+
+def to(octets: bytes, places: list[Place]) -> bytes:
+    """Return the field `to` of the properties of a message, as it is encoded. Raises `DecodeError`."""
+    for place in places:
+        if place.section is Section.PROPERTIES:
+            values, _ = types.fields(octets, place.value, place.end)
+            return values[_TO] if len(values) > _TO else types.NULL
+    return types.NULL
+
+
 def _may_follow(section: Section, last: Section) -> bool:
     if section is last:
         return section in (Section.DATA, Section.AMQP_SEQUENCE)

@@ -69,7 +69,11 @@ class Stored:
 
 def store(message: bytes) -> Stored:
     """Return how this message is stored. Raises `types.DecodeError`."""
-    places = sections.find(message)
+    return store_sections(message, sections.find(message))
+
+
+def store_sections(message: bytes, places: list[Place]) -> Stored:
+    """Return how the message with these sections is stored."""
     before = b"".join(
         message[place.begin : place.end]
         for place in places

@@ -113,7 +113,7 @@ def _name(encoded: bytes) -> bytes:
     except DecodeError as problem:
         raise LinkProblem(Condition.DECODE_ERROR, f"the address: {problem}") from problem
     if address is None:
-        raise LinkProblem(Condition.NOT_FOUND, "the link has no address")
+        raise LinkProblem(Condition.NOT_FOUND, "there is no address")
     if not isinstance(address, str):
         raise LinkProblem(Condition.INVALID_FIELD, "an address is a string")
     return address.encode()

@@ -13,17 +13,16 @@ from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
-from omq.terminals.amqp_1_0.producing import Producing, rejection
-from omq.terminals.amqp_1_0.refusals import condition_of
+from omq.terminals.amqp_1_0.producing import Producing
+from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 
 
 class DirectOutgoing(Outgoing):
     """A consumer of a node."""
 
-    node: DirectNode
     direct: DirectChannel
-    is_own = False
-    """Whether the node was made for this link, and ends with it."""
+    end_node: Callable[[], None] | None = None
+    """Ends the node, if it was made for this link."""
 
     def settle(self, ids: range, state: performatives.State | None) -> None:
         if self.channel is not None:
@@ -32,8 +31,8 @@ class DirectOutgoing(Outgoing):
 
     def close(self) -> None:
         super().close()
-        if self.is_own:
-            self.node.end()
+        if self.end_node is not None:
+            self.end_node()
 
 
 class DirectIncoming(Producing):
@@ -52,21 +51,34 @@ class DirectIncoming(Producing):
         self._wake = wake
         self._ended = ended
         self._node: DirectNode | None = None
+        self._end_node: Callable[[DirectNode], None] | None = None
+        """Ends the node, if it was made for this link."""
         self._told: list[tuple[int, bytes]] = []
         """Delivery-ids and outcomes that the client does not know yet."""
         self._must_renew = False
 
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
-        self._node = direct.produce(name, self)
+        self._begin(direct.produce(name, self), target)
+
+    def make(self, direct: Direct, answer: Callable[[DirectNode], bytes]) -> None:
+        """Attach it to a new node, which ends with it. `answer` returns the target that tells its name."""
+        node = direct.make(self)
+        self._end_node = direct.end
+        self._begin(node, answer(node))
+
+    def _begin(self, node: DirectNode, target: bytes) -> None:
+        self._node = node
         self.link.accept(target, self._most)
-        self.link.grant(min(self._credit, self._node.room()))
+        self.link.grant(min(self._credit, node.room()))
 
     def close(self) -> None:
-        """Leave the node."""
+        """Leave the node, or end it if it was made for this link."""
         node, self._node = self._node, None
         if node is not None:
             node.detach(self)
+            if self._end_node is not None:
+                self._end_node(node)
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -96,7 +108,7 @@ class DirectIncoming(Producing):
 
     def _done(self, delivery: int, outcome: Outcome, told: bytes) -> None:
         self.unconfirmed -= 1
-        self._told.append((delivery, told or _state(outcome)))
+        self._told.append((delivery, told or state_for(outcome)))
         self._wake(self)
 
     def credited(self) -> None:
@@ -120,7 +132,7 @@ class DirectIncoming(Producing):
                 self.link.grant(room)
 
 
-def _state(outcome: Outcome) -> bytes:
+def state_for(outcome: Outcome) -> bytes:
     """Return the state for an outcome that no consumer told."""
     match outcome:
         case Accepted():

@@ -1,43 +1,21 @@
 """A link on which the client sends. Its messages of one read are one post; credit follows the posts."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
-from omq.drivers.reasons import Failure, Reason, Refused
-from omq.protocol.amqp_1_0 import performatives, stored
+from omq.drivers.reasons import Refused
+from omq.protocol.amqp_1_0 import stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.types import DecodeError
-from omq.terminals.amqp_1_0.producing import Producing, rejection
-from omq.terminals.amqp_1_0.refusals import condition_of
+from omq.terminals.amqp_1_0.posted import Posted, failed
+from omq.terminals.amqp_1_0.producing import Producing
+from omq.terminals.amqp_1_0.refusals import rejection
 from omq.terminals.connection.liveness import Excuse
 from omq_storage.batches import Bodies
-
-ACCEPTED = performatives.write(performatives.Accepted())
-RELEASED = performatives.write(performatives.Released())
-
-
-@dataclass(frozen=True, slots=True)
-class _Posted:
-    """Messages of one post, whose outcomes are not told yet."""
-
-    deliveries: Sequence[int | None]
-    """The delivery-ids of the messages, in their order; None for those that came settled."""
-    confirmation: Confirmation
-
-    def told(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the delivery-ids and outcomes of the messages whose client wants to know."""
-        deliveries = iter(self.deliveries)
-        for count, failure in self.confirmation.outcomes(len(self.deliveries)):
-            state = ACCEPTED if failure is None else _state_of(failure)
-            for delivery in islice(deliveries, count):
-                if delivery is not None:
-                    yield delivery, state
 
 
 class Incoming(Producing):
@@ -63,7 +41,7 @@ class Incoming(Producing):
         self._bodies: list[bytes] = []
         self._heads: list[bytes] = []
         self._deliveries: list[int | None] = []
-        self._posted: deque[_Posted] = deque()
+        self._posted: deque[Posted] = deque()
 
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
@@ -99,10 +77,8 @@ class Incoming(Producing):
                 with self._excused:
                     offered = await offered.taken()
         except Refused as refused:
-            confirmation = Confirmation()
-            confirmation.settle(refused.failure)
-            offered = confirmation
-        self._posted.append(_Posted(deliveries, offered))
+            offered = failed(refused.failure)
+        self._posted.append(Posted(deliveries, offered))
         self.unconfirmed += len(bodies)
         if offered.settled:
             self.tell()
@@ -137,12 +113,3 @@ class Incoming(Producing):
         room = self._credit - self.unconfirmed - len(self._bodies)
         if self.link.credit <= self._credit // 2 and room > self.link.credit:
             self.link.grant(room)
-
-
-def _state_of(failure: Failure) -> bytes:
-    """A message for a topic that was deleted may be sent again, to one of the same name; another failure is
-    about this message.
-    """
-    if failure.reason is Reason.DELETED:
-        return RELEASED
-    return rejection(condition_of(failure.reason), failure.text)

@@ -1,9 +1,10 @@
 """The links of one connection: which topic or node each is attached to, and what comes and goes on it."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import assert_never
 
-from omq.access.direct import DYNAMIC, Direct
+from omq.access.direct import Direct
 from omq.access.rights import Right
 from omq.access.session import Release, Session
 from omq.config import Config
@@ -18,13 +19,15 @@ from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Source, Target
 from omq.protocol.amqp_1_0.types import NULL
 from omq.protocol.amqp_1_0.unsettled import Sent
-from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Treatment, resolve
+from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import DirectIncoming, DirectOutgoing
+from omq.terminals.amqp_1_0.finding import Finder
 from omq.terminals.amqp_1_0.incoming import Incoming
 from omq.terminals.amqp_1_0.offsets import replay_of
 from omq.terminals.amqp_1_0.outgoing import Outgoing
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import problem_of
+from omq.terminals.amqp_1_0.relay import Relay
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import SubscriptionStatistics
@@ -42,6 +45,7 @@ class Links:
         self._session = session
         self._direct = direct
         self._config = config
+        self._finder = Finder(session, config)
         self._sender = sender
         self._excused = excused
         self._outgoing: dict[SendingLink, Outgoing] = {}
@@ -190,13 +194,11 @@ class Links:
         if not isinstance(source, Source):
             raise LinkProblem(Condition.NOT_FOUND, "the link has no source")
         replay, applied = replay_of(source.filter)
-        address = self._resolve(source)
+        address = await self._finder.find(Right.SUBSCRIBE, source)
         if isinstance(address, DirectAddress):
-            if not await self._is_topic(Right.SUBSCRIBE, address):
-                self._attach_direct(link, source, address)
-                return
-            address = address.as_topic()
-        is_queue = await self._find(Right.SUBSCRIBE, address) is Delivery.ROUND_ROBIN
+            self._attach_direct(link, source, address)
+            return
+        is_queue = address.delivery is Delivery.ROUND_ROBIN
         if source.durable and source.expiry_policy == "never" and not is_queue:
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "the server keeps no place of a consumer of a topic")
         if replay is not None and is_queue:
@@ -226,7 +228,9 @@ class Links:
             return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed, self.opened)
 
         outgoing, node, channel = self._direct.consume(address.name, make)
-        outgoing.node, outgoing.direct, outgoing.is_own = node, channel, address.name is None
+        outgoing.direct = channel
+        if address.name is None:
+            outgoing.end_node = partial(self._direct.end, node)
         answered = performatives.Source(
             types.write(node.name.decode()),
             dynamic=source.dynamic,
@@ -239,19 +243,15 @@ class Links:
 
     async def _attach_producer(self, link: ReceivingLink) -> None:
         target = link.target
-        if target is None:
-            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
-        if not isinstance(target, Target):
+        if target is not None and not isinstance(target, Target):
             raise LinkProblem(Condition.NOT_IMPLEMENTED, "transactions are not served")
-        if target.address == NULL and not target.dynamic:
-            raise LinkProblem(Condition.NOT_IMPLEMENTED, "the anonymous relay is not served")
-        address = self._resolve(target)
+        if target is None or (target.address == NULL and not target.dynamic):
+            self._attach_relay(link, target or Target(NULL))
+            return
+        address = await self._finder.find(Right.PUBLISH, target)
         if isinstance(address, DirectAddress):
-            if not await self._is_topic(Right.PUBLISH, address):
-                self._attach_direct_producer(link, target, address)
-                return
-            address = address.as_topic()
-        await self._find(Right.PUBLISH, address)
+            self._attach_direct_producer(link, target, address)
+            return
         incoming = Incoming(
             link, self._session, address.name, self._config.amqp1_credit, self._has_news, self._excused
         )
@@ -259,11 +259,21 @@ class Links:
         incoming.accept(performatives.write(answered))
         self._incoming[link] = incoming
 
+    def _attach_relay(self, link: ReceivingLink, target: Target) -> None:
+        """Attach a producer whose messages say where they go."""
+        incoming = Relay(
+            link,
+            self._session,
+            self._direct,
+            self._finder,
+            self._config.amqp1_credit,
+            self._has_news,
+            self._excused,
+        )
+        incoming.accept(performatives.write(Target(NULL, capabilities=target.capabilities)))
+        self._incoming[link] = incoming
+
     def _attach_direct_producer(self, link: ReceivingLink, target: Target, address: DirectAddress) -> None:
-        if address.name is None:
-            raise LinkProblem(
-                Condition.NOT_IMPLEMENTED, "a dynamic node is made for a consumer, not for a producer"
-            )
         incoming = DirectIncoming(
             link,
             self._config.max_message_bytes,
@@ -271,32 +281,20 @@ class Links:
             self._has_news,
             self._node_ended,
         )
-        answered = performatives.Target(target.address, capabilities=target.capabilities)
-        incoming.accept(self._direct, address.name, performatives.write(answered))
+        if address.name is None:
+            incoming.make(self._direct, partial(_made, target))
+        else:
+            answered = performatives.Target(target.address, capabilities=target.capabilities)
+            incoming.accept(self._direct, address.name, performatives.write(answered))
         self._incoming[link] = incoming
 
-    def _resolve(self, terminus: Source | Target) -> Address | DirectAddress:
-        default = Treatment[self._config.amqp1_default.upper()]
-        return resolve(terminus, default, self._config.default_types()[1])
 
-    async def _is_topic(self, right: Right, address: DirectAddress) -> bool:
-        """Return whether a topic has the name of a node: then it is that topic. Raises Refused."""
-        name = address.name
-        return (
-            name is not None
-            and not name.startswith(DYNAMIC)
-            and await self._session.find(name, right) is not None
-        )
-
-    async def _find(self, right: Right, address: Address) -> Delivery:
-        """Return how the topic of an address delivers; make it if there is none. Raises Refused and
-        LinkProblem.
-        """
-        found = await self._session.find(address.name, right)
-        if found is None:
-            await self._session.declare(address.name, address.delivery, address.persistence)
-            return address.delivery
-        if address.wanted not in (None, found.delivery):
-            what = "a queue" if found.delivery is Delivery.ROUND_ROBIN else "a topic"
-            raise LinkProblem(Condition.PRECONDITION_FAILED, f"it is {what}, and not what the client wants")
-        return found.delivery
+def _made(target: Target, node: DirectNode) -> bytes:
+    """Return the answer to a target that is a new node."""
+    answered = Target(
+        types.write(node.name.decode()),
+        dynamic=True,
+        dynamic_node_properties=target.dynamic_node_properties,
+        capabilities=target.capabilities,
+    )
+    return performatives.write(answered)

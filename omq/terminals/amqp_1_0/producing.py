@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink
@@ -72,9 +71,3 @@ class Producing(ABC):
             last = delivery
         if first >= 0:
             self.link.session.settle(first, last, state)
-
-
-def rejection(condition: Condition, text: str) -> bytes:
-    """Return the state that rejects a message."""
-    error = performatives.write(performatives.Error(condition.value, text))
-    return performatives.write(performatives.Rejected(error))

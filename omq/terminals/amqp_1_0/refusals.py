@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from omq.drivers.reasons import Failure, Reason
+from omq.protocol.amqp_1_0 import performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 
 
@@ -34,3 +35,9 @@ def condition_of(reason: Reason) -> Condition:
 def problem_of(failure: Failure) -> LinkProblem:
     """Return the problem with which a link is detached."""
     return LinkProblem(condition_of(failure.reason), failure.text)
+
+
+def rejection(condition: Condition, text: str) -> bytes:
+    """Return the state that rejects a message."""
+    error = performatives.write(performatives.Error(condition.value, text))
+    return performatives.write(performatives.Rejected(error))

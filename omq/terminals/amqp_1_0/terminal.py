@@ -105,7 +105,9 @@ class Amqp1Terminal:
         self._config = config
         needs_sasl = bool(config.clients)
         mechanisms = ("PLAIN",) if needs_sasl else ("ANONYMOUS", "PLAIN")
-        self._protocol = Connection(Offer(_container(), mechanisms, needs_sasl, _IDLE_MS, (), _PROPERTIES))
+        self._protocol = Connection(
+            Offer(_container(), mechanisms, needs_sasl, _IDLE_MS, _CAPABILITIES, _PROPERTIES)
+        )
         self._state: State = Greeting(math.inf)
         self._admitted: Admitted | None = None
         self._scope = trio.CancelScope()
@@ -402,6 +404,8 @@ class Amqp1Terminal:
 
 
 _IDLE_MS = int(IDLE_SECONDS * 1000)
+
+_CAPABILITIES = ("ANONYMOUS-RELAY",)
 
 _PROPERTIES = types.write(
     types.Map(

@@ -1,0 +1,172 @@
+"""The anonymous relay: a link whose messages say themselves where they go, in their field `to`.
+
+Source: OASIS, "Using the AMQP Anonymous Terminus for Message Routing", version 1.0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from omq.access.direct import Direct
+from omq.access.rights import Right
+from omq.access.session import Session
+from omq.drivers.confirmation import Confirmation
+from omq.drivers.reasons import DELETED, Refused
+from omq.drivers.seam import Outcome
+from omq.protocol.amqp_1_0 import sections, serials, stored
+from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
+from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.performatives import Target
+from omq.protocol.amqp_1_0.types import DecodeError
+from omq.terminals.amqp_1_0.addresses import DirectAddress
+from omq.terminals.amqp_1_0.direct import state_for
+from omq.terminals.amqp_1_0.finding import Finder
+from omq.terminals.amqp_1_0.posted import Posted, failed
+from omq.terminals.amqp_1_0.producing import Producing
+from omq.terminals.amqp_1_0.refusals import condition_of, rejection
+from omq.terminals.connection.liveness import Excuse
+from omq_storage.batches import Bodies
+
+ADDRESSES_IN_TURN = 16
+"""After so many addresses of one read the other connections have their turn."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The messages of one read for one address."""
+
+    bodies: list[bytes] = field(default_factory=list)
+    heads: list[bytes] = field(default_factory=list)
+    deliveries: list[int | None] = field(default_factory=list)
+
+
+class Relay(Producing):
+    """One such link. The rights of the client are checked for the address of each message.
+
+    All messages use up credit until their outcome is known, also those that came settled: so a receiver that
+    is slow holds up this link, and nothing is dropped for want of memory that one link could fill.
+    """
+
+    def __init__(
+        self,
+        link: ReceivingLink,
+        session: Session,
+        direct: Direct,
+        finder: Finder,
+        credit: int,
+        wake: Callable[["Relay"], None],
+        excused: Excuse,
+    ) -> None:
+        """`wake` is called when there is something to tell. Within `excused` the silence of the client does
+        not count.
+        """
+        super().__init__(link, session.max_message_bytes, credit)
+        self._session = session
+        self._direct = direct
+        self._finder = finder
+        self._wake = wake
+        self._excused = excused
+        self._runs: dict[bytes, _Run] = {}
+        """By the encoded address."""
+        self._told: list[tuple[int, bytes]] = []
+        """Delivery-ids and outcomes that the client does not know yet."""
+
+    def accept(self, target: bytes) -> None:
+        """Answer the attach, and let the client begin."""
+        self.link.accept(target, self._most)
+        self.link.grant(self._credit)
+
+    def close(self) -> None:
+        self._runs.clear()
+        self._told.clear()
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
+        self.unconfirmed += 1
+        wanted = None if settled else delivery
+        try:
+            places = sections.find(message)
+            to = sections.to(message, places)
+        except DecodeError as problem:
+            self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
+            return
+        made = stored.store_sections(message, places)
+        run = self._runs.get(to)
+        if run is None:
+            run = self._runs[to] = _Run()
+        run.bodies.append(made.body)
+        run.heads.append(made.head)
+        run.deliveries.append(wanted)
+
+    async def flush(self) -> None:
+        """Post what was taken, and wait while there is no room for it."""
+        runs, self._runs = self._runs, {}
+        for number, (to, run) in enumerate(runs.items(), 1):
+            try:
+                await self._send(to, run)
+            except Refused as refused:
+                self._reject(run, condition_of(refused.reason), str(refused))
+            except LinkProblem as problem:
+                self._reject(run, problem.condition, problem.text)
+            if not number % ADDRESSES_IN_TURN:
+                await trio.lowlevel.checkpoint()
+
+    async def _send(self, to: bytes, run: _Run) -> None:
+        found = await self._finder.find(Right.PUBLISH, Target(to))
+        if isinstance(found, DirectAddress):
+            assert found.name is not None, "only a dynamic terminus has no name"
+            self._relay(found.name, run)
+            return
+        heads = run.heads if any(run.heads) else ()
+        offered = self._session.offer(found.name, Bodies(run.bodies), heads)
+        if offered is None:
+            offered = failed(DELETED)
+        elif not isinstance(offered, Confirmation):
+            with self._excused:
+                offered = await offered.taken()
+        offered.listen(partial(self._stored, Posted(run.deliveries, offered)))
+
+    def _relay(self, name: bytes, run: _Run) -> None:
+        for body, head, delivery in zip(run.bodies, run.heads, run.deliveries, strict=True):
+            try:
+                self._direct.relay(name, body, head, partial(self._done, delivery))
+            except Refused as refused:
+                self._end(delivery, rejection(condition_of(refused.reason), str(refused)))
+
+    # -- outcomes ------------------------------------------------------------------------------------------
+
+    def _reject(self, run: _Run, condition: Condition, text: str) -> None:
+        state = rejection(condition, text)
+        for delivery in run.deliveries:
+            self._end(delivery, state)
+
+    def _stored(self, posted: Posted) -> None:
+        self.unconfirmed -= len(posted.deliveries)
+        self._told.extend(posted.told())
+        self._wake(self)
+
+    def _done(self, delivery: int | None, outcome: Outcome, told: bytes) -> None:
+        self._end(delivery, told or state_for(outcome))
+
+    def _end(self, delivery: int | None, state: bytes) -> None:
+        """The outcome of a message is known; without a delivery-id the client does not want to know it."""
+        self.unconfirmed -= 1
+        if delivery is not None:
+            self._told.append((delivery, state))
+        self._wake(self)
+
+    def tell(self) -> None:
+        """Tell the client the outcomes that are known, and renew its credit."""
+        told, self._told = self._told, []
+        if not self.link.is_attached:
+            return
+        if told:
+            first = told[0][0]
+            told.sort(key=lambda each: serials.difference(each[0], first))
+            self._settle(told)
+        room = self._credit - self.unconfirmed
+        if self.link.credit <= self._credit // 2 and room > self.link.credit:
+            self.link.grant(room)
