@@ -1,0 +1,588 @@
+/** A client: one connection to a server, with promises and async iterators. */
+
+import { decodeBlock } from "./blocks.js";
+import { ConnectionLost, OmqError, ProtocolError, Refused, TopicDeleted } from "./errors.js";
+import { encodeName, printable } from "./names.js";
+import { Session, nameOf } from "./session.js";
+import { Bare, atom, list, messageId, number, record } from "./sexp.js";
+import { Subscription } from "./subscription.js";
+import { openWebSocket } from "./websocket.js";
+
+/**
+ * @typedef {import("./websocket.js").Handlers} Handlers
+ * @typedef {import("./websocket.js").Transport} Transport
+ * @typedef {import("./messages.js").Message} Message
+ * @typedef {import("./frames.js").Persistence} Persistence
+ * @typedef {import("./frames.js").TopicInfo} TopicInfo
+ *
+ * @typedef {object} Options
+ * @property {string} [id]  who the client is: any name, or `name:secret` where the server has configured clients
+ * @property {AbortSignal} [signal]  gives up an attempt to connect
+ * @property {number} [silence]  seconds without any octet of the server after which the connection counts as lost;
+ *   100 by default
+ * @property {number} [maxLine]  the server's `max_line_bytes`; 1 MiB by default
+ * @property {(sentence: string) => void} [onError]  Errors that answer no command, for example about a Publish
+ * @property {typeof WebSocket} [WebSocket]  another implementation of WebSocket
+ */
+
+const UNSENT_LIMIT = 1024 * 1024;
+const REFUSALS_KEPT = 100;
+const FETCH_AT_ONCE = 1000;
+const CANNOT_REPLAY = /cannot be replayed$/;
+
+/**
+ * Connect to a server by WebSocket.
+ *
+ * @param {string | URL} url  `ws://host:port/ws` or `wss://host:port/ws`
+ * @param {Options} [options]
+ * @returns {Promise<Client>} when the server has accepted the id
+ */
+export async function connect(url, options = {}) {
+  return Client.open((handlers) => openWebSocket(url, handlers, options), options);
+}
+
+/** A connection to a server. Use `connect` to make one. */
+export class Client {
+  /** @type {Session} */
+  #session;
+  /** @type {Transport | undefined} */
+  #transport;
+  /** @type {Options} */
+  #options;
+  #flushing = false;
+  #lastHeard = performance.now();
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  #watchdog;
+  /** @type {ConnectionLost | undefined} */
+  #over;
+  #lastSentence = "";
+  #confirms = 0n;
+  /** @type {string[]} */
+  #refusals = [];
+  /** @type {Map<string, Subscription>} */
+  #subscriptions = new Map();
+  /** @type {Map<number, Subscription>} */
+  #byId = new Map();
+  /** @type {Map<string, (sentence: string) => void>} */
+  #requests = new Map();
+  /** @type {(failure: ConnectionLost | undefined) => void} */
+  #tellClosed = () => {};
+
+  /** @param {Options} options */
+  constructor(options) {
+    this.#options = options;
+    this.#session = new Session(options.id ?? "omq-client");
+    /**
+     * Settles when the connection has ended: to undefined after `close`, else to the reason. Never rejects.
+     * @type {Promise<ConnectionLost | undefined>}
+     * @readonly
+     */
+    this.closed = new Promise((resolve) => (this.#tellClosed = resolve));
+  }
+
+  /**
+   * Connect by a transport: see node.js for another than WebSocket.
+   *
+   * @param {(handlers: Handlers) => Promise<Transport>} open
+   * @param {Options} [options]
+   */
+  static async open(open, options = {}) {
+    const client = new Client(options);
+    const transport = await open({ data: (octets) => client.#receive(octets), closed: (why) => client.#closed(why) });
+    client.#start(transport);
+    const given = () => client.#end(new ConnectionLost("the connection was given up"));
+    options.signal?.addEventListener("abort", given, { once: true });
+    try {
+      // Connect has no answer. The server confirms nothing before it has accepted the id.
+      await client.confirm();
+    } catch (error) {
+      client.#end(new ConnectionLost("the connection was given up"));
+      throw options.signal?.aborted ? options.signal.reason : error;
+    } finally {
+      options.signal?.removeEventListener("abort", given);
+    }
+    return client;
+  }
+
+  // -- publishing ---------------------------------------------------------------------------------------------------
+
+  /**
+   * Publish a message. Resolves when there is room to send more; `confirm` tells whether it succeeded.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {string | Uint8Array} body
+   */
+  async publish(topic, body) {
+    this.#check();
+    const octets = encodeName(body);
+    const limit = this.#options.maxLine ?? 2 ** 20;
+    // The server closes a connection whose line is too long.
+    if (2 * octets.length + 1000 > limit && this.#lineLength(topic, octets) > limit) {
+      throw new RangeError(`a message of ${octets.length} octets is too long for a line of ${limit}`);
+    }
+    this.#session.say("Publish", topic, octets);
+    this.#flushSoon();
+    if (this.#transport && this.#transport.unsent() > UNSENT_LIMIT) await this.#room();
+  }
+
+  /**
+   * @param {string | Uint8Array} topic
+   * @param {Uint8Array} body
+   */
+  #lineLength(topic, body) {
+    const escaped = (/** @type {Uint8Array} */ octets) =>
+      octets.reduce((sum, octet) => sum + ([10, 13, 34, 92].includes(octet) ? 2 : 1), 2);
+    return "(Publish  )".length + escaped(encodeName(topic)) + escaped(body);
+  }
+
+  async #room() {
+    while (!this.#over && this.#transport && this.#transport.unsent() > UNSENT_LIMIT / 2) {
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+    this.#check();
+  }
+
+  /**
+   * Wait until everything that was published since the last confirm is as safe as its topics promise.
+   *
+   * Throws Refused if the server refused some of it; its `refusals` say why.
+   */
+  async confirm() {
+    const n = ++this.#confirms;
+    try {
+      await this.#ask("Confirm", n);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      throw new Refused(error.message, this.#refusals);
+    } finally {
+      this.#refusals = [];
+    }
+  }
+
+  // -- topics -------------------------------------------------------------------------------------------------------
+
+  /**
+   * Create a topic, or succeed if it exists with these types.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {{delivery?: import("./frames.js").DeliveryType, persistence?: Persistence}} [types]
+   *   Broadcast and Weak by default
+   */
+  async declare(topic, { delivery = "Broadcast", persistence = "Weak" } = {}) {
+    const kept = persistence === "Transient" ? new Bare("Transient") : [new Bare("Persistent"), new Bare(persistence)];
+    await this.#ask("Declare", topic, new Bare(delivery), /** @type {any} */ (kept));
+  }
+
+  /**
+   * Delete a topic and its messages.
+   *
+   * @param {string | Uint8Array} topic
+   */
+  async delete(topic) {
+    await this.#ask("Delete", topic);
+  }
+
+  /**
+   * All topics.
+   *
+   * @returns {Promise<TopicInfo[]>}
+   */
+  topics() {
+    return this.#ask("Topics");
+  }
+
+  // -- subscribing --------------------------------------------------------------------------------------------------
+
+  /**
+   * Subscribe to a topic. A connection has at most one subscription to it.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {import("./subscription.js").SubscribeOptions} [options]
+   * @returns {Promise<Subscription>}
+   */
+  async subscribe(topic, options = {}) {
+    const name = nameOf(topic);
+    if (this.#subscriptions.has(name)) throw new OmqError(`this client is subscribed to ${printable(name)} already`);
+    const subscription = new Subscription(name, options, {
+      pause: () => void this.#ask("Unsubscribe", name).catch(() => {}),
+      resume: (from) => this.#resume(name, subscription, from),
+      done: (id) => {
+        this.#session.say("Received", name, id);
+        this.#flushSoon();
+      },
+      close: (subscribed) => this.#unsubscribe(name, subscription, subscribed),
+    });
+    this.#subscriptions.set(name, subscription);
+    try {
+      await this.#subscribe(name, subscription, options.from ?? "current", options.credit);
+    } catch (error) {
+      this.#forget(name, subscription);
+      throw error;
+    }
+    return subscription;
+  }
+
+  /**
+   * @param {string} name
+   * @param {Subscription} subscription
+   * @param {"current" | "beginning" | bigint} from
+   * @param {number} [credit]
+   */
+  async #subscribe(name, subscription, from, credit) {
+    const replay = typeof from === "string" ? new Bare(`From_${from}`) : [new Bare("From_message"), from];
+    let refusal = "";
+    if (credit) {
+      this.#check();
+      this.#requests.set(name, (sentence) => (refusal = sentence));
+      this.#session.say("Request", name, credit);
+    }
+    try {
+      await this.#asked(
+        // At once: the next frame may be a message.
+        ({ id }) => {
+          this.#byId.set(id, subscription);
+          subscription.resumed();
+        },
+        "Subscribe",
+        name,
+        /** @type {any} */ (replay),
+      );
+    } finally {
+      this.#requests.delete(name);
+    }
+    if (refusal) {
+      await this.#unsubscribe(name, subscription, true);
+      throw new Refused(refusal);
+    }
+  }
+
+  /**
+   * @param {string} name
+   * @param {Subscription} subscription
+   * @param {bigint} from
+   */
+  async #resume(name, subscription, from) {
+    try {
+      if (!(await this.#replays(name, from))) {
+        subscription.cannotReplay();
+        await this.#subscribe(name, subscription, "current");
+      } else {
+        await this.#subscribe(name, subscription, from);
+      }
+    } catch (error) {
+      this.#forget(name, subscription);
+      subscription.end(/** @type {OmqError} */ (error));
+    }
+  }
+
+  /**
+   * Whether a topic can be replayed from a message on. Unlike Subscribe, Blocks creates no topic that is missing.
+   *
+   * @param {string} name
+   * @param {bigint} from
+   */
+  async #replays(name, from) {
+    try {
+      await this.#ask("Blocks", name, from, 0);
+      return true;
+    } catch (error) {
+      if (error instanceof Refused && CANNOT_REPLAY.test(error.message)) return false;
+      if (error instanceof Refused) throw new TopicDeleted(`the topic ${printable(name)} was deleted`);
+      throw error;
+    }
+  }
+
+  /**
+   * @param {string} name
+   * @param {Subscription} subscription
+   * @param {boolean} subscribed
+   */
+  async #unsubscribe(name, subscription, subscribed) {
+    try {
+      if (subscribed && !this.#over) await this.#ask("Unsubscribe", name);
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error; // the topic was deleted, or the connection has ended
+    } finally {
+      this.#forget(name, subscription);
+    }
+  }
+
+  /**
+   * @param {string} name
+   * @param {Subscription} subscription
+   */
+  #forget(name, subscription) {
+    this.#subscriptions.delete(name);
+    for (const [id, each] of this.#byId) if (each === subscription) this.#byId.delete(id);
+  }
+
+  // -- stored messages ----------------------------------------------------------------------------------------------
+
+  /**
+   * Read stored messages of a persistent broadcast topic, with their times, keys and properties.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {{first?: bigint, count?: number, onGone?: (gone: import("./session.js").Gone) => void}} [options]
+   *   the first id, 1 by default; how many ids, all by default
+   * @returns {AsyncGenerator<Message>} in the order of their ids; ends at the newest message
+   */
+  async *fetch(topic, { first = 1n, count = Number.MAX_SAFE_INTEGER, onGone } = {}) {
+    const end = first + BigInt(count);
+    const step = BigInt(FETCH_AT_ONCE);
+    for (let next = first; next < end; ) {
+      const bound = end - next < step ? end : next + step;
+      const { messages, after } = await this.#fetchBlocks(topic, next, bound - next, onGone);
+      let expected = next;
+      for (const message of messages) {
+        // Blocks are whole, and one may begin with messages of the block before it.
+        if (message.id < expected || message.id >= end) continue;
+        expected = message.id + 1n;
+        yield message;
+      }
+      if (after < bound) return;
+      next = after;
+    }
+  }
+
+  /**
+   * @param {string | Uint8Array} topic
+   * @param {bigint} first
+   * @param {bigint} count
+   * @param {((gone: import("./session.js").Gone) => void) | undefined} onGone
+   * @returns {Promise<{messages: Message[], after: bigint}>}
+   */
+  #fetchBlocks(topic, first, count, onGone) {
+    this.#check();
+    return new Promise((resolve, reject) => {
+      /** @type {Message[]} */
+      const messages = [];
+      const token = {
+        reject,
+        gone: onGone ?? (() => {}),
+        /** @param {Uint8Array} octets */
+        block: (octets) => {
+          const block = decodeBlock(octets);
+          if (!block.messages.length) {
+            this.#session.endFetch();
+            resolve({ messages, after: block.first });
+          } else {
+            messages.push(...block.messages);
+          }
+        },
+      };
+      this.#session.ask(token, "Fetch", nameOf(topic), first, count);
+      this.#flushSoon();
+    });
+  }
+
+  /**
+   * The stored blocks of a range of a persistent broadcast topic, at most 4,096.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {bigint} first
+   * @param {number} [count]
+   * @returns {Promise<import("./frames.js").BlockInfo[]>}
+   */
+  blocks(topic, first, count = Number.MAX_SAFE_INTEGER) {
+    return this.#ask("Blocks", topic, first, count);
+  }
+
+  // -- queues -------------------------------------------------------------------------------------------------------
+
+  /**
+   * Show messages of a queue without taking them: the first 4,096 octets of each body.
+   *
+   * @param {string | Uint8Array} queue
+   * @param {{first?: bigint, count?: number}} [options]
+   * @returns {Promise<{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}[]>} at most 100
+   */
+  async peek(queue, { first = 0n, count = 100 } = {}) {
+    const answer = await this.#manage("Peek", [["queue", queue], ["first", first], ["count", count]]);
+    return list(answer.list).map((each) => {
+      const fields = record(each);
+      return {
+        id: messageId(fields.id),
+        size: number(fields.size),
+        body: encodeName(atom(fields.body)),
+        exchange: atom(fields.exchange),
+        key: atom(fields.key),
+      };
+    });
+  }
+
+  /**
+   * Delete the messages of a queue that are ready.
+   *
+   * @param {string | Uint8Array} queue
+   * @returns {Promise<number>} their number
+   */
+  async purge(queue) {
+    return number((await this.#manage("Purge", [["queue", queue]])).count);
+  }
+
+  /**
+   * @param {string} request
+   * @param {[string, import("./sexp.js").Written][]} fields
+   */
+  async #manage(request, fields) {
+    const parts = fields.map(([name, value]) => [new Bare(name), value]);
+    const [, ...rest] = list(await this.#ask("Manage", /** @type {any} */ ([new Bare(request), ...parts])));
+    return record(rest);
+  }
+
+  // -- the connection -----------------------------------------------------------------------------------------------
+
+  /** Send what was published, then close the connection. Without a confirm before, messages may be lost. */
+  async close() {
+    if (this.#over) return;
+    this.#flush();
+    this.#transport?.close();
+    this.#finish(undefined);
+  }
+
+  /** Whether the connection is open. */
+  get isOpen() {
+    return this.#transport !== undefined && !this.#over;
+  }
+
+  /**
+   * Send a command and wait for its answer.
+   *
+   * @param {string} constructor
+   * @param {import("./session.js").Part[]} parts
+   * @returns {Promise<any>}
+   */
+  #ask(constructor, ...parts) {
+    return this.#asked(() => {}, constructor, ...parts);
+  }
+
+  /**
+   * @param {(value: any) => void} first  called with the answer before the next frame is read
+   * @param {string} constructor
+   * @param {import("./session.js").Part[]} parts
+   * @returns {Promise<any>}
+   */
+  async #asked(first, constructor, ...parts) {
+    this.#check();
+    const named = parts.map((part) => (part instanceof Uint8Array ? nameOf(part) : part));
+    return new Promise((resolve, reject) => {
+      /** @param {any} value */
+      const answered = (value) => {
+        first(value);
+        resolve(value);
+      };
+      this.#session.ask({ resolve: answered, reject }, constructor, ...named);
+      this.#flushSoon();
+    });
+  }
+
+  #check() {
+    if (this.#over) throw this.#over;
+  }
+
+  /** @param {Transport} transport */
+  #start(transport) {
+    this.#transport = transport;
+    this.#flush();
+    const silence = (this.#options.silence ?? 100) * 1000;
+    this.#lastHeard = performance.now();
+    this.#watchdog = setInterval(() => {
+      if (performance.now() - this.#lastHeard > silence) {
+        this.#end(new ConnectionLost(`the server has been silent for ${silence / 1000} seconds`));
+      }
+    }, silence / 10);
+    /** @type {any} */ (this.#watchdog).unref?.();
+  }
+
+  #flushSoon() {
+    if (this.#flushing) return;
+    this.#flushing = true;
+    queueMicrotask(() => this.#flush());
+  }
+
+  #flush() {
+    this.#flushing = false;
+    if (this.#over || !this.#transport) return;
+    const octets = this.#session.takeOutput();
+    if (octets.length) this.#transport.write(octets);
+  }
+
+  /** @param {Uint8Array} octets */
+  #receive(octets) {
+    this.#lastHeard = performance.now();
+    try {
+      for (const event of this.#session.receive(octets)) this.#take(event);
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error;
+      this.#end(error instanceof ConnectionLost ? error : new ProtocolError(error.message));
+    }
+    this.#flush();
+  }
+
+  /** @param {import("./session.js").Event} event */
+  #take(event) {
+    switch (event.kind) {
+      case "message":
+        this.#byId.get(event.topicId)?.deliver(event.message);
+        break;
+      case "answered":
+        event.token.resolve(event.value);
+        break;
+      case "refused":
+        event.token.reject(new Refused(event.sentence));
+        break;
+      case "block":
+        event.token.block(event.octets);
+        break;
+      case "gone":
+        if (event.token) event.token.gone(event.gone);
+        else this.#subscriptions.get(event.gone.topic)?.options.onGone?.(event.gone);
+        break;
+      case "ended": {
+        const subscription = this.#byId.get(event.topic.id);
+        if (subscription) {
+          this.#forget(subscription.topic, subscription);
+          subscription.topicDeleted();
+        }
+        break;
+      }
+      case "told":
+        this.#told(event);
+        break;
+      default:
+        break;
+    }
+  }
+
+  /** @param {import("./session.js").Told} told */
+  #told({ constructor, argument, sentence }) {
+    this.#lastSentence = sentence;
+    if (constructor === "Publish" && this.#refusals.length < REFUSALS_KEPT) this.#refusals.push(sentence);
+    if (constructor === "Request") this.#requests.get(argument ?? "")?.(sentence);
+    this.#options.onError?.(sentence);
+  }
+
+  /** @param {string} why */
+  #closed(why) {
+    this.#end(new ConnectionLost(this.#lastSentence || why));
+  }
+
+  /** @param {ConnectionLost} failure */
+  #end(failure) {
+    if (this.#over) return;
+    this.#transport?.abort();
+    this.#finish(failure);
+  }
+
+  /** @param {ConnectionLost | undefined} failure */
+  #finish(failure) {
+    if (this.#over) return;
+    this.#over = failure ?? new ConnectionLost("the connection was closed");
+    clearInterval(this.#watchdog);
+    for (const token of this.#session.abandon()) token.reject(this.#over);
+    for (const subscription of this.#subscriptions.values()) subscription.end(failure);
+    this.#subscriptions.clear();
+    this.#byId.clear();
+    this.#tellClosed(failure);
+  }
+}

@@ -1,0 +1,87 @@
+/**
+ * Names (of topics, keys, clients) as strings.
+ *
+ * A name on the wire has any octets. As a string it is UTF-8 decoded; each octet that is not UTF-8 becomes a lone
+ * surrogate, U+DC80 to U+DCFF, as with Python's `surrogateescape`. So every name is a string, and gives the same
+ * octets again.
+ */
+
+const encoder = new TextEncoder();
+const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const LONE_SURROGATE = /[\uD800-\uDFFF]/u;
+
+/**
+ * @param {string | Uint8Array} name
+ * @returns {Uint8Array} its octets
+ */
+export function encodeName(name) {
+  if (typeof name !== "string") return name;
+  if (!LONE_SURROGATE.test(name)) return encoder.encode(name);
+  /** @type {number[]} */
+  const octets = [];
+  for (const character of name) {
+    const code = /** @type {number} */ (character.codePointAt(0));
+    if (code >= 0xdc80 && code <= 0xdcff) octets.push(code - 0xdc00);
+    else if (code >= 0xd800 && code <= 0xdfff) throw new TypeError("a string has a surrogate that stands for no octet");
+    else octets.push(...encoder.encode(character));
+  }
+  return Uint8Array.from(octets);
+}
+
+/**
+ * @param {Uint8Array} octets
+ * @returns {string} the name that `encodeName` turns into these octets
+ */
+export function decodeName(octets) {
+  try {
+    return strict.decode(octets);
+  } catch {
+    return decodeEscaped(octets);
+  }
+}
+
+/** @param {Uint8Array} octets */
+function decodeEscaped(octets) {
+  let text = "";
+  for (let at = 0; at < octets.length; ) {
+    const size = lengthOfCharacter(octets, at);
+    text += size ? strict.decode(octets.subarray(at, at + size)) : String.fromCharCode(0xdc00 + octets[at]);
+    at += size || 1;
+  }
+  return text;
+}
+
+/**
+ * @param {Uint8Array} octets
+ * @param {number} at
+ * @returns {number} the octets of the UTF-8 character at `at`; 0 if there is none
+ */
+function lengthOfCharacter(octets, at) {
+  const first = octets[at];
+  const size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  try {
+    strict.decode(octets.subarray(at, at + size));
+    return size;
+  } catch {
+    return 0;
+  }
+}
+
+/**
+ * A name for people: control characters and octets that are not UTF-8 are written as `\xff`.
+ *
+ * Characters that change the direction or have no width are escaped, too, because they could disguise a name.
+ *
+ * @param {string} name
+ */
+export function printable(name) {
+  return name.replace(
+    // eslint-disable-next-line no-control-regex
+    /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|[\uD800-\uDFFF]/gu,
+    (character) => {
+      const code = character.charCodeAt(0);
+      if (code >= 0xdc80 && code <= 0xdcff) return `\\x${(code - 0xdc00).toString(16)}`;
+      return code < 0x100 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+    },
+  );
+}

@@ -1,0 +1,182 @@
+// The client against the real server, by TCP.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ConnectionLost, Refused, TopicDeleted, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
+import { ADDRESS, fresh, take, withClient } from "./helpers.mjs";
+
+const EVERY_OCTET = Uint8Array.from({ length: 256 }, (_, octet) => octet);
+
+test("what is published is received, octet for octet", withClient(async (client) => {
+  const topic = fresh("octets");
+  await client.declare(topic);
+  const subscription = await client.subscribe(topic);
+  for (const body of ["hello", "", EVERY_OCTET, "zażółć"]) await client.publish(topic, body);
+  await client.confirm();
+  const found = await take(subscription, 4);
+  assert.deepEqual(found.map((message) => message.id), [1n, 2n, 3n, 4n]);
+  assert.deepEqual(found.map((message) => message.text).filter((_, at) => at !== 2), ["hello", "", "zażółć"]);
+  assert.deepEqual(found[2].body, EVERY_OCTET);
+}));
+
+test("a topic's name may have any octets but must not be empty", withClient(async (client) => {
+  const topic = Uint8Array.of(...EVERY_OCTET.subarray(128), process.pid & 255);
+  await client.declare(topic);
+  await client.publish(topic, "x");
+  await client.confirm();
+  assert.equal((await take(client.fetch(topic), 1))[0].text, "x");
+  await client.delete(topic);
+  await client.publish("", "1");
+  await client.publish("", "2");
+  const refused = await client.confirm().then(assert.fail, (error) => error);
+  assert.ok(refused instanceof Refused);
+  assert.match(refused.refusals.join(), /the topic's name is empty/);
+  await client.confirm();
+}));
+
+test("a slow reader misses nothing of a persistent topic, with a small buffer", withClient(async (client) => {
+  const topic = fresh("slow");
+  await client.declare(topic);
+  const subscription = await client.subscribe(topic, { buffer: 20 });
+  const publisher = await connectTcp(ADDRESS);
+  for (let at = 0; at < 500; at++) await publisher.publish(topic, `${at}`);
+  await publisher.confirm();
+  await publisher.close();
+  let next = 0;
+  for await (const message of subscription) {
+    assert.equal(message.text, `${next}`);
+    await client.confirm(); // answers come, however many messages wait
+    if (++next === 500) break;
+  }
+  assert.equal(subscription.skipped, 0);
+  assert.equal(subscription.next, 501n);
+}));
+
+test("a slow reader of a transient topic learns how many messages it missed", withClient(async (client) => {
+  const topic = fresh("transient");
+  await client.declare(topic, { persistence: "Transient" });
+  const subscription = await client.subscribe(topic, { buffer: 10 });
+  const publisher = await connectTcp(ADDRESS);
+  for (let at = 0; at < 300; at++) await publisher.publish(topic, `${at}`);
+  await publisher.confirm();
+  await client.confirm();
+  await take({ [Symbol.asyncIterator]: () => ({ next: subscription[Symbol.asyncIterator]().next }) }, 10);
+  await client.confirm();
+  await client.confirm(); // the subscription is live again
+  await publisher.publish(topic, "last");
+  const last = (await subscription[Symbol.asyncIterator]().next()).value;
+  assert.equal(last.text, "last");
+  assert.equal(subscription.skipped, 290);
+  await publisher.close();
+}));
+
+test("a tail skips what has no room and counts it", withClient(async (client) => {
+  const topic = fresh("tail");
+  await client.declare(topic);
+  const subscription = await client.subscribe(topic, { buffer: 10, whenFull: "skip" });
+  for (let at = 0; at < 300; at++) await client.publish(topic, `${at}`);
+  await client.confirm();
+  while (subscription.skipped < 290) await client.confirm();
+  assert.equal((await take(subscription, 10))[9].text, "9");
+  assert.equal(subscription.skipped, 290);
+}));
+
+test("replay begins where it should, and tells what is missing", withClient(async (client) => {
+  const topic = fresh("replay");
+  await client.declare(topic);
+  for (let at = 1; at <= 5; at++) await client.publish(topic, `${at}`);
+  await client.confirm();
+  for (const [from, expected] of [["beginning", "1,2,3,4,5"], [4n, "4,5"]]) {
+    const found = await take(await client.subscribe(topic, { from }), expected.split(",").length);
+    assert.equal(found.map((message) => message.text).join(), expected);
+  }
+  await assert.rejects(client.subscribe(topic, { from: 7n }), { name: "Refused", message: /there is no message 7 yet/ });
+  await client.subscribe(topic);
+  await assert.rejects(client.subscribe(topic), /subscribed to .* already/);
+}));
+
+test("a worker gets as many messages as it has credit, and confirms them", withClient(async (client) => {
+  const topic = fresh("jobs");
+  await assert.rejects(client.subscribe(topic, { credit: 2 }), { message: /there is no such topic/ });
+  await client.delete(topic);
+  await client.declare(topic, { delivery: "Round_robin" });
+  for (let at = 0; at < 10; at++) await client.publish(topic, `${at}`);
+  await client.confirm();
+  assert.equal((await client.peek(topic, { first: 9n })).map(({ id, body }) => `${id} ${Buffer.from(body)}`).join(), "9 8,10 9");
+  const found = await take(await client.subscribe(topic, { credit: 3 }), 4);
+  assert.equal(found.map((message) => message.text).join(), "0,1,2,3");
+  assert.equal((await client.topics()).find((each) => each.topic === topic).messages, 7); // the fourth was not done
+  assert.equal(await client.purge(topic), 7);
+}));
+
+test("stored messages are fetched with their times and heads", withClient(async (client) => {
+  const topic = fresh("stored");
+  await client.declare(topic);
+  for (let at = 0; at < 2500; at++) await client.publish(topic, `${at}`);
+  await client.confirm();
+  const found = await take(client.fetch(topic, { first: 11n, count: 2000 }), 5000);
+  assert.equal(found.length, 2000);
+  assert.ok(found.every((message, at) => message.id === BigInt(at + 11) && message.text === `${at + 10}`));
+  assert.ok(Math.abs(found[0].time / 1e3 - Date.now()) < 60_000);
+  assert.deepEqual(found[0].head, { exchange: "", key: "", properties: {} });
+  assert.equal((await take(client.fetch(topic), 5000)).length, 2500);
+  assert.deepEqual(await take(client.fetch(topic, { first: 2501n }), 1), []);
+  assert.equal((await client.blocks(topic, 1n)).reduce((sum, block) => sum + block.count, 0), 2500);
+  await assert.rejects(take(client.fetch(fresh("none")), 1), { name: "Refused" });
+}));
+
+test("topics have their types", withClient(async (client) => {
+  const topic = fresh("types");
+  await client.declare(topic, { delivery: "Round_robin", persistence: "Strong" });
+  const { delivery, persistence, first, last } = (await client.topics()).find((each) => each.topic === topic);
+  assert.deepEqual([delivery, persistence, first, last], ["Round_robin", "Strong", 0n, 0n]);
+  await assert.rejects(client.declare(topic), { name: "Refused", message: /the topic exists as Round_robin/ });
+}));
+
+test("a subscription ends with its topic, and with its connection", withClient(async (client) => {
+  const topic = fresh("deleted");
+  const subscription = await client.subscribe(topic);
+  const other = await connectTcp(ADDRESS);
+  await other.delete(topic);
+  await assert.rejects(take(subscription, 1), TopicDeleted);
+  const lost = await other.subscribe(topic);
+  await other.close();
+  assert.deepEqual(await take(lost, 1), []);
+  await assert.rejects(other.topics(), ConnectionLost);
+  assert.equal(await other.closed, undefined);
+}));
+
+test("a message that is too long for a line is refused before it is sent", withClient(async (client) => {
+  const topic = fresh("long");
+  await client.publish(topic, new Uint8Array(900_000));
+  await assert.rejects(client.publish(topic, new Uint8Array(1_100_000)), RangeError);
+  await assert.rejects(client.publish(topic, new Uint8Array(600_000).fill(10)), RangeError);
+  await client.confirm();
+  assert.equal((await take(client.fetch(topic), 1))[0].body.length, 900_000);
+}));
+
+test("an attempt to connect fails with the reason, or is given up", async () => {
+  await assert.rejects(connectTcp("omq://127.0.0.1:1"), { name: "ConnectionLost", message: /ECONNREFUSED/ });
+  await assert.rejects(connectTcp(ADDRESS, { signal: AbortSignal.abort() }), { name: "AbortError" });
+  await assert.rejects(connectTcp("http://localhost"), TypeError);
+});
+
+test("a lost connection is made again", async () => {
+  const abort = new AbortController();
+  const clients = [];
+  const states = [];
+  await keepConnected((signal) => connectTcp(ADDRESS, { signal, silence: clients.length ? 100 : 0.05 }), {
+    signal: abort.signal,
+    onState: ({ state }) => states.push(state),
+    use: (client) => clients.push(client) === 2 && abort.abort(),
+  });
+  assert.deepEqual(states, ["connecting", "connected", "lost", "connecting", "connected"]);
+  assert.match((await clients[0].closed).message, /silent for 0.05 seconds/);
+});
+
+test("an error that will not go away ends the attempts", async () => {
+  const { signal } = new AbortController();
+  const open = () => connectTcp("omq://127.0.0.1:1");
+  await assert.rejects(keepConnected(open, { signal, use: assert.fail, isFinal: () => true }), ConnectionLost);
+});

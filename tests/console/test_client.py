@@ -1,0 +1,87 @@
+"""The ES module client in Node, against the real server. Its tests are in the folder `client`."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_command import RunningServer, running_server
+
+from omq.protocol.omq.commands import parse
+from omq.protocol.omq.types import Ack, Connect
+
+HERE = Path(__file__).parent / "client"
+RECORDED = Path(__file__).parent.parent / "data" / "sexp" / "gen.jsonl"
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+def node(*arguments: str | Path, address: str = "", given: str | None = None) -> str:
+    """Run Node and return its output."""
+    result = subprocess.run(
+        ["node", *arguments],
+        input=given,
+        env=os.environ | {"OMQ_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_what_needs_no_server() -> None:
+    assert "# fail 0" in node("--test", "--test-reporter=tap", HERE / "codec.test.mjs")
+
+
+def test_against_the_server(server: RunningServer) -> None:
+    output = node(
+        "--test", "--test-reporter=tap", HERE / "server.test.mjs", address=f"omq://{server.address}"
+    )
+    assert "# fail 0" in output
+    assert "# pass 0" not in output
+
+
+def test_the_server_reads_its_commands_as_ocaml_does() -> None:
+    """Every command of the recording, written by the client, is the command that OCaml decoded."""
+    rows = [json.loads(row) for row in RECORDED.read_text().splitlines()]
+    rows = [row for row in rows if row["ok"] and row["decoded"]["cmd"] not in ("Connect", "Ack")]
+    assert len(rows) > 1000
+    # JSON has no exact integers in JavaScript.
+    exact = [json.dumps(_as_strings(row["decoded"])) for row in rows]
+    lines = node(HERE / "lines.mjs", given="\n".join(exact)).split()
+    assert len(lines) == len(rows)
+    for row, line in zip(rows, lines, strict=True):
+        command = parse(bytes.fromhex(line).removesuffix(b"\n"))
+        assert command == parse(bytes.fromhex(row["line"])), row
+        assert not isinstance(command, Ack | Connect)
+
+
+def _as_strings(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _as_strings(each) for key, each in value.items()}
+        case int():
+            return str(value)
+        case _:
+            return value
+
+
+def test_the_package_has_what_npm_needs() -> None:
+    folder = Path(__file__).parents[2] / "omq" / "console" / "client"
+    package = json.loads((folder / "package.json").read_text())
+    assert package["type"] == "module"
+    assert all((folder / path).is_file() for path in package["exports"].values())
+    assert all((folder / path).exists() for path in package["files"])
+    modules = {path.relative_to(folder).parts[0] for path in folder.rglob("*") if path.is_file()}
+    assert modules == {path.removesuffix("/") for path in package["files"]} | {"package.json"}
