@@ -197,11 +197,20 @@ def test_wrong_options_are_named(options: tuple[str, ...], word: str) -> None:
     assert word in result.stderr
 
 
-@pytest.mark.parametrize("options", [["--systems=nats"], ["--only=nosuch"]])
-def test_amqp_has_cases_and_systems_of_its_own(options: list[str]) -> None:
-    result = run_bench("--amqp", *options)
+@pytest.mark.parametrize("which", ["--amqp", "--amqp10"])
+@pytest.mark.parametrize(
+    ("option", "problem"), [("--systems=nats", "AMQP has no system 'nats'"), ("--only=nosuch", "no case of ")]
+)
+def test_amqp_has_cases_and_systems_of_its_own(which: str, option: str, problem: str) -> None:
+    result = run_bench(which, option)
     assert result.returncode == 2
-    assert "--amqp" in result.stderr
+    assert problem in result.stderr
+
+
+def test_amqp_1_0_is_measured(tmp_path: Path) -> None:
+    result = run_bench("--amqp10", "--runs=1", "--only=rpc", "--systems=omq", f"--directory={tmp_path}")
+    assert result.returncode == 0, result.stderr
+    assert "| rpc | omq |" in result.stdout
 
 
 NEIGHBOURS = (

@@ -93,7 +93,7 @@ class RabbitBroker(Broker):
     @contextmanager
     def running(self, directory: Path) -> Iterator[Running]:
         directory.mkdir(parents=True, exist_ok=True)
-        port, distribution, names = _free_ports(3)
+        port, distribution, names = free_ports(3)
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(directory),
@@ -121,15 +121,15 @@ class RabbitBroker(Broker):
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
-            _wait_for(port, server, directory / "server.log")
+            wait_for("rabbitmq-server", port, server, directory / "server.log")
             yield Running(port, _emulator(server.pid))
         finally:
-            _end(server)
+            stop_server(server)
             registry.terminate()
             registry.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
@@ -137,7 +137,7 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(name: str, port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 2 * SOCKET_SECONDS
     while server.poll() is None and time.monotonic() < deadline:
         try:
@@ -146,7 +146,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.1)
         else:
             return
-    raise BenchFailure(f"rabbitmq-server did not start: {log.read_text(errors='replace')[-500:]}")
+    raise BenchFailure(f"{name} did not start: {log.read_text(errors='replace')[-500:]}")
 
 
 def _emulator(script: int) -> int:
@@ -161,7 +161,7 @@ def _emulator(script: int) -> int:
     raise BenchFailure("rabbitmq-server has no virtual machine")
 
 
-def _end(server: subprocess.Popen[bytes]) -> None:
+def stop_server(server: subprocess.Popen[bytes]) -> None:
     """End the whole session of the server: its scripts, its virtual machine, and the helpers of that."""
     for number, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         try:

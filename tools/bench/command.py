@@ -11,9 +11,12 @@ from types import FrameType
 from typing import Any
 
 from alone import NoServer
+from amqp10_brokers import RouterBroker
+from amqp10_command import EPILOG as AMQP10_EPILOG
+from amqp10_command import measure_amqp10, parse_amqp10_cases
 from amqp_command import EPILOG as AMQP_EPILOG
 from amqp_command import measure_amqp, parse_amqp_cases
-from brokers import OmqBroker, RabbitBroker
+from brokers import Broker, OmqBroker, RabbitBroker
 from check import check_contents, check_systems
 from fairness import measure_fairness
 from growth import Sweep
@@ -107,7 +110,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Measure omq-server, and with --peers nats-server and redis-server at the same work.",
-        epilog=f"{EPILOG}\n{MANY_EPILOG}\n{GROWTH_EPILOG}\n{AMQP_EPILOG}",
+        epilog=f"{EPILOG}\n{MANY_EPILOG}\n{GROWTH_EPILOG}\n{AMQP_EPILOG}\n{AMQP10_EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", action="store_true", help="measure nats-server and redis-server as well")
@@ -130,6 +133,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         "--amqp",
         action="store_true",
         help="measure instead AMQP 0-9-1, beside rabbitmq-server where it is installed: see below",
+    )
+    parser.add_argument(
+        "--amqp10",
+        action="store_true",
+        help="measure instead AMQP 1.0, beside qdrouterd where it is installed: see below",
     )
     parser.add_argument(
         "--fairness",
@@ -191,9 +199,9 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
         parser.error("times must be positive")
     if arguments.growth:
         arguments.points = growth_points(parser, arguments)
-    elif not arguments.amqp:
+    elif not arguments.amqp and not arguments.amqp10:
         parse_cases(parser, arguments)
-    if arguments.amqp:
+    if arguments.amqp or arguments.amqp10:
         return parse_amqp_systems(parser, arguments)
     own = "omq,omq-lines,omq-plain,none"
     if arguments.growth or arguments.many:
@@ -209,13 +217,14 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parse_amqp_systems(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """What the options say about `--amqp`."""
+    """What the options say about `--amqp` and `--amqp10`."""
     wanted = [word for word in arguments.only.split(",") if word]
-    arguments.cases = parse_amqp_cases(parser, wanted)
-    arguments.systems = [word for word in (arguments.systems or "omq,rabbitmq").split(",") if word]
+    parse, peer = (parse_amqp_cases, "rabbitmq") if arguments.amqp else (parse_amqp10_cases, "qdrouterd")
+    arguments.cases = parse(parser, wanted)
+    arguments.systems = [word for word in (arguments.systems or f"omq,{peer}").split(",") if word]
     for word in arguments.systems:
-        if word not in ("omq", "rabbitmq"):
-            parser.error(f"--amqp has no system {word!r}")
+        if word not in ("omq", peer):
+            parser.error(f"AMQP has no system {word!r}")
     return arguments
 
 
@@ -401,7 +410,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "redis": RedisSystem(),
         "none": NoServer(),
     }
-    if arguments.amqp:
+    if arguments.amqp or arguments.amqp10:
         return amqp(arguments, settings, command)
     if arguments.fairness:
         return measure_fairness(command, settings, arguments.cases, arguments.runs, arguments.json)
@@ -429,15 +438,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def amqp(arguments: argparse.Namespace, settings: Settings, command: list[str]) -> int:
-    brokers = []
-    for each in (OmqBroker(OmqSystem(command, settings.weak_flush_seconds)), RabbitBroker()):
+    brokers: list[Broker] = []
+    peer, run = (RabbitBroker(), measure_amqp) if arguments.amqp else (RouterBroker(), measure_amqp10)
+    for each in (OmqBroker(OmqSystem(command, settings.weak_flush_seconds)), peer):
         reason = each.missing()
         if each.name in arguments.systems and reason is None:
             brokers.append(each)
         elif each.name in arguments.systems:
             say(f"{each.name} is left out: {reason}")
     try:
-        return measure_amqp(brokers, arguments, settings.directory, say)
+        return run(brokers, arguments, settings.directory, say)
     except KeyboardInterrupt:
         say("interrupted; everything is cleaned up")
         return 130

@@ -1,0 +1,220 @@
+"""`--amqp10`: omq beside a router as servers of AMQP 1.0, case by case."""
+
+import argparse
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from amqp10_brokers import MISSING_EXAMPLES, build_clients, direct_seconds, processor_seconds
+from amqp10_wire import FLOW, TRANSFER, Client, message
+from brokers import Broker, Running
+from report import filesystem, machine
+from workers import BenchFailure
+
+COUNT = 20_000
+CREDIT = 100
+CALLS = 2000
+WARM_UP = 1000
+
+EPILOG = """\
+cases of --amqp10 (CPU: processor time of the server for a message from end to end):
+  direct, queue, multicast   proton's C send and receive, 20,000 messages
+  notify                     the same into a stored queue; nobody reads
+  settled                    20,000 settled messages to a receiver that gives credit for 100
+  rpc                        2,000 calls one after another, through a reply address of the server's
+  no-server                  proton's C direct example at the same work without a server: what it costs a peer
+"""
+
+ADDRESSES = {
+    "direct": "unicast.bench",
+    "queue": "openstack.org/om/queue/bench",
+    "multicast": "broadcast.bench",
+    "notify": "openstack.org/om/notify/bench",
+}
+CASES = (*ADDRESSES, "settled", "rpc", "no-server")
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the cases need."""
+
+    clients: dict[str, Path] | None
+    """The programs of proton, if they can be built."""
+
+
+def measure(case: str, running: Running, setting: Setting) -> Figures:
+    """Run one case."""
+    match case:
+        case "settled":
+            return _settled(running)
+        case "rpc":
+            return _calls(running)
+        case _:
+            if setting.clients is None:
+                raise BenchFailure(MISSING_EXAMPLES)
+            return _through(running, setting.clients, ADDRESSES[case], receives=case != "notify")
+
+
+def _through(running: Running, clients: dict[str, Path], address: str, *, receives: bool) -> Figures:
+    arguments = ["127.0.0.1", str(running.port), address]
+    started: list[subprocess.Popen[bytes]] = []
+    cpu = processor_seconds(running.pid)
+    begin = time.monotonic()
+    for name in ("receive", "send") if receives else ("send",):
+        command = [str(clients[name]), *arguments, str(COUNT)]
+        started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+        if name == "receive":
+            time.sleep(0.3)  # a message without a consumer would be released
+            begin += 0.3
+    try:
+        for client in started:
+            if client.wait(60):
+                raise BenchFailure(f"a client ended with {client.returncode}")
+    except subprocess.TimeoutExpired:
+        raise BenchFailure("the clients did not end") from None
+    finally:
+        for client in started:
+            client.kill()
+            client.wait()
+    seconds = time.monotonic() - begin
+    cpu = processor_seconds(running.pid) - cpu
+    return {"messages/s": COUNT / seconds, "CPU us": cpu * 1e6 / COUNT}
+
+
+def _settled(running: Running) -> Figures:
+    """Settled messages are sent only for credit. How many of them arrive?"""
+    receiver, sender = Client(running.port), Client(running.port)
+    receiver.attach_receiver(0, ADDRESSES["direct"])
+    receiver.grant(0, 0, CREDIT)
+    thread = threading.Thread(target=_send_settled, args=(sender,), daemon=True)
+    cpu = processor_seconds(running.pid)
+    receiver.socket.settimeout(3.0)
+    thread.start()
+    arrived = granted = 0
+    try:
+        while arrived < COUNT:
+            receiver.until(TRANSFER)
+            arrived += 1
+            if arrived - granted >= CREDIT // 2:
+                granted = arrived
+                receiver.grant(0, arrived, CREDIT)
+    except BenchFailure:
+        pass  # nothing came for three seconds: what has not arrived is lost
+    cpu = processor_seconds(running.pid) - cpu
+    receiver.close()
+    sender.close()
+    thread.join()
+    return {"arrived": arrived, "CPU us": cpu * 1e6 / COUNT}
+
+
+def _send_settled(sender: Client) -> None:
+    payload = message(bytes(255))
+    sender.attach_sender(0, ADDRESSES["direct"])
+    sent = limit = 0
+    try:
+        while sent < COUNT:
+            while sent >= limit:
+                fields, _ = sender.until(FLOW)
+                if len(fields) > 6 and fields[4] == 0:
+                    limit = (fields[5] or 0) + fields[6]
+            count = min(limit, COUNT) - sent
+            sender.transfers(0, sent, count, payload, settled=True)
+            sent += count
+        sender.until()  # until the receiver has everything
+    except (BenchFailure, OSError):
+        pass  # the receiver has ended the case
+
+
+def _calls(running: Running) -> Figures:
+    """One request at a time; a server answers each to the address that it tells."""
+    server, caller = Client(running.port), Client(running.port)
+    server.attach_receiver(0, ADDRESSES["direct"])
+    server.grant(0, 0, 2 * CALLS)
+    reply_to = caller.attach_receiver(0, None)
+    caller.grant(0, 0, 2 * CALLS)
+    caller.attach_sender(1, ADDRESSES["direct"])
+    server.attach_sender(1, reply_to)
+    thread = threading.Thread(target=_answer, args=(server,), daemon=True)
+    thread.start()
+    payload = message(bytes(255), reply_to)
+    delays: list[float] = []
+    cpu = 0.0
+    for call in range(WARM_UP + CALLS):
+        if call == WARM_UP:
+            cpu = processor_seconds(running.pid)
+        begin = time.perf_counter()
+        caller.transfers(1, call, 1, payload, settled=False)
+        fields, _ = caller.until(TRANSFER)
+        if call >= WARM_UP:
+            delays.append(time.perf_counter() - begin)
+        caller.accept(fields[1], fields[1])
+        if not call % CREDIT:
+            caller.grant(0, call + 1, 2 * CALLS)
+    cpu = processor_seconds(running.pid) - cpu
+    caller.close()
+    thread.join()
+    server.close()
+    return {"CPU us": cpu * 1e6 / CALLS / 2, "median ms": statistics.median(delays) * 1000}
+
+
+def _answer(server: Client) -> None:
+    answer = message(bytes(255))
+    try:
+        for call in range(WARM_UP + CALLS):
+            fields, _ = server.until(TRANSFER)
+            server.accept(fields[1], fields[1])
+            server.transfers(1, call, 1, answer, settled=True)
+            if not call % CREDIT:
+                server.grant(0, call + 1, 2 * CALLS)
+    except (BenchFailure, OSError):
+        pass  # the caller has failed, and says why
+
+
+def parse_amqp10_cases(parser: argparse.ArgumentParser, wanted: Sequence[str]) -> list[str]:
+    """The cases that begin with one of these words."""
+    for word in wanted:
+        if not any(case.startswith(word) for case in CASES):
+            parser.error(f"no case of --amqp10 begins with {word!r}; there are {', '.join(CASES)}")
+    return [case for case in CASES if not wanted or any(case.startswith(word) for word in wanted)]
+
+
+def measure_amqp10(
+    brokers: Sequence[Broker], arguments: argparse.Namespace, directory: Path, say: Callable[[str], None]
+) -> int:
+    """Measure, and print the report."""
+    failed = False
+    rows: dict[tuple[str, str], list[Figures]] = {}
+    with tempfile.TemporaryDirectory(prefix="omq-bench-", dir=directory, ignore_cleanup_errors=True) as made:
+        setting = Setting(build_clients(Path(made)))
+        for turn in range(arguments.runs):
+            for case in arguments.cases:
+                for broker in brokers if case != "no-server" else (None,):
+                    name = "proton direct" if broker is None else broker.name
+                    try:
+                        if broker is not None:
+                            with broker.running(Path(made) / f"{name}-{turn}-{case}") as running:
+                                figures = measure(case, running, setting)
+                        elif setting.clients is None:
+                            raise BenchFailure(MISSING_EXAMPLES)
+                        else:
+                            figures = {"CPU us": direct_seconds(setting.clients, COUNT) * 1e6 / COUNT}
+                    except (BenchFailure, OSError) as failure:
+                        failed = True
+                        say(f"{case}, {name}: FAILED: {failure}")
+                        continue
+                    rows.setdefault((case, name), []).append(figures)
+                    words = ", ".join(f"{what} {value:,.2f}" for what, value in figures.items())
+                    say(f"run {turn + 1} of {arguments.runs}: {case}, {name}: {words}")
+    for name, value in machine().items():
+        print(f"{name}: {value}")
+    print(f"stores on: {filesystem(directory)}\n\n| case | server | medians |\n|---|---|---|")
+    for (case, name), runs in rows.items():
+        medians = (f"{what} {statistics.median(run[what] for run in runs):,.2f}" for what in runs[0])
+        print(f"| {case} | {name} | {', '.join(medians)} |")
+    return 1 if failed else 0
