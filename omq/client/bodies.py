@@ -1,6 +1,6 @@
-"""The types that a message's body may have."""
+"""The bodies of messages: their types, and batches of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 KINDS = (bytes, bytearray, memoryview)
 
@@ -14,3 +14,22 @@ def check_bodies(bodies: Iterable[object]) -> None:
         if not isinstance(body, KINDS):
             hint = ": encode it" if isinstance(body, str) else ""
             raise TypeError(f"the body of a message must be bytes, not {type(body).__name__}{hint}")
+
+
+def batches(bodies: Iterable[bytes], most_octets: int, most_messages: int) -> Iterator[list[bytes]]:
+    """Divide bodies into batches. A batch ends with the body that makes it so large. Raises TypeError."""
+    batch: list[bytes] = []
+    octets = 0
+    for body in bodies:
+        batch.append(body)
+        try:
+            octets += len(body)
+        except TypeError:
+            check_bodies([body])
+            raise
+        if octets >= most_octets or len(batch) >= most_messages:
+            yield batch
+            batch = []
+            octets = 0
+    if batch:
+        yield batch

@@ -4,8 +4,6 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from trio.lowlevel import current_task
-
 from omq import management
 from omq.client import bulk
 from omq.client.bodies import check_bodies
@@ -131,7 +129,7 @@ class Client:
         line = publish_line(start, body)
         if len(line) > self._longest:
             check_line(len(line), self._longest)
-        if current_task() is not self._ledger.publisher:
+        if self._ledger.caller() is not self._ledger.publisher:
             self._ledger.see()
         connection = self._connections.current
         if connection is not None and not connection.failed:

@@ -11,6 +11,7 @@ from omq.client.address import parse_url
 from omq.client.client import Client, Name, octets_of
 from omq.client.connections import Connections, Settings
 from omq.client.errors import Gap
+from omq.client.ledger import Ledger
 from omq.client.network import Security
 from omq.protocol.credentials import File, client_context
 
@@ -28,8 +29,8 @@ class Connecting(AbstractAsyncContextManager[Client]):
     # Not an async generator with a nursery: the nursery would wrap the block's exceptions in a group, and the
     # user could not write `except ServerError` around the block.
 
-    def __init__(self, settings: Settings) -> None:
-        self._connections = Connections(settings)
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._connections = Connections(settings, ledger)
         self._manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
 
@@ -100,12 +101,26 @@ def connect(
     them. Entering raises ConnectionFailed and HandshakeRefused, leaving raises ConnectionLost and
     PublishRefused, and the call itself raises ValueError for a bad `url` and for files that cannot be used.
     """
+    settings = settings_for(url, id, reconnect, on_gap, connect_seconds, max_line_bytes, ca, certificate, key)
+    return Connecting(settings, Ledger())
+
+
+def settings_for(
+    url: str,
+    id: Name,
+    reconnect: bool,
+    on_gap: Callable[[Gap], None],
+    connect_seconds: float,
+    max_line_bytes: int,
+    ca: File | None,
+    certificate: File | None,
+    key: File | None,
+) -> Settings:
+    """Check the arguments of `connect`. Raises ValueError."""
     host, port, tls = parse_url(url)
     security = None
     if tls:
         security = Security(client_context(ca, certificate, key), host)
     elif ca is not None or certificate is not None or key is not None:
         raise ValueError("certificates are for omqs://, and this address begins with omq://")
-    return Connecting(
-        Settings(host, port, security, octets_of(id), reconnect, on_gap, connect_seconds, max_line_bytes)
-    )
+    return Settings(host, port, security, octets_of(id), reconnect, on_gap, connect_seconds, max_line_bytes)

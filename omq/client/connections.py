@@ -61,11 +61,11 @@ class Settings:
 class Connections:
     """The connections of one client, and the state that outlives each: the ledger and the subscriptions."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self.settings = settings
         self.current: Connection | None = None
         """The present connection, which may have failed already."""
-        self.ledger = Ledger()
+        self.ledger = ledger
         self.subscriptions: dict[Subscription, None] = {}
         self.opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
         self._changed = trio.lowlevel.ParkingLot()  # wakes tasks at a new connection, and at the end

@@ -2,15 +2,15 @@
 
 The ledger numbers messages as they are queued, over all connections of a client. Every answered Confirm
 settles the messages before it, no matter which task sent it and whether that task still waits; so does the
-loss of a connection. The ledger keeps each failure as a `News`, and reports it once to every task that it may
-concern.
+loss of a connection. The ledger keeps each failure as a `News`, and reports it once to every caller that it
+may concern. A caller is a task; for `omq.blocking` it is a thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakSet
 
-from trio.lowlevel import Task, current_task
+from trio.lowlevel import current_task
 
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, PublishRefused
 
@@ -37,37 +37,39 @@ class News:
     """It concerns a single message, and the task that published it waits for the report."""
     told: bool = False
     """Whether it was reported to a task that can act on it."""
-    told_to: WeakSet[Task] = field(default_factory=WeakSet)
+    told_to: WeakSet[object] = field(default_factory=WeakSet)
 
 
 class Ledger:
     """The published messages of a client, by number, and their failures."""
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Callable[[], object] = current_task) -> None:
+        """`caller` returns the present caller: an object with an identity of its own, such as a task."""
+        self.caller = caller
         self.published = 0
         """The number of the last message that was queued."""
         self.settled = 0
         """Messages up to this number have an outcome: safe, refused, or possibly lost."""
-        self.publisher: Task | None = None
-        """The task that published last, which saves a lookup."""
+        self.publisher: object = None
+        """The caller that published last, which saves a lookup."""
         self._news: list[News] = []
-        self._seen: WeakKeyDictionary[Task, int] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
-    # -- the tasks that publish and confirm ----------------------------------------------------------------
+    # -- the callers that publish and confirm --------------------------------------------------------------
 
     def see(self) -> None:
-        """Note that the current task is about to publish: failures from here on concern it."""
-        self.publisher = current_task()
+        """Note that the caller is about to publish: failures from here on concern it."""
+        self.publisher = self.caller()
         self._seen.setdefault(self.publisher, self.published)
 
     def see_asking(self) -> None:
-        """Note that the current task calls `confirm`. If it has not published, all unreported failures
+        """Note that the caller calls `confirm`. If it has not published, all unreported failures
         concern it.
         """
-        task = current_task()
-        if task not in self._seen:
+        caller = self.caller()
+        if caller not in self._seen:
             untold = (news.start for news in self._news if not news.told)
-            self._seen[task] = min(untold, default=self.settled)
+            self._seen[caller] = min(untold, default=self.settled)
 
     # -- outcomes ------------------------------------------------------------------------------------------
 
@@ -105,11 +107,13 @@ class Ledger:
     # -- reports -------------------------------------------------------------------------------------------
 
     def tell(self, end: int) -> None:
-        """Raise the failures of messages up to number `end` that were not reported to the current task."""
-        task = current_task()
-        since = self._seen.get(task, 0)
+        """Raise the failures of messages up to number `end` that were not reported to the caller."""
+        caller = self.caller()
+        since = self._seen.get(caller, 0)
         found = [
-            news for news in self._news if news.end > since and news.start < end and task not in news.told_to
+            news
+            for news in self._news
+            if news.end > since and news.start < end and caller not in news.told_to
         ]
         for news in found:
             news.told = True
@@ -119,15 +123,15 @@ class Ledger:
         """The same, for a task that waits for its message `number`: without failures of single messages whose
         publishers wait for their own report.
         """
-        task = current_task()
-        since = self._seen.get(task, 0)
+        caller = self.caller()
+        since = self._seen.get(caller, 0)
         self._raise(
             [
                 news
                 for news in self._news
                 if news.start < number
                 and news.end > since
-                and task not in news.told_to
+                and caller not in news.told_to
                 and (news.end >= number or not news.private)
             ]
         )
@@ -140,21 +144,21 @@ class Ledger:
         self._raise(found)
 
     def loss_told(self, *, to_all: bool) -> None:
-        """Note that the current task was told of the loss of a connection. With `to_all` it had asked about
+        """Note that the caller was told of the loss of a connection. With `to_all` it had asked about
         the messages of all tasks, so the loss counts as reported.
         """
-        task = current_task()
+        caller = self.caller()
         for news in self._news:
             if news.lost:
-                news.told_to.add(task)
+                news.told_to.add(caller)
                 news.told = news.told or to_all
 
     def _raise(self, found: list[News]) -> None:
         if not found:
             return
-        task = current_task()
+        caller = self.caller()
         for news in found:
-            news.told_to.add(task)
+            news.told_to.add(caller)
         refusals = tuple(refusal for news in found for refusal in news.refusals)[:MOST_REFUSALS]
         for news in found:
             if news.lost:
@@ -175,5 +179,5 @@ def _merged(first: News, second: News) -> News:
         private=first.private and second.private,
         told=first.told and second.told,
     )
-    both.told_to.update(task for task in first.told_to if task in second.told_to)
+    both.told_to.update(caller for caller in first.told_to if caller in second.told_to)
     return both

@@ -2,13 +2,13 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing, nullcontext
 from typing import assert_never
 
 import trio
 
-from omq.client.bodies import check_bodies
+from omq.client.bodies import batches, check_bodies
 from omq.client.dmp_stream import DmpStream, understood
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, OmqError, ProtocolError, SinkFailed
 from omq.client.outlet import Outlet
@@ -155,7 +155,7 @@ class Sink:
         """
         head = head_of(exchange, routing_key, properties)
         count = 0
-        for batch in _batches(bodies):
+        for batch in batches(bodies, BATCH_OCTETS, BATCH_MESSAGES):
             await self._room()
             self._queue(batch, self._heads.following(len(batch), head), [])
             count += len(batch)
@@ -264,21 +264,3 @@ class Sink:
         self._failure = failure
         self._ended.set()
         self._outlet.close()
-
-
-def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    octets = 0
-    for body in bodies:
-        batch.append(body)
-        try:
-            octets += len(body)
-        except TypeError:
-            check_bodies([body])
-            raise
-        if octets >= BATCH_OCTETS or len(batch) >= BATCH_MESSAGES:
-            yield batch
-            batch = []
-            octets = 0
-    if batch:
-        yield batch

@@ -1,0 +1,39 @@
+"""Stored blocks, one after another."""
+
+from omq.blocking.entered import Opened
+from omq.client import Block, ConnectionLost
+from omq.client import Blocks as AsyncBlocks
+
+
+class Blocks(Opened[AsyncBlocks]):
+    """An iterator over the blocks of a Fetch: whole stored blocks, verified, in the order of their ids.
+    `Client.fetch` creates it; one thread at a time may use it.
+
+    It reports gaps between blocks to the `on_gap` of `connect`. Iterating raises ServerError when the server
+    ends the Fetch, and ConnectionLost.
+    """
+
+    @property
+    def next(self) -> int | None:
+        """The id of the next message, after the whole range was received; None before."""
+        return self._opened.next
+
+    def close(self) -> None:
+        """Close the connection. The rest of the range is not needed then. A second call does nothing."""
+        try:
+            self._leave()
+        except ConnectionLost:
+            pass  # the client was closed before
+
+    def __iter__(self) -> "Blocks":
+        return self
+
+    def __next__(self) -> Block:
+        block = self._portal.call(self._next)
+        if block is None:
+            raise StopIteration
+        return block
+
+    async def _next(self) -> Block | None:
+        # Not StopAsyncIteration, which cannot leave a coroutine.
+        return await anext(self._opened, None)

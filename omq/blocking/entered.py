@@ -1,0 +1,30 @@
+"""What sinks, subscriptions, feeds and fetches share: they are open until `close` or the end of a block."""
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from omq.blocking.portal import Entered, Portal
+
+T = TypeVar("T")
+
+
+class Opened(AbstractContextManager["Opened[T]"], Generic[T]):
+    """A context manager of `omq.client` that was entered. Leaving the block leaves it."""
+
+    def __init__(self, portal: Portal, entered: Entered[T]) -> None:
+        self._portal = portal
+        self._entered = entered
+        self._opened = entered.value.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.leave(self._entered, whole=error is None)
+
+    def _leave(self) -> None:
+        """Leave as at the end of a block without an exception. A second call has the same outcome."""
+        self._portal.leave(self._entered, whole=True)

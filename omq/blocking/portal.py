@@ -1,0 +1,242 @@
+"""A thread with an event loop, in which a synchronous client calls the asynchronous one.
+
+Why a thread, and no client on blocking sockets: a client must read its connection also while the program
+computes or waits for a person. It must answer the server's pings, receive messages and confirmations, and
+reconnect. `omq.client` does all that, and has one behaviour to learn and to test.
+
+Why no portal of another library: here Ctrl-C in a thread that waits for a call also cancels the call, and a
+program that ends without closing its clients does not wait for them.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from omq.client import ConnectionLost
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+CALLING_THREAD: ContextVar[object] = ContextVar("calling_thread")
+"""The thread for which a task of a portal works."""
+
+ABANDON_SECONDS = 1.0
+"""How long a program that ends waits for a client that it has not closed. The client itself gives up sending
+its queue earlier.
+"""
+
+
+class Portal:
+    """Owns the thread, and ends it with `close`, with itself or with the program, whichever comes first."""
+
+    def __init__(self) -> None:
+        self._loop = _Loop()
+        # The loop must not refer to the portal, which would then live as long as the thread.
+        self._abandoned = weakref.finalize(self, self._loop.abandon)
+
+    def call(self, function: Callable[[Unpack[Arguments]], Awaitable[T]], *arguments: *Arguments) -> T:
+        """Call an asynchronous function in the portal's thread, and wait for its result.
+
+        Any number of threads may call; the calls run concurrently. An exception in the waiting thread, such
+        as KeyboardInterrupt, cancels the call. Raises ConnectionLost when the portal is closed.
+        """
+        call = _Call(partial(function, *arguments))
+        self._loop.start(call)
+        return self._loop.result_of(call, call.result)
+
+    def call_within(
+        self,
+        seconds: float | None,
+        function: Callable[[Unpack[Arguments]], Awaitable[T]],
+        *arguments: *Arguments,
+    ) -> T:
+        """As `call`, but cancel the call after `seconds` and raise TimeoutError. None waits without limit."""
+        if seconds is None:
+            return self.call(function, *arguments)
+        return self.call(_within, seconds, partial(function, *arguments))
+
+    def enter(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> "Entered[T]":
+        """Make and enter an asynchronous context manager, in a task that lasts until `leave`."""
+        entered = Entered(make)
+        self._loop.start(entered)
+        self._loop.result_of(entered, entered.value)
+        return entered
+
+    def leave(self, entered: "Entered[T]", *, whole: bool) -> None:
+        """Leave a context manager, and wait until that is done. Raises what it raises. If not `whole`, the
+        context manager sees an exception, as from a block that failed. A second call has the same outcome.
+        """
+        try:
+            self._loop.soon(entered.ask_to_leave, whole)
+        except ConnectionLost:
+            pass  # the loop has ended, and the context manager with it: its outcome is there
+        self._loop.result_of(entered, entered.result)
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._abandoned.alive
+
+    def close(self) -> None:
+        """Cancel what still runs, and wait for the end of the thread. A second call does nothing."""
+        if self._abandoned.detach() is not None:
+            self._loop.stop()
+
+
+class _Task(Generic[T]):
+    """What a task in the loop works on, and its outcome."""
+
+    def __init__(self) -> None:
+        self.result: Future[T] = Future()
+        self.scope = trio.CancelScope()
+        self._thread = threading.current_thread()
+
+    async def run(self) -> None:
+        CALLING_THREAD.set(self._thread)
+        with self.scope:
+            try:
+                self.result.set_result(await self.work())
+            except Exception as error:  # noqa: BLE001 - it is raised in the thread that called
+                self.fail(error)
+            except BaseException:  # trio.Cancelled, or a group of them
+                self.fail(_closed())
+                raise
+
+    async def work(self) -> T:
+        raise NotImplementedError
+
+    def fail(self, error: BaseException) -> None:
+        self.result.set_exception(error)
+
+
+class _Call(_Task[T]):
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        super().__init__()
+        self._function = function
+
+    async def work(self) -> T:
+        return await self._function()
+
+
+class Entered(_Task[None], Generic[T]):
+    """A context manager that `Portal.enter` entered, and its value."""
+
+    # Without a reference to the portal, for the same reason as the loop.
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        super().__init__()
+        self.value: Future[T] = Future()
+        self._make = make
+        self._leaving = trio.Event()
+        self._whole = True
+
+    def ask_to_leave(self, whole: bool) -> None:
+        if not self._leaving.is_set():
+            self._whole = whole
+            self._leaving.set()
+
+    async def work(self) -> None:
+        try:
+            async with self._make() as value:
+                self.value.set_result(value)
+                await self._leaving.wait()
+                if not self._whole:
+                    raise _NotWhole
+        except _NotWhole:
+            pass
+
+    def fail(self, error: BaseException) -> None:
+        if not self.value.done():
+            self.value.set_exception(error)
+        super().fail(error)
+
+
+class _NotWhole(Exception):
+    """Stands for the exception of the calling thread's block, which stays in its thread."""
+
+
+class _Loop:
+    """The event loop in its thread. The methods are for other threads, except where they say otherwise."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._ended = False
+        ready: Future[Self] = Future()
+        # A daemon, because Python waits at its end for other threads before it runs what ends this one.
+        self._thread = threading.Thread(target=trio.run, args=(self._run, ready), name="omq", daemon=True)
+        self._thread.start()
+        ready.result()
+
+    async def _run(self, ready: "Future[Any]") -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._stopping = trio.Event()
+        async with trio.open_nursery() as self._nursery:
+            ready.set_result(self)
+            await self._stopping.wait()
+            self._ended = True
+            self._nursery.cancel_scope.cancel()
+
+    def start(self, task: _Task[T]) -> None:
+        """Start a task. Raises ConnectionLost when the loop has ended."""
+        if self._process != os.getpid():
+            raise RuntimeError("this client belongs to the process that connected it: connect after a fork")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback of a client cannot call the client: it would wait for itself")
+        self.soon(self._start, task)
+
+    def _start(self, task: _Task[T]) -> None:
+        # In the loop's thread.
+        if self._ended:
+            task.fail(_closed())
+        else:
+            self._nursery.start_soon(task.run)
+
+    def soon(self, function: Callable[[Unpack[Arguments]], object], *arguments: *Arguments) -> None:
+        """Call a function in the loop's thread, without waiting. Raises ConnectionLost when it has ended."""
+        try:
+            self._token.run_sync_soon(function, *arguments)
+        except trio.RunFinishedError:
+            raise _closed() from None
+
+    def result_of(self, task: "_Task[Any]", outcome: "Future[T]") -> T:
+        """Wait for an outcome. If this is interrupted, cancel the task, and wait for its end."""
+        try:
+            outcome.exception()
+        except BaseException:  # of this thread, as by Ctrl-C
+            self.soon(task.scope.cancel)
+            wait([task.result])
+            raise
+        return outcome.result()
+
+    def stop(self) -> None:
+        """Cancel all tasks, and wait for the end of the thread."""
+        self.soon(self._stopping.set)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """The same, but do not wait for long: for clients that are not closed. Any thread may call this."""
+        if self._process != os.getpid():
+            return  # the thread is one of the process from which this one was forked
+        try:
+            self._token.run_sync_soon(self._stopping.set)
+        except trio.RunFinishedError:
+            return
+        if threading.current_thread() is not self._thread:
+            self._thread.join(ABANDON_SECONDS)
+
+
+async def _within(seconds: float, function: Callable[[], Awaitable[T]]) -> T:
+    with trio.move_on_after(seconds):
+        return await function()
+    raise TimeoutError(f"not done within {seconds:g} s")
+
+
+def _closed() -> ConnectionLost:
+    return ConnectionLost("the client was closed")

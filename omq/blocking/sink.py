@@ -1,0 +1,100 @@
+"""A sink: publishes to one topic on a connection of its own."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from omq.blocking.entered import Opened
+from omq.client import Properties
+from omq.client import Sink as AsyncSink
+from omq.client.bodies import batches
+
+BATCH_OCTETS = 256 << 10
+BATCH_MESSAGES = 8192
+"""How much `publish_many` hands to the client's thread at a time."""
+
+
+class Sink(Opened[AsyncSink]):
+    """Publishes to one topic. `Client.sink` creates it; any number of threads may use it.
+
+    The server confirms all messages once, at the end: by `close`, or by leaving the block without an
+    exception. Methods raise SinkFailed when the server has ended the sink, and ConnectionLost when its
+    connection ended in another way: then it is unknown which messages are stored.
+    """
+
+    @property
+    def topic(self) -> bytes:
+        """The topic's name."""
+        return self._opened.topic
+
+    @property
+    def next(self) -> int:
+        """The sequence number of the next message, for a sink with a producer."""
+        return self._opened.next
+
+    @property
+    def sent(self) -> int:
+        """The number of messages sent."""
+        return self._opened.sent
+
+    @property
+    def stored(self) -> int | None:
+        """The number of messages stored; None until the server has answered."""
+        return self._opened.stored
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The server's last notices about sinks of this topic, such as a message that nobody took."""
+        return tuple(self._opened.notices)
+
+    def publish(
+        self,
+        body: bytes,
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+        mandatory: bool = False,
+        immediate: bool = False,
+    ) -> None:
+        """Send a message. Waits only while the send queue is full. Use `publish_many` for many messages.
+
+        Raises ValueError for a head that does not fit into an envelope.
+        """
+        publish = partial(
+            self._opened.publish,
+            exchange=exchange,
+            routing_key=routing_key,
+            properties=properties,
+            mandatory=mandatory,
+            immediate=immediate,
+        )
+        self._portal.call(publish, body)
+
+    def publish_many(
+        self,
+        bodies: Iterable[bytes],
+        *,
+        exchange: bytes = b"",
+        routing_key: bytes = b"",
+        properties: Properties | None = None,
+    ) -> int:
+        """Send many messages that differ only in their bodies, much faster than with one call of `publish`
+        for each. `bodies` is iterated over in the calling thread. Returns the number of messages.
+        """
+        publish = partial(
+            self._opened.publish_many, exchange=exchange, routing_key=routing_key, properties=properties
+        )
+        return sum(
+            self._portal.call(publish, batch) for batch in batches(bodies, BATCH_OCTETS, BATCH_MESSAGES)
+        )
+
+    def close(self) -> int:
+        """Wait until the server confirms all messages, and close the connection.
+
+        Returns the number of stored messages, which equals the number of sent ones. A second call has the
+        same outcome.
+        """
+        self._leave()
+        if self.stored is None:  # its block was left by an exception
+            return self._portal.call(self._opened.close)
+        return self.stored

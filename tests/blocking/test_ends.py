@@ -1,0 +1,142 @@
+"""How programs end that use the synchronous client: each is a process of its own."""
+
+import signal
+import subprocess
+import sys
+from typing import Any, Self
+
+import pytest
+
+from omq.blocking import Client
+from omq.client import FromBeginning
+
+SECONDS = 20.0
+
+BEGINNING = """
+import os, signal, sys, threading
+from omq.blocking import connect
+from omq.client import FromBeginning
+client = connect(sys.argv[1])
+"""
+
+
+class Program:
+    """A program that uses a client; it is killed at the end of the block if it has not ended."""
+
+    def __init__(self, url: str, text: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", BEGINNING + text, url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        self.process.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.process.kill()
+        self.process.__exit__(*raised)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end, and return the exit status and the rest of the output."""
+        output, _ = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, output
+
+
+def bodies(client: Client, topic: str, count: int) -> list[bytes]:
+    with client.subscribe(topic, FromBeginning(), timeout=SECONDS) as messages:
+        return [next(messages).body for _ in range(count)]
+
+
+def test_a_program_ends_that_does_not_close_its_client(url: str, client: Client, topic: str) -> None:
+    text = f"""
+client.publish({topic!r}, b"x")
+threading.Thread(target=client.subscribe({topic!r}).receive, daemon=True).start()
+sink = client.sink({topic!r})
+"""
+    with Program(url, text) as program:
+        assert program.end() == (0, "")
+    assert bodies(client, topic, 1) == [b"x"]
+
+
+def test_a_program_ends_by_an_exception(url: str, client: Client, topic: str) -> None:
+    text = f"""
+with client:
+    client.publish({topic!r}, b"x")
+    raise SystemExit(3)
+"""
+    with Program(url, text) as program:
+        assert program.end() == (3, "")
+    assert bodies(client, topic, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("call", ["messages.receive()", "next(messages)", "messages.receive(timeout=1000)"])
+def test_ctrl_c_interrupts_a_call_and_the_client_goes_on(
+    url: str, client: Client, topic: str, call: str
+) -> None:
+    text = f"""
+messages = client.subscribe({topic!r})
+try:
+    print("waiting", flush=True)
+    {call}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(messages.receive(timeout={SECONDS}).body, flush=True)
+{call}
+"""
+    with Program(url, text) as program:
+        assert program.line() == "waiting\n"
+        program.interrupt()
+        assert program.line() == "interrupted\n"
+        client.publish(topic, b"later")
+        assert program.line() == "b'later'\n"
+        program.interrupt()
+        status, output = program.end()
+    assert status == -signal.SIGINT
+    assert output.endswith("KeyboardInterrupt\n")
+
+
+def test_ctrl_c_interrupts_connecting(url: str) -> None:
+    text = """
+import socket
+silent = socket.create_server(("127.0.0.1", 0))
+print("waiting", flush=True)
+connect("omq://127.0.0.1:%d" % silent.getsockname()[1], connect_seconds=1000)
+"""
+    with Program(url, text) as program:
+        assert program.line() == "waiting\n"
+        program.interrupt()
+        status, output = program.end()
+    assert status == -signal.SIGINT
+    assert output.endswith("KeyboardInterrupt\n")
+
+
+def test_a_client_stays_with_its_process(url: str) -> None:
+    text = """
+child = os.fork()
+if not child:
+    try:
+        client.topics()
+    except RuntimeError as error:
+        print(error, flush=True)
+    sys.exit(4)  # the end of this process touches the client, too
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+client.topics()
+"""
+    expected = "this client belongs to the process that connected it: connect after a fork\n4\n"
+    with Program(url, text) as program:
+        assert program.end() == (0, expected)
+
+
+def test_many_clients_end_with_the_program(url: str) -> None:
+    with Program(url, "others = [connect(sys.argv[1]) for _ in range(20)]") as program:
+        assert program.end() == (0, "")
