@@ -33,6 +33,12 @@ SECRET_HASH = re.compile(
 )
 """A hash of a secret: the costs of scrypt, the salt, and the key; see omq.access.hashes."""
 
+HTTP_HOST = re.compile(r"[A-Za-z0-9._~-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+"""The name or address in the field Host, without a port."""
+
+HTTP_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+"""An origin of web pages (RFC 6454): scheme, host, and the port unless it is the scheme's own."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Octets = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -78,6 +84,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     listen: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_LISTEN])
     listen_tls: list[str] = []
+    listen_http: list[str] = []
+    http: bool = True
+    http_hosts: list[str] = []
+    http_origins: list[str] = []
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
@@ -192,12 +202,13 @@ def check(config: Config) -> None:
             raise ConfigError(f"{key}: must be a finite number of seconds")
     if not config.store or "\0" in config.store:
         raise ConfigError("store: must name a directory")
-    if not config.listen and not config.listen_tls:
+    if not config.listen and not config.listen_tls and not config.listen_http:
         raise ConfigError("listen: at least one address is needed")
     for address in config.listen:
         parse_address(address)
     for address in config.listen_tls:
         parse_address(address, "listen_tls")
+    _check_http(config)
     if (config.tls_cert is None) != (config.tls_key is None):
         here, missing = ("tls_cert", "tls_key") if config.tls_key is None else ("tls_key", "tls_cert")
         raise ConfigError(f"{missing}: it is needed beside {here}")
@@ -231,6 +242,19 @@ def check(config: Config) -> None:
         raise ConfigError(f"max_message_bytes: {why}")
 
 
+def _check_http(config: Config) -> None:
+    for address in config.listen_http:
+        parse_address(address, "listen_http")
+    if config.listen_http and not config.http:
+        raise ConfigError("listen_http: there are addresses for HTTP, but http is off")
+    for host in config.http_hosts:
+        if not HTTP_HOST.fullmatch(host):
+            raise ConfigError(f"http_hosts: {host!r} is not a name or an address without a port")
+    for origin in config.http_origins:
+        if not HTTP_ORIGIN.fullmatch(origin):
+            raise ConfigError(f"http_origins: {origin!r} is not SCHEME://HOST or SCHEME://HOST:PORT")
+
+
 def _check_clients(config: Config) -> None:
     seen: set[str] = set()
     for client in config.clients:
@@ -255,7 +279,8 @@ def _check_exposure(config: Config) -> None:
     """Refuse addresses that other machines can reach if every client may do everything."""
     if config.clients or config.insecure:
         return
-    for address in config.listen + (config.listen_tls if config.tls_client_ca is None else []):
+    tls = config.listen_tls if config.tls_client_ca is None else []
+    for address in config.listen + config.listen_http + tls:
         if not is_loopback(parse_address(address)[0]):
             raise ConfigError(
                 f"insecure: {address} can be reached from other machines, and without clients configured"

@@ -6,11 +6,12 @@ See docs/PROTOCOL.md, "The first eight octets".
 import logging
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, assert_never
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 import trio
 
@@ -40,7 +41,7 @@ from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import look_seconds
-from omq.terminals.connection.statistics import ConnectionStatistics, SubscriptionStatistics
+from omq.terminals.connection.statistics import ConnectionStatistics, Kind, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal
@@ -50,6 +51,9 @@ from omq.threads import in_thread
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
 from omq_storage.store import Store
+
+if TYPE_CHECKING:
+    from omq.terminals.http.site import Site
 
 SHUTDOWN_SECONDS = 3.0
 """The time limit for connections to end when the server stops; with the stores it stays within 5 seconds."""
@@ -84,6 +88,17 @@ class Terminal(Protocol):
         """End the connection in order, within a short time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What is spoken at an address."""
+
+    tls_only: bool = False
+    """Whether every connection must begin with TLS."""
+    http: bool = True
+    others: bool = True
+    """Every protocol but HTTP."""
+
+
 class Server:
     """A running server."""
 
@@ -96,6 +111,8 @@ class Server:
         """The addresses on which it listens: host and actual port."""
         self.tls_addresses: list[tuple[str, int]] = []
         """The addresses at which it accepts TLS only."""
+        self.http_addresses: list[tuple[str, int]] = []
+        """The addresses at which it accepts HTTP only."""
         self.catalogue = catalogue
         self.memory = memory
         self._access = AccessControl(config, catalogue, memory)
@@ -112,13 +129,15 @@ class Server:
         self._newcomers: dict[trio.CancelScope, None] = {}
         self._stopping = False
         self._since = trio.current_time()
-        self._served: Counter[type[Terminal]] = Counter()
+        self._served: Counter[Kind] = Counter()
+        self._site: Site | None = None
+        self._site_lock = trio.Lock()
         self._turned_away_count = self._strangers_count = self._defects_count = 0
 
     @property
     def port(self) -> int:
         """The port of the first address."""
-        return (self.addresses or self.tls_addresses)[0][1]
+        return (self.addresses or self.tls_addresses or self.http_addresses)[0][1]
 
     @property
     def connections(self) -> int:
@@ -137,10 +156,11 @@ class Server:
             connections=self._connections.used,
             max_connections=config.max_connections,
             handshakes=len(self._handshakes),
-            omq=self._served[OmqTerminal],
-            dmp=self._served[DmpTerminal],
-            amqp_0_9=self._served[AmqpTerminal],
-            amqp_1_0=self._served[Amqp1Terminal],
+            omq=self._served[Kind.OMQ],
+            dmp=self._served[Kind.DMP],
+            amqp_0_9=self._served[Kind.AMQP_0_9],
+            amqp_1_0=self._served[Kind.AMQP_1_0],
+            http=self._served[Kind.HTTP],
             newcomers=len(self._newcomers),
             dmp_leased=self._access.leased_connections.used,
             max_dmp_leased=config.max_dmp_connections,
@@ -161,21 +181,24 @@ class Server:
 
     async def listen(self) -> "Listeners":
         """Open the configured addresses. Raises ListenError."""
-        listeners = Listeners([], [])
+        listeners = Listeners([], [], [])
         try:
             for address in self.config.listen:
                 listeners.any.extend(await _open(address))
             for address in self.config.listen_tls:
                 listeners.tls.extend(await _open(address))
+            for address in self.config.listen_http:
+                listeners.http.extend(await _open(address))
         except ListenError:
-            for listener in (*listeners.any, *listeners.tls):
+            for listener in (*listeners.any, *listeners.tls, *listeners.http):
                 listener.socket.close()
             raise
         self.addresses = _addresses(listeners.any)
         self.tls_addresses = _addresses(listeners.tls)
+        self.http_addresses = _addresses(listeners.http)
         return listeners
 
-    async def serve_connection(self, stream: trio.SocketStream, *, tls_only: bool = False) -> None:
+    async def serve_connection(self, spoken: Spoken, stream: trio.SocketStream) -> None:
         """Serve one connection from its first octet to its end. Its errors do not affect others."""
         transport = Transport(stream)
         if not self._connections.take() and not self._make_room():
@@ -190,7 +213,7 @@ class Server:
         known = partial(self._newcomers.pop, newcomer, None)
         try:
             with newcomer:
-                await self._choose_terminal(stream, transport, known, tls_only=tls_only)
+                await self._choose_terminal(stream, transport, known, spoken)
         except trio.BrokenResourceError:
             pass  # the client went away during the handshake
         except Exception:  # noqa: BLE001 - it is logged, and the other connections continue
@@ -216,15 +239,14 @@ class Server:
         return False
 
     async def _choose_terminal(
-        self, stream: trio.SocketStream, transport: Transport, known: Callable[[], None], *, tls_only: bool
+        self, stream: trio.SocketStream, transport: Transport, known: Callable[[], None], spoken: Spoken
     ) -> None:
         """Read the first eight octets and hand the connection to the protocol that they name.
 
         `known` is called once it is known whose connection it is.
         """
         received = bytearray()
-        with trio.move_on_after(self.config.handshake_seconds) as limit:
-            self._handshakes.add(limit)
+        with self._handshake() as limit:
             try:
                 await _first_octets(transport, received)
                 if isinstance(_protocol(received), handshake.Tls) and self.certificates is not None:
@@ -232,7 +254,7 @@ class Server:
                     transport = await TlsTransport.accept(stream, engine, bytes(received))
                     received.clear()
                     await _first_octets(transport, received)
-                elif tls_only:
+                elif spoken.tls_only:
                     self._stranger(transport, "nothing but TLS is spoken at this address", received)
                     return
             except TlsError as error:
@@ -242,28 +264,30 @@ class Server:
                 if received:  # a client that sends nothing only tests whether the port is open
                     self._stranger(transport, "it ended in its first octets", received)
                 return
-            finally:
-                self._handshakes.remove(limit)
         if limit.cancelled_caught:
-            if trio.current_time() < limit.deadline:
-                return  # the server stops
-            self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s", received)
+            self._late(transport, limit, received)
             return
+        protocol = _protocol(received)
         arrival = Arrival(transport, bytes(received[handshake.LENGTH :]), known)
-        match _protocol(received):
+        if isinstance(protocol, handshake.Http):
+            if spoken.http:
+                await self._serve_http(Arrival(transport, bytes(received), known))
+                return
+            protocol = handshake.UnknownVersion(0)
+        if not spoken.others:
+            self._stranger(transport, "nothing but HTTP is spoken at this address", received)
+            return
+        match protocol:
             case handshake.Omq():
-                await transport.send(handshake.ACCEPTED)
-                await self._serve(OmqTerminal(arrival, self._context, self.long_answers))
+                await self._serve_omq(arrival)
             case handshake.Dmp():
-                await self._serve(DmpTerminal(arrival, self._context))
+                await self._serve(Kind.DMP, DmpTerminal(arrival, self._context))
             case handshake.Amqp0_9():
-                await self._serve(AmqpTerminal(arrival, self._context))
+                await self._serve(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
-                self._stranger(transport, "what it speaks is not served here", received)
-                await transport.send(handshake.REFUSED)
-                await transport.finish()
+                await self._refuse(transport, received)
             case handshake.Amqp1_0(header):
-                await self._serve(Amqp1Terminal(arrival, header, self._context))
+                await self._serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
                 await transport.send(handshake.answer_to_other(other))
@@ -273,18 +297,81 @@ class Server:
             case never:
                 assert_never(never)
 
+    @contextmanager
+    def _handshake(self) -> Iterator[trio.CancelScope]:
+        """The time for the first eight octets; it ends early when the server stops."""
+        with trio.move_on_after(self.config.handshake_seconds) as limit:
+            self._handshakes.add(limit)
+            try:
+                yield limit
+            finally:
+                self._handshakes.remove(limit)
+
+    def _late(self, transport: Transport, limit: trio.CancelScope, received: bytearray) -> None:
+        """The first eight octets did not come in time, or the server stops."""
+        if trio.current_time() >= limit.deadline:
+            self._stranger(transport, f"no handshake within {self.config.handshake_seconds:g} s", received)
+
+    async def _serve_omq(self, arrival: Arrival) -> None:
+        await arrival.transport.send(handshake.ACCEPTED)
+        await self._serve(Kind.OMQ, OmqTerminal(arrival, self._context, self.long_answers))
+
+    async def _refuse(self, transport: Transport, received: bytearray) -> None:
+        self._stranger(transport, "what it speaks is not served here", received)
+        await transport.send(handshake.REFUSED)
+        await transport.finish()
+
+    async def _serve_http(self, arrival: Arrival) -> None:
+        """Answer requests, and serve omq if one of them opens a WebSocket."""
+        site = await self._load_site()
+        from omq.terminals.http.terminal import HttpTerminal
+
+        terminal = HttpTerminal(arrival, self._context, site)
+        await self._serve(Kind.HTTP, terminal)
+        if terminal.upgraded is not None and not self._stopping:
+            await self._serve_websocket(terminal.upgraded, arrival.known)
+
+    async def _load_site(self) -> "Site":
+        """Return what HTTP answers. The first call imports it, in a thread: servers without HTTP start
+        sooner, and the other connections do not wait for the imports.
+        """
+        async with self._site_lock:
+            if self._site is None:
+                await in_thread(partial(import_module, "omq.terminals.http.terminal"))
+                from omq.terminals.http.site import Site
+
+                self._site = await Site.load(self._context, {})
+            return self._site
+
+    async def _serve_websocket(self, transport: Transport, known: Callable[[], None]) -> None:
+        """Serve the omq protocol on a WebSocket. Its first eight octets are those of the table, too."""
+        received = bytearray()
+        with self._handshake() as limit:
+            try:
+                await _first_octets(transport, received)
+            except _Ended:
+                if received:
+                    self._stranger(transport, "it ended in its first octets", received)
+                await transport.finish()
+                return
+        if limit.cancelled_caught:
+            self._late(transport, limit, received)
+        elif isinstance(_protocol(received), handshake.Omq):
+            await self._serve_omq(Arrival(transport, bytes(received[handshake.LENGTH :]), known))
+        else:
+            await self._refuse(transport, received)
+
     def _stranger(self, transport: Transport, why: str, received: bytearray | None = None) -> None:
         """Log why a connection ends before it has a terminal, and its first octets."""
         self._strangers_count += 1
         peer = transport.peer()
         if received is not None:
-            inside = " inside TLS" if isinstance(transport, TlsTransport) else ""
+            inside = " inside TLS" if transport.is_encrypted else ""
             began = f"it began with {handshake.shown(bytes(received))}" if received else "it sent nothing"
             why = f"{why}; {began}{inside}"
         self._strangers.add(f"{peer}: {why}", peer=peer)
 
-    async def _serve(self, terminal: Terminal) -> None:
-        kind = type(terminal)
+    async def _serve(self, kind: Kind, terminal: Terminal) -> None:
         self._terminals[terminal] = None
         self._served[kind] += 1
         try:
@@ -345,6 +432,8 @@ class Listeners:
     """Accepts TLS if it is configured and the client begins with it."""
     tls: list[trio.SocketListener]
     """Accepts TLS only."""
+    http: list[trio.SocketListener]
+    """Accepts HTTP only, and TLS as the first ones do."""
 
 
 async def _open(address: str) -> list[trio.SocketListener]:
@@ -453,9 +542,13 @@ async def _accept(
     with trio.CancelScope() as scope:
         task_status.started(scope)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(accept_all, listeners.any, server.serve_connection, connections)
-            tls_only = partial(server.serve_connection, tls_only=True)
-            nursery.start_soon(accept_all, listeners.tls, tls_only, connections)
+            http = server.config.http and not listeners.http
+            for group, spoken in (
+                (listeners.any, Spoken(http=http)),
+                (listeners.tls, Spoken(tls_only=True, http=http)),
+                (listeners.http, Spoken(others=False)),
+            ):
+                nursery.start_soon(accept_all, group, partial(server.serve_connection, spoken), connections)
 
 
 async def _settle(catalogue: Catalogue, store: Store) -> None:

@@ -13,18 +13,21 @@ class ServerStatistics:
     seconds: float
     """How long ago it was started."""
     connections: int
-    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, `amqp_1_0`, and of those
-    that are just ending."""
+    """Connections that are open: the sum of `handshakes`, `omq`, `dmp`, `amqp_0_9`, `amqp_1_0`, `http`, and
+    of those that are just ending."""
     max_connections: int
     handshakes: int
     """Connections whose client has not said its protocol yet, or is in its TLS handshake."""
     omq: int
-    """Connections that speak omq."""
+    """Connections that speak omq, those through a WebSocket included."""
     dmp: int
     """Connections that speak DMP."""
     amqp_0_9: int
-    amqp_1_0: int
     """Connections that speak AMQP 0-9-1."""
+    amqp_1_0: int
+    """Connections that speak AMQP 1.0."""
+    http: int
+    """Connections that speak HTTP and have not opened a WebSocket. Those that have are among `omq`."""
     newcomers: int
     """Connections whose client is not known yet: no Connect or no lease was accepted. When all connections
     are taken, the oldest of these is closed for a new one."""

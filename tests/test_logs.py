@@ -39,7 +39,7 @@ def test_json_has_times_with_their_zone_and_fields_for_whom_and_what(tmp_path: P
     )
     options = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*options, "--log-format", "json", "--log-level", "debug") as server:
-        assert talk(server.port, b"GET / HTTP/1.1\r\n\r\n") == struct.pack(">q", -1)
+        assert talk(server.port, b"PRI * HTTP/2.0\r\n\r\n") == struct.pack(">q", -1)
         talk(server.port, HANDSHAKE + "(Connect 1 réader:open)\n".encode())
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
             client.sendall(HANDSHAKE + "(Connect 1 réader:sesame)\n(Confirm 1)\n".encode())
@@ -134,7 +134,7 @@ def test_a_server_that_stops_logs_how_many_lines_it_suppressed(tmp_path: Path) -
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path)
     with running_server(*options) as server:
         for _ in range(8):
-            assert talk(server.port, b"GET / HTTP/1.1\r\n") == b"\xff" * 8
+            assert talk(server.port, b"PRI * HTTP/2.0\r\n") == b"\xff" * 8
         _, _, log = server.stop()
     lines = [line for line in log.splitlines() if "did not begin" in line or "what it speaks" in line]
     assert [line.endswith("3 more connections did not begin as they must") for line in lines] == [

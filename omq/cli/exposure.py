@@ -9,13 +9,14 @@ log = logging.getLogger("omq.server")
 
 def tell_exposure(config: Config) -> None:
     """Log who can reach the server: as a warning if unknown clients can read or do something."""
+    addresses = config.listen + config.listen_tls + config.listen_http
     if config.clients:
-        for address in config.listen:
+        for address in config.listen + config.listen_http:
             if not is_loopback(parse_address(address)[0]):
                 log.warning(
                     "%s: what clients send there without TLS, secrets too, can be read on the way", address
                 )
-    elif not any(not is_loopback(parse_address(address)[0]) for address in config.listen + config.listen_tls):
+    elif not any(not is_loopback(parse_address(address)[0]) for address in addresses):
         log.info("no client is configured: only programs on this machine can connect, and may do everything")
     elif config.insecure:
         log.warning("no client is configured: every client that can connect may do everything")

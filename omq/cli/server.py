@@ -187,6 +187,8 @@ async def run(config: Config) -> None:
                 print(f"omq-server listening on {_shown(address)}", flush=True)
             for address in server.tls_addresses:
                 print(f"omq-server listening on {_shown(address)} (TLS only)", flush=True)
+            for address in server.http_addresses:
+                print(f"omq-server listening on {_shown(address)} (HTTP only)", flush=True)
             async for number in signals:
                 if number == signal.SIGHUP:
                     await _reload(server)

@@ -23,6 +23,17 @@ DMP_HEADER = AMQP + b"\x0a\x01\x00\x01"
 _AMQP_0_9 = (AMQP + b"\x00\x00\x09\x01", AMQP + b"\x01\x01\x00\x09")
 _AMQP_1_0 = (AMQP + b"\x00\x01\x00\x00", AMQP + b"\x03\x01\x00\x00")
 _TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = (
+    b"GET ",
+    b"HEAD ",
+    b"POST ",
+    b"PUT ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"PATCH ",
+    b"CONNECT ",
+    b"TRACE ",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +75,20 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Http:
+    """HTTP/1.1; the eight octets belong to the first request and must not be dropped."""
+
+    octets: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownVersion:
     """An omq client of an unsupported version, or any other client: all octets are some number."""
 
     version: int
 
 
-Protocol = Omq | Dmp | Amqp0_9 | Amqp1_0 | OtherAmqp | Tls | UnknownVersion
+Protocol = Omq | Dmp | Amqp0_9 | Amqp1_0 | OtherAmqp | Tls | Http | UnknownVersion
 
 
 def recognise(octets: bytes) -> Protocol:
@@ -90,6 +108,8 @@ def recognise(octets: bytes) -> Protocol:
         return OtherAmqp(octets)
     if octets.startswith(_TLS_HANDSHAKE):
         return Tls()
+    if octets.startswith(_HTTP_METHODS):
+        return Http(octets)
     version: int = _VERSION.unpack(octets)[0]
     if version == VERSION_ONE:
         return Omq(version)
@@ -97,15 +117,7 @@ def recognise(octets: bytes) -> Protocol:
 
 
 _STRANGERS = (
-    (b"GET ", "HTTP"),
-    (b"HEAD ", "HTTP"),
-    (b"POST ", "HTTP"),
-    (b"PUT ", "HTTP"),
-    (b"DELETE ", "HTTP"),
-    (b"OPTIONS ", "HTTP"),
-    (b"PATCH ", "HTTP"),
-    (b"CONNECT ", "HTTP"),
-    (b"TRACE ", "HTTP"),
+    *((method, "HTTP") for method in _HTTP_METHODS),
     (b"PRI * HT", "HTTP/2"),
     (b"SSH-", "SSH"),
     (_TLS_HANDSHAKE, "TLS"),

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.protocol import handshake
-from omq.protocol.handshake import Amqp0_9, Amqp1_0, Dmp, Omq, OtherAmqp, Protocol, Tls, UnknownVersion
+from omq.protocol.handshake import Amqp0_9, Amqp1_0, Dmp, Http, Omq, OtherAmqp, Protocol, Tls, UnknownVersion
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,13 @@ from omq.protocol.handshake import Amqp0_9, Amqp1_0, Dmp, Omq, OtherAmqp, Protoc
         ("1603010200010001", Tls()),
         ("1603030000000000", Tls()),
         ("1602000000000000", UnknownVersion(0x1602 << 48)),
-        ("474554202f204854", UnknownVersion(0x474554202F204854)),  # a lost browser: "GET / HT"
+        ("505249202a204854", UnknownVersion(0x505249202A204854)),  # HTTP/2: "PRI * HT"
+        ("474554202f204854", Http(b"GET / HT")),
+        (b"HEAD /x ".hex(), Http(b"HEAD /x ")),
+        (b"POST / H".hex(), Http(b"POST / H")),
+        (b"OPTIONS ".hex(), Http(b"OPTIONS ")),
+        (b"CONNECT ".hex(), Http(b"CONNECT ")),
+        (b"GETX / H".hex(), UnknownVersion(0x47455458202F2048)),
     ],
 )
 def test_each_row_of_the_table(octets: str, protocol: Protocol) -> None:

@@ -58,7 +58,7 @@ async def test_commands_may_come_in_the_segment_of_the_handshake(store: Path) ->
         "ffffffffffffffff",
         "0100000000000000",
         "8000000000000001",
-        "474554202f204854",  # a lost browser
+        "505249202a204854",  # HTTP/2
     ],
 )
 async def test_another_version_is_answered_with_minus_one_and_the_end(store: Path, octets: str) -> None:
@@ -97,7 +97,6 @@ async def test_protocols_that_are_not_served_are_closed(store: Path, octets: byt
 @pytest.mark.parametrize(
     ("octets", "shown"),
     [
-        (b"GET / HTTP/1.1\r\n", "47 45 54 20 2f 20 48 54 (GET / HT), which is HTTP"),
         (b"PRI * HTTP/2.0\r\n", "50 52 49 20 2a 20 48 54 (PRI * HT), which is HTTP/2"),
         (b"SSH-2.0-OpenSSH\r\n", "53 53 48 2d 32 2e 30 2d (SSH-2.0-), which is SSH"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "16 03 01 02 00 01 00 01 (........), which is TLS"),

@@ -41,7 +41,7 @@ async def test_connections_are_counted_by_how_far_they_are(store: Path) -> None:
         await eventually(lambda: statistics().newcomers == 0)
         assert (statistics().connections, statistics().strangers) == (3, 0)
         stranger = await host.open()
-        await stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+        await stranger.send(b"PRI * HTTP/2.0\r\n\r\n")
         while await stranger.stream.receive_some(100):
             pass
         await eventually(lambda: statistics().connections == 3)

@@ -149,7 +149,7 @@ async def test_without_a_certificate_the_server_closes(store: Path, authority: A
 async def test_inside_tls_the_first_octets_choose_again(store: Path, authority: Authority) -> None:
     async with serving_tls(store, authority) as host:
         stranger = await host.open()
-        await stranger.send(b"GET / HTTP")
+        await stranger.send(b"PRI * HT")
         assert await stranger.octets(8) == REFUSED
         await stranger.ended()
         nested = await host.open()

@@ -17,6 +17,8 @@ class Kind(Enum):
     FEED = "feed"
     AMQP_0_9 = "AMQP 0-9-1"
     AMQP_1_0 = "AMQP 1.0"
+    HTTP = "HTTP"
+    """A connection of HTTP that has not opened a WebSocket. Behind a WebSocket, a connection is OMQ."""
 
 
 @dataclass(frozen=True, slots=True)

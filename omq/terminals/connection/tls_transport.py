@@ -124,7 +124,7 @@ class TlsTransport(Transport):
         if not self.pending:
             return
         try:
-            count = os.write(self._stream.socket.fileno(), self.pending)
+            count = os.write(self.stream.socket.fileno(), self.pending)
         except BlockingIOError:
             return
         except OSError as problem:

@@ -32,7 +32,8 @@ class Transport:
     is_encrypted = False
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
+        self.stream = stream
+        """The socket. Only transports use it."""
         self.since = trio.current_time()
         """When it was accepted, in Trio's time."""
         self.received = 0
@@ -45,7 +46,7 @@ class Transport:
     def peer(self) -> str:
         """Return the address and port of the other side, for the log."""
         try:
-            name = self._stream.socket.getpeername()
+            name = self.stream.socket.getpeername()
         except OSError:
             return "(gone)"
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
@@ -53,14 +54,22 @@ class Transport:
     def host(self) -> str:
         """Return the address of the other side without its port: two connections of one client share it."""
         try:
-            name = self._stream.socket.getpeername()
+            name = self.stream.socket.getpeername()
+        except OSError:
+            return "(gone)"
+        return str(name[0]) if isinstance(name, tuple) else str(name)
+
+    def local(self) -> str:
+        """Return the address at which the connection was accepted, without its port."""
+        try:
+            name = self.stream.socket.getsockname()
         except OSError:
             return "(gone)"
         return str(name[0]) if isinstance(name, tuple) else str(name)
 
     def keep_alive(self) -> None:
         """Let the kernel check from time to time whether the other side is there while nothing is sent."""
-        self._stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+        self.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
 
     async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
         """Wait for octets, and return at most this many; none if the other side has finished sending.
@@ -70,7 +79,7 @@ class Transport:
         while True:
             # Wait first instead of trying first: otherwise a try that succeeds needs a checkpoint, and the
             # octets are processed one round of the scheduler later.
-            await trio.lowlevel.wait_readable(self._stream.socket)
+            await trio.lowlevel.wait_readable(self.stream.socket)
             try:
                 data = self._read(octets)
                 self.received += len(data)
@@ -89,7 +98,7 @@ class Transport:
 
     def _read(self, octets: int) -> bytes:
         try:
-            return os.read(self._stream.socket.fileno(), octets)
+            return os.read(self.stream.socket.fileno(), octets)
         except BlockingIOError:
             raise
         except OSError as problem:
@@ -98,7 +107,7 @@ class Transport:
     def arrived(self) -> int:
         """Return how many octets a read would give now, at most MOST_OCTETS."""
         count = array("i", [0])
-        ioctl(self._stream.socket.fileno(), FIONREAD, count)
+        ioctl(self.stream.socket.fileno(), FIONREAD, count)
         return min(count[0], MOST_OCTETS)
 
     def try_send(self, parts: Sequence[Octets]) -> int:
@@ -108,7 +117,7 @@ class Transport:
         Raises trio.BrokenResourceError.
         """
         try:
-            taken = os.writev(self._stream.socket.fileno(), parts[:MOST_PARTS])
+            taken = os.writev(self.stream.socket.fileno(), parts[:MOST_PARTS])
         except BlockingIOError:
             return 0
         except OSError as problem:
@@ -142,7 +151,7 @@ class Transport:
 
     async def _writable(self) -> None:
         try:
-            await trio.lowlevel.wait_writable(self._stream.socket)
+            await trio.lowlevel.wait_writable(self.stream.socket)
         except OSError as problem:
             raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
 
@@ -158,7 +167,7 @@ class Transport:
         try:
             with trio.move_on_after(LINGER_SECONDS):
                 await self.say_end()
-                await self._stream.send_eof()
+                await self.stream.send_eof()
                 dropped = 0
                 while dropped < LINGER_OCTETS and (data := await self.receive()):
                     dropped += len(data)
@@ -167,7 +176,7 @@ class Transport:
 
     def close(self) -> None:
         """Close at once."""
-        self._stream.socket.close()
+        self.stream.socket.close()
 
 
 def behind(parts: Sequence[Octets], octets: int) -> Sequence[Octets]:

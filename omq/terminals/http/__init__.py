@@ -1,0 +1,1 @@
+"""The terminal of HTTP, and the way of the omq protocol through a WebSocket."""

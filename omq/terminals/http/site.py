@@ -1,0 +1,154 @@
+"""What an HTTP server answers: its paths, who may ask for them, and the checks of each request."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import trio
+
+from omq.access.rights import Right
+from omq.config import Config, parse_address
+from omq.drivers.reasons import Reason, Refused
+from omq.protocol.http.basic import CHALLENGE, read_basic
+from omq.protocol.http.origins import Sites
+from omq.protocol.http.requests import Answer, Request
+from omq.terminals.connection.context import Context
+from omq.terminals.connection.transport import Transport
+from omq.terminals.http.pages import Page, load_pages
+from omq.threads import in_thread
+
+WEBSOCKET = "/ws"
+
+ALLOWED = ("GET", "HEAD")
+
+FIELDS = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+"""The header fields of every answer."""
+
+NO_STORE = (("Cache-Control", "no-store"),)
+
+Resource = Callable[[Request], Awaitable[Answer]]
+"""Answers requests for one path that only clients with the right `watch` may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A request that asks for the WebSocket, from a page or a program that may open it."""
+
+
+class Site:
+    """All paths of a server. The connections of HTTP share it."""
+
+    def __init__(self, context: Context, pages: Mapping[str, Page], watched: Mapping[str, Resource]) -> None:
+        config = context.config
+        self._context = context
+        self._pages = pages
+        self._watched = watched
+        self._sites = Sites.of((*_names(config), *config.http_hosts), config.http_origins)
+
+    @classmethod
+    async def load(cls, context: Context, watched: Mapping[str, Resource]) -> "Site":
+        """Read the pages, and make the site of a server."""
+        return cls(context, await in_thread(load_pages), watched)
+
+    async def answer(self, request: Request, transport: Transport) -> Answer | Opening:
+        """Answer a request, or return that it may open the WebSocket."""
+        refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
+        if refusal is not None:
+            return Answer.text(refusal.status, refusal.why, ends=True)
+        answer = await self._answer(request, transport)
+        origin = request.field(b"origin")
+        if isinstance(answer, Answer) and origin is not None and self._sites.is_foreign(origin):
+            allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
+            return Answer(
+                answer.status, answer.body, answer.content_type, (*answer.fields, *allowed), answer.ends
+            )
+        return answer
+
+    async def _answer(self, request: Request, transport: Transport) -> Answer | Opening:
+        path = request.path
+        resource = self._watched.get(path)
+        page = self._pages.get(path)
+        if path not in ("/healthz", WEBSOCKET) and resource is None and page is None:
+            return Answer.text(404, "there is no such page", ends=request.has_body)
+        if request.method not in ALLOWED:
+            return Answer.text(
+                405,
+                f"{path} knows {' and '.join(ALLOWED)} only",
+                (("Allow", ", ".join(ALLOWED)),),
+                ends=request.has_body,
+            )
+        if request.has_body:
+            return Answer.text(413, "a request has no body here", ends=True)
+        if path == WEBSOCKET:
+            return Opening()
+        if page is not None:
+            return _page(page, request)
+        if resource is not None:
+            return await self._watch(resource, request, transport)
+        return Answer.text(200, "ok", NO_STORE)
+
+    async def _watch(self, resource: Resource, request: Request, transport: Transport) -> Answer:
+        access = self._context.access
+        host = transport.host()
+        id = b""
+        if access.clients.are_known:
+            if not transport.is_encrypted and not _is_loopback(host):
+                why = "a name and a secret are accepted over TLS or from this machine only"
+                return Answer.text(403, why, NO_STORE)
+            shown = read_basic(request.field(b"authorization"))
+            if shown is None:
+                return _challenge("this needs the name and secret of a client with the right watch")
+            id = shown
+        session = None
+        try:
+            with trio.move_on_after(self._context.config.handshake_seconds):
+                session = await access.connect(id, host, transport.peer())
+        except Refused as refused:
+            if refused.reason is Reason.QUOTA:
+                return Answer.text(429, str(refused), NO_STORE)
+            return _challenge(str(refused))
+        if session is None:
+            return Answer.text(503, "too many secrets are being checked: try again", NO_STORE)
+        try:
+            session.check_server(Right.WATCH)
+            return await resource(request)
+        except Refused as refused:
+            return Answer.text(403, str(refused), NO_STORE)
+        finally:
+            session.close()
+
+
+def _challenge(why: str) -> Answer:
+    return Answer.text(401, why, (("WWW-Authenticate", CHALLENGE), *NO_STORE))
+
+
+def _page(page: Page, request: Request) -> Answer:
+    fields = (("ETag", page.tag), ("Cache-Control", "no-cache"))
+    known = [tag.strip().removeprefix("W/") for tag in (request.field(b"if-none-match") or "").split(",")]
+    if page.tag in known or "*" in known:
+        return Answer(304, fields=fields)
+    return Answer(200, page.octets, page.content_type, fields)
+
+
+def _names(config: Config) -> list[str]:
+    """The hosts at which the configuration says to listen."""
+    return [parse_address(address)[0] for address in config.listen + config.listen_tls + config.listen_http]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

@@ -1,0 +1,161 @@
+"""One connection of HTTP: it reads requests and answers them one by one, until one opens the WebSocket."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import trio
+
+from omq.protocol.http import websocket
+from omq.protocol.http.requests import Answer, BadRequest, Request, Requests
+from omq.terminals.connection.context import Arrival, Context
+from omq.terminals.connection.statistics import (
+    ConnectionStatistics,
+    HeldOctets,
+    Kind,
+    SubscriptionStatistics,
+)
+from omq.terminals.connection.transport import Transport
+from omq.terminals.http.site import FIELDS, Opening, Site
+from omq.terminals.http.websocket_transport import WebSocketTransport
+
+IDLE_SECONDS = 60.0
+"""How long a connection may wait for its next request."""
+
+TAKE_SECONDS = 30.0
+"""How long a client may take to read an answer."""
+
+GOODBYE_SECONDS = 2.0
+"""How long the last answer may take when the server stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """No whole request came in time."""
+
+
+class HttpTerminal:
+    """One connection. When `serve` returns, either the connection is over, or `upgraded` is set."""
+
+    def __init__(self, arrival: Arrival, context: Context, site: Site) -> None:
+        self._transport: Transport = arrival.transport
+        self._context = context
+        self._site = site
+        self._requests = Requests(FIELDS)
+        self._requests.feed(arrival.received)
+        self._scope = trio.CancelScope()
+        self._reading: trio.CancelScope | None = None  # while it waits for a request
+        self._is_stopping = False
+        self._is_sending = False
+        self.upgraded: WebSocketTransport | None = None
+        """The WebSocket that a request has opened: another protocol continues on it."""
+
+    async def serve(self) -> None:
+        """Answer requests until the client is done, or something ends the connection."""
+        try:
+            with self._scope:
+                while await self._answer_next():
+                    await trio.lowlevel.checkpoint()  # many requests may have come at once
+        except trio.BrokenResourceError:
+            pass  # the client closed the connection, which it may do at any time
+
+    async def _answer_next(self) -> bool:
+        """Return whether a further request may follow."""
+        match request := await self._next():
+            case None:
+                await self._transport.finish()
+                return False
+            case _Late():
+                answer = Answer.text(408, "no whole request came in time", ends=True)
+                return await self._send(answer, "GET")
+            case BadRequest(status, why):
+                return await self._send(Answer.text(status, why, ends=True), "GET")
+            case Request():
+                answered = await self._site.answer(request, self._transport)
+                if isinstance(answered, Opening):
+                    return await self._open_websocket(request)
+                return await self._send(answered, request.method)
+            case _:
+                assert_never(request)
+
+    async def _next(self) -> Request | BadRequest | _Late | None:
+        """Return the next request; None if none will come."""
+        begun = trio.current_time()
+        while (request := self._requests.next()) is None:
+            has_begun = self._requests.has_begun
+            if self._is_stopping and not has_begun:
+                return None
+            patience = self._context.config.handshake_seconds if has_begun else IDLE_SECONDS
+            received = b""
+            with trio.move_on_at(begun + patience) as self._reading:
+                received = await self._transport.receive()
+            if self._reading.cancelled_caught:
+                return _Late() if has_begun else None
+            if not received:
+                return None
+            if not has_begun:
+                begun = trio.current_time()
+            self._requests.feed(received)
+        return request
+
+    async def _send(self, answer: Answer, method: str) -> bool:
+        """Send an answer. Return whether a further request may follow."""
+        octets = self._requests.answer(answer, method)
+        with trio.move_on_after(TAKE_SECONDS) as limit:
+            self._is_sending = True
+            try:
+                await self._transport.send(octets)
+            finally:
+                self._is_sending = False
+        if limit.cancelled_caught:
+            return False
+        if self._requests.is_over or self._is_stopping:
+            await self._transport.finish()
+            return False
+        return True
+
+    async def _open_websocket(self, request: Request) -> bool:
+        try:
+            octets = websocket.accept(request.target, request.fields)
+        except websocket.NoUpgrade as problem:
+            fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
+            return await self._send(Answer.text(426, str(problem), fields, ends=True), request.method)
+        opened = websocket.WebSocket()
+        opened.feed(self._requests.rest())
+        with trio.move_on_after(TAKE_SECONDS):
+            await self._transport.send(octets)
+            self.upgraded = WebSocketTransport(self._transport, opened)
+        return False
+
+    # -- for the server ------------------------------------------------------------------------------------
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return the statistics of the connection."""
+        return ConnectionStatistics(
+            kind=Kind.HTTP,
+            client=None,
+            peer=self._transport.peer(),
+            is_encrypted=self._transport.is_encrypted,
+            seconds=trio.current_time() - self._transport.since,
+            octets_in=self._transport.received,
+            octets_out=self._transport.sent,
+            unconfirmed=0,
+            waiting_answers=0,
+            subscriptions=0,
+            is_sending=self._is_sending,
+            stalled_seconds=None,
+            held=HeldOctets(),
+        )
+
+    def subscriptions(self) -> list[SubscriptionStatistics]:
+        """A connection of HTTP has none."""
+        return []
+
+    def sweep(self, now: float) -> None:
+        """Its waits have limits of their own."""
+
+    def shut_down(self) -> None:
+        """End the connection after the answer that is being made or sent."""
+        self._is_stopping = True
+        if self._reading is not None:
+            self._reading.cancel()
+        self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)

@@ -1,0 +1,156 @@
+"""A connection through a WebSocket, with the interface of a plain one: terminals do not see a difference."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from omq.drivers.seam import Octets
+from omq.protocol.http.websocket import Read, WebSocket
+from omq.terminals.connection.transport import FIRST_OCTETS, Transport, behind
+
+FRAME_OCTETS = 64 << 10
+"""The most octets of one message. What the socket does not take of a message stays in memory."""
+
+SEND_OCTETS = 4 * FRAME_OCTETS
+"""How much is put into messages before other tasks have their turn."""
+
+AROUND_OCTETS = 1 << 10
+"""Read so much more than the wanted octets of the stream, for the headers of frames."""
+
+
+class WebSocketTransport(Transport):
+    """An open WebSocket over a plain connection, or over one with TLS.
+
+    `received` and `sent` count octets of the stream. As with TLS, `sent` counts the octets of a message when
+    all of it has left, because a browser reads whole messages only; the rest of a message is `pending`.
+
+    A Close of the client is the end of its stream: it is read as such, and the server answers it when it has
+    sent everything. A connection that ends without Close is broken.
+    """
+
+    def __init__(self, inner: Transport, websocket: WebSocket) -> None:
+        """`websocket` may have received octets already."""
+        super().__init__(inner.stream)
+        self.is_encrypted = inner.is_encrypted
+        self.since = inner.since
+        self._inner = inner
+        self._websocket = websocket
+        self._kept = b""  # octets of the stream that are decoded and not read
+        self._has_more = True  # frames among the received octets
+        self._pong: bytes | None = None
+        self._rest: Octets = b""  # of a frame, that the inner connection has not taken over
+        self._handed = inner.sent  # where the last frame ends in what the inner connection sends
+        self._messages: deque[tuple[int, int]] = deque()
+        """The messages in `pending`: where each ends, as `_handed`, and how many octets it has."""
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
+        """As in a plain connection. Raises trio.BrokenResourceError also if the stream ends without Close."""
+        while not (data := self._decoded(octets)):
+            if self._websocket.is_closed:
+                return b""
+            if self._has_more:
+                await trio.lowlevel.checkpoint()
+                continue
+            arrived = await self._inner.receive(octets + AROUND_OCTETS)
+            if not arrived:
+                raise trio.BrokenResourceError("the connection ended without Close")
+            self._feed(arrived)
+        self.received += len(data)
+        return data
+
+    async def receive_arrived(self, octets: int) -> bytes:
+        if self._inner.arrived():
+            self._feed(await self._inner.receive_arrived(octets))
+        else:
+            await trio.lowlevel.checkpoint()
+        data = self._decoded(octets)
+        self.received += len(data)
+        return data
+
+    def arrived(self) -> int:
+        return self._inner.arrived() + len(self._kept) + self._websocket.buffered
+
+    def _feed(self, octets: bytes) -> None:
+        self._websocket.feed(octets)
+        self._has_more = True
+
+    def _decoded(self, octets: int) -> bytes:
+        """Return at most so many octets of the stream; none if none are there yet, or none will come."""
+        if not self._kept and self._has_more:
+            read: Read = self._websocket.read()
+            self._kept = read.octets
+            self._has_more = read.has_more
+            if read.pong is not None:
+                self._pong = read.pong  # RFC 6455, section 5.5.3: it is enough to answer the last Ping
+                # Where the socket does not take all of it now, it leaves with the next octets of the sender.
+                self._push()
+        data, self._kept = self._kept[:octets], self._kept[octets:]
+        return data
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    def try_send(self, parts: Sequence[Octets]) -> int:
+        self._push()
+        taken = 0
+        rest = parts
+        while rest and not self.pending and taken < SEND_OCTETS:
+            octets = _beginning(rest)
+            self._rest = self._websocket.frame(octets)
+            self._handed += len(self._rest)
+            self._messages.append((self._handed, len(octets)))
+            self._push()
+            taken += len(octets)
+            rest = behind(rest, len(octets))
+        return taken
+
+    async def send_unless_stalled(self, parts: Sequence[Octets]) -> bool:
+        """As in a plain connection. The messages that were begun must leave whole: what the socket has not
+        taken of them is `pending`, and counts as sent.
+        """
+        if await super().send_unless_stalled(parts):
+            return True
+        self.sent += sum(octets for _, octets in self._messages)
+        self._messages.clear()
+        return False
+
+    async def wait_taken(self) -> None:
+        await self.send()
+        await super().wait_taken()
+
+    def _push(self) -> None:
+        """Hand the socket what it takes now of `pending`, and an answer to Ping between two frames."""
+        self._push_rest()
+        if self._pong is not None and not self._rest:
+            self._rest, self._pong = self._pong, None
+            self._handed += len(self._rest)
+            self._push_rest()
+        self.pending = self._rest or self._inner.pending
+        while self._messages and self._inner.sent >= self._messages[0][0]:
+            self.sent += self._messages.popleft()[1]
+
+    def _push_rest(self) -> None:
+        if self._rest or self._inner.pending:
+            taken = self._inner.try_send((self._rest,) if self._rest else ())
+            self._rest = memoryview(self._rest)[taken:] if taken < len(self._rest) else b""
+
+    async def say_end(self) -> None:
+        """Send Close, unless a message was cut off: nothing can be read after that."""
+        if not self.pending:
+            self._rest = self._websocket.close()
+            self._handed += len(self._rest)
+            self.pending = self._rest
+            await self.send()
+            await self._inner.say_end()
+
+
+def _beginning(parts: Sequence[Octets]) -> bytes:
+    """Return the first octets of these parts, for one frame."""
+    octets = bytearray()
+    for part in parts:
+        octets += memoryview(part)[: FRAME_OCTETS - len(octets)]
+        if len(octets) == FRAME_OCTETS:
+            break
+    return bytes(octets)

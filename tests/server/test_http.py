@@ -1,0 +1,308 @@
+"""HTTP at the server's ports: see docs/HTTP.md."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from certificates import Authority
+from trio.testing import MockClock
+
+from omq.protocol.credentials import client_context
+from omq.terminals.connection.statistics import Kind
+
+from .conversation import PATIENCE, Conversation, Host, InProcess, eventually, serving
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer as it came."""
+
+    status: int
+    fields: Mapping[str, str]
+    body: bytes
+
+
+async def read_answer(stream: trio.abc.ReceiveStream, buffered: bytearray, *, head: bool = False) -> Answered:
+    """The next answer on a connection; `head`: to a request with the method HEAD."""
+    with trio.fail_after(PATIENCE):
+        while b"\r\n\r\n" not in buffered:
+            data = await stream.receive_some(64 << 10)
+            assert data, f"the connection ended after {bytes(buffered)!r}"
+            buffered += data
+        first, _, _ = bytes(buffered).partition(b"\r\n\r\n")
+        line, *lines = first.decode().split("\r\n")
+        fields = {name.lower(): value for name, _, value in (each.partition(": ") for each in lines)}
+        length = 0 if head else int(fields.get("content-length", "0"))
+        del buffered[: len(first) + 4]
+        while len(buffered) < length:
+            data = await stream.receive_some(64 << 10)
+            assert data, "the connection ended in the middle of a body"
+            buffered += data
+    body = bytes(buffered[:length])
+    del buffered[:length]
+    assert line.startswith("HTTP/1.1 ")
+    return Answered(int(line.split()[1]), fields, body)
+
+
+def request(path: str, method: str = "GET", host: str = "127.0.0.1", **fields: str) -> bytes:
+    """A request; underscores in the names of fields are hyphens."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def ask(host: Host, octets: bytes) -> Answered:
+    """The answer to a request on a connection of its own."""
+    client = await host.open()
+    await client.send(octets)
+    answered = await read_answer(client.stream, bytearray(), head=octets.startswith(b"HEAD"))
+    client.close()
+    return answered
+
+
+async def ended(client: Conversation) -> None:
+    """The server ends the connection without another octet."""
+    with trio.fail_after(PATIENCE):
+        assert await client.stream.receive_some(1) == b""
+
+
+async def test_the_server_says_that_it_is_alive(store: Path) -> None:
+    async with serving(store) as host:
+        answered = await ask(host, request("/healthz"))
+        assert (answered.status, answered.body) == (200, b"ok\n")
+        assert answered.fields["cache-control"] == "no-store"
+
+
+async def test_every_answer_forbids_what_pages_do_not_need(store: Path) -> None:
+    async with serving(store) as host:
+        for path in ("/healthz", "/nothing"):
+            fields = (await ask(host, request(path))).fields
+            policy = fields["content-security-policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert fields["x-content-type-options"] == "nosniff"
+            assert fields["referrer-policy"] == "no-referrer"
+            assert "access-control-allow-origin" not in fields
+
+
+async def test_requests_may_come_together_and_in_parts(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        buffered = bytearray()
+        await client.send(request("/healthz") + request("/nothing") + request("/healthz", "HEAD")[:20])
+        assert (await read_answer(client.stream, buffered)).status == 200
+        assert (await read_answer(client.stream, buffered)).status == 404
+        assert [each.statistics().kind for each in host.server.terminals()] == [Kind.HTTP]
+        assert host.server.statistics().http == 1
+        await client.send(request("/healthz", "HEAD")[20:] + request("/healthz"))
+        answered = await read_answer(client.stream, buffered, head=True)
+        assert answered.fields["content-length"] == "3"
+        assert (await read_answer(client.stream, buffered)).body == b"ok\n"
+        await client.done()
+        await ended(client)
+        await eventually(lambda: host.connections == 0)
+
+
+async def test_http_1_0_ends_the_connection(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert (await read_answer(client.stream, bytearray())).status == 200
+        await ended(client)
+
+
+async def test_an_absolute_target_names_the_host(store: Path) -> None:
+    async with serving(store) as host:
+        octets = request("http://127.0.0.1/healthz?x", host="evil.example")
+        assert (await ask(host, octets)).status == 200
+        assert (await ask(host, request("http://evil.example/healthz"))).status == 421
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"])
+async def test_other_methods_are_refused(store: Path, method: str) -> None:
+    async with serving(store) as host:
+        answered = await ask(host, request("/healthz", method))
+        assert (answered.status, answered.fields["allow"]) == (405, "GET, HEAD")
+        assert (await ask(host, request("/healthz"))).status == 200
+
+
+BAD = {
+    "no version": (b"GET /healthz\r\n\r\n", 400),
+    "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+    "an empty host": (b"GET /healthz HTTP/1.0\r\n\r\n", 400),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n", 400),
+    "a folded field": (b"GET / HTTP/1.1\r\n folded\r\n\r\n", 400),
+    "two lengths": (b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 2\r\n\r\n", 400),
+    "a bad authority": (b"GET http://[/ HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+    "CONNECT": (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+    "many fields": (request("/healthz")[:-2] + b"a: b\r\n" * 64 + b"\r\n", 431),
+    "a long field": (request("/healthz", X="x" * 8192), 431),
+    "an endless head": (request("/healthz", X="x" * 8192)[:-4], 431),
+    "a long target": (request("/" + "x" * 8192), 414),
+    "an endless target": (b"GET /" + b"x" * 8192, 414),
+    "a body": (request("/healthz", Content_Length="3") + b"abc", 413),
+    "a body in chunks": (request("/healthz", Transfer_Encoding="chunked") + b"0\r\n\r\n", 413),
+    "a body without end": (request("/healthz", "POST", Content_Length="99999999999") + b"abc", 405),
+    "a body for nobody": (request("/x", "POST", Content_Length="99999999999") + b"abc", 404),
+}
+
+
+@pytest.mark.parametrize(("octets", "status"), BAD.values(), ids=BAD.keys())
+async def test_a_bad_request_ends_its_connection_and_nothing_else(
+    store: Path, octets: bytes, status: int
+) -> None:
+    async with serving(store) as host:
+        other = await host.connect()
+        client = await host.open()
+        await client.send(octets)
+        answered = await read_answer(client.stream, bytearray())
+        assert answered.status == status
+        if status != 404 or b"CONNECT" not in octets:
+            assert answered.fields["connection"] == "close"
+            await ended(client)
+        await other.confirm()
+        assert host.server.statistics().defects == 0
+
+
+async def test_a_head_has_a_time(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(request("/healthz")[:-1])
+        await eventually(lambda: host.server.statistics().http == 1)
+        clock.jump(10.1)
+        assert (await read_answer(client.stream, bytearray())).status == 408
+        await ended(client)
+
+
+async def test_an_idle_connection_ends(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(request("/healthz"))
+        await read_answer(client.stream, bytearray())
+        await trio.testing.wait_all_tasks_blocked()
+        clock.jump(59)
+        await client.send(request("/healthz"))
+        await read_answer(client.stream, bytearray())
+        await trio.testing.wait_all_tasks_blocked()
+        clock.jump(60.1)
+        await ended(client)
+
+
+async def test_an_idle_connection_ends_when_the_server_stops(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(request("/healthz"))
+        await read_answer(client.stream, bytearray())
+        host.server.stop()
+        await ended(client)
+
+
+async def test_connections_of_http_give_way_to_clients(store: Path) -> None:
+    async with serving(store, max_connections=2) as host:
+        idle = [await host.open() for _ in range(2)]
+        for client in idle:
+            await client.send(request("/healthz"))
+            await read_answer(client.stream, bytearray())
+        known = await host.connect()
+        await known.confirm()
+        await ended(idle[0])
+
+
+# -- Host and Origin ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:9999", 200),
+        ("localhost", 200),
+        ("LOCALHOST:7730", 200),
+        ("localhost.", 200),
+        ("omq.example", 200),
+        ("127.0.0.2", 421),
+        ("[::1]", 421),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("evil@localhost", 400),
+        ("local host", 400),
+        ("", 400),
+    ],
+)
+async def test_a_host_is_an_address_of_the_server_or_configured(store: Path, name: str, status: int) -> None:
+    async with serving(store, http_hosts=["OMQ.example"]) as host:
+        for path in ("/healthz", "/ws", "/nothing"):
+            answered = await ask(host, request(path, host=name))
+            assert answered.status in ({200, 404, 426} if status == 200 else {status}), path
+
+
+async def test_an_origin_is_the_servers_own_or_configured(store: Path) -> None:
+    async with serving(store, http_origins=["https://console.example"]) as host:
+        own = f"127.0.0.1:{host.port}"
+        answered = await ask(host, request("/healthz", host=own, Origin=f"http://{own}"))
+        assert answered.status == 200
+        assert "access-control-allow-origin" not in answered.fields
+        answered = await ask(host, request("/healthz", host=own, Origin="https://console.example"))
+        assert answered.status == 200
+        assert answered.fields["access-control-allow-origin"] == "https://console.example"
+        assert answered.fields["vary"] == "Origin"
+        others = ("http://127.0.0.1:1", "http://evil.example", "null", "")
+        for origin in (f"https://{own}", f"http://{own}/", *others):
+            assert (await ask(host, request("/healthz", host=own, Origin=origin))).status == 403, origin
+
+
+# -- where HTTP is spoken ----------------------------------------------------------------------------------
+
+
+async def test_http_can_be_off(store: Path) -> None:
+    async with serving(store, http=False) as host:
+        client = await host.open()
+        await client.send(request("/healthz"))
+        assert await client.octets(8) == b"\xff" * 8
+        await client.ended()
+
+
+async def test_http_can_have_addresses_of_its_own(store: Path) -> None:
+    async with serving(store, listen_http=["127.0.0.1:0"]) as host:
+        own = InProcess(host.server)
+        own.port = host.server.http_addresses[0][1]
+        assert (await ask(own, request("/healthz"))).status == 200
+        client = await host.open()
+        await client.send(request("/healthz"))
+        assert await client.octets(8) == b"\xff" * 8
+        client = await own.open()
+        await client.send(b"\0\0\0\0\0\0\0\1(Connect 1 test)\n")
+        await ended(client)
+        own.hang_up()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Issues the server's certificate."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+async def test_http_inside_tls(store: Path, authority: Authority) -> None:
+    shown = authority.issue("127.0.0.1")
+    async with serving(store, tls_cert=str(shown.cert), tls_key=str(shown.key)) as host:
+        plain = await host.open()
+        context = client_context(authority.file, None, None)
+        stream = trio.SSLStream(plain.stream, context, server_hostname="127.0.0.1", https_compatible=True)
+        await stream.send_all(request("/healthz", Origin="https://127.0.0.1"))
+        assert (await read_answer(stream, bytearray())).status == 200
+        await stream.send_all(request("/healthz", Origin="http://127.0.0.1"))
+        assert (await read_answer(stream, bytearray())).status == 403
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+async def test_only_files_of_the_folder_are_served(store: Path) -> None:
+    async with serving(store) as host:
+        climbing = ("/../server.py", "/..%2fserver.py", "/%2e%2e/server.py")
+        for path in (*climbing, "//etc/passwd", "/__init__.py", "/."):
+            assert (await ask(host, request(path))).status == 404, path
