@@ -39,9 +39,18 @@ HTTP_HOST = re.compile(r"[A-Za-z0-9._~-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 HTTP_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 """An origin of web pages (RFC 6454): scheme, host, and the port unless it is the scheme's own."""
 
+LOG_AREAS = (
+    "access", "catalogue", "dead_letters", "driver", "exchanges", "housekeeping", "round_robin", "server",
+    "spill", "stalled", "terminal", "threads", "writer",
+)  # fmt: skip
+"""The areas whose log levels can be set: the loggers of the server are called `omq.AREA`."""
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Octets = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class ConfigError(Exception):
@@ -65,7 +74,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """One `[[clients]]` table: a client that may connect, and its rights."""
 
     name: str
-    secret: str
+    secret: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=2)]
     declare: list[str] = []
     publish: list[str] = []
     subscribe: list[str] = []
@@ -77,6 +86,10 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_topics: Count | None = None
     max_leases: Count | None = None
     max_bytes_per_second: Count | None = None
+
+    def secrets(self) -> tuple[str, ...]:
+        """The hashes of its secrets: two while one is replaced by another."""
+        return (self.secret,) if isinstance(self.secret, str) else tuple(self.secret)
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,6 +149,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 * MIB
     retention_bytes: Octets | None = None
     retention_seconds: Seconds | None = None
+
+    log_level: LogLevel = "info"
+    log_levels: dict[str, LogLevel] = {}
 
     def default_types(self) -> tuple[Delivery, Persistence]:
         """The types of a topic whose name is used before it is declared."""
@@ -218,6 +234,9 @@ def check(config: Config) -> None:
     for key in ("listen_tls", "tls_client_ca"):
         if getattr(config, key) and config.tls_cert is None:
             raise ConfigError(f"{key}: it needs tls_cert and tls_key")
+    for area in config.log_levels:
+        if area not in LOG_AREAS:
+            raise ConfigError(f"log_levels: there is no area {area!r}, only {', '.join(LOG_AREAS)}")
     _check_clients(config)
     _check_exposure(config)
     seen: set[str] = set()
@@ -263,7 +282,7 @@ def _check_clients(config: Config) -> None:
         if client.name in seen:
             raise ConfigError(f"clients.name: {client.name!r} stands there twice")
         seen.add(client.name)
-        if not SECRET_HASH.fullmatch(client.secret):
+        if not all(map(SECRET_HASH.fullmatch, client.secrets())):
             # Do not repeat the value: it may be the secret itself.
             what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
             raise ConfigError(f"clients.secret: {what}")

@@ -17,6 +17,8 @@ import trio
 
 from omq.access.control import AccessControl
 from omq.access.limits import Quota
+from omq.access.rights import Right
+from omq.access.session import Session
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.housekeeping import (
@@ -31,7 +33,7 @@ from omq.drivers.housekeeping import (
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
-from omq.logs import LogThrottle, report_suppressed
+from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
@@ -57,6 +59,9 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 3.0
 """The time limit for connections to end when the server stops; with the stores it stays within 5 seconds."""
+
+RELOADED_AT_ONCE = 64
+"""How many connections get a reloaded configuration in one step."""
 
 log = logging.getLogger("omq.server")
 
@@ -84,8 +89,15 @@ class Terminal(Protocol):
     def sweep(self, now: float) -> None:
         """Called about every second."""
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the client; None while the client is not known."""
+
     def shut_down(self) -> None:
         """End the connection in order, within a short time."""
+
+    def disconnect(self, why: str) -> None:
+        """Do as `shut_down`, and tell the client this sentence as far as the protocol can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,7 @@ class Server:
         self._connections = Quota(config.max_connections)
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
+        self._withdrawn = LogThrottle(log, logging.INFO, "connections were closed after a reload")
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self._context = Context.of(config, self._access, memory)
         self.pace = self._context.pace
@@ -395,6 +408,26 @@ class Server:
         self._access.look()
         report_suppressed()
 
+    async def reload(self, config: Config) -> None:
+        """Apply a configuration, in which only keys that need no restart may differ: see
+        `omq.reloading.applied`. Disconnect clients that may not have their connection any more.
+        """
+        self.config = config
+        self._connections.most = config.max_connections
+        self._access.reload(config)
+        for number, terminal in enumerate(list(self._terminals), 1):
+            session = terminal.session
+            if (
+                session is not None
+                and (why := session.withdrawn or _forbidden(terminal, session)) is not None
+            ):
+                peer = terminal.statistics().peer
+                self._withdrawn.add(f"{peer}: closed: {why}", peer=peer, client=session.name)
+                terminal.disconnect(why)
+            if not number % RELOADED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        await self.catalogue.reload(config)
+
     def stop(self) -> None:
         """End every connection after its outstanding answers."""
         self._stopping = True
@@ -402,6 +435,20 @@ class Server:
             limit.cancel()
         for terminal in list(self._terminals):
             terminal.shut_down()
+
+
+def _forbidden(terminal: Terminal, session: Session) -> str | None:
+    """Return why a connection may not have one of its subscriptions any more, after the rights of its client
+    have changed; None if it may have all.
+    """
+    before, now = session.renew_rights().subscribe, session.rights.subscribe
+    if before == now:
+        return None
+    for subscription in terminal.subscriptions():
+        name = subscription.topic.topic
+        if name in before and name not in now:
+            return f"this client may not {Right.SUBSCRIBE.value} {quoted(name)} any more"
+    return None
 
 
 class _Ended(Exception):
@@ -449,6 +496,11 @@ async def _open(address: str) -> list[trio.SocketListener]:
 
 def _addresses(listeners: list[trio.SocketListener]) -> list[tuple[str, int]]:
     return [listener.socket.getsockname()[:2] for listener in listeners]
+
+
+def check_files(config: Config) -> None:
+    """Raises ConfigError when a file that the configuration names cannot be used."""
+    certificates(config)
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ FLOORS = {
         "omq",
         "omq.management",
         "omq.replay",
+        "omq.reloading",
         "omq.client",
         "omq.printable",
         "omq.server",
@@ -47,6 +48,7 @@ FLOORS = {
         "omq_storage",
     },
     "omq.statistics": {"omq.drivers"},
+    "omq.reloading": {"omq.config"},
     "omq.terminals": set(),
     "omq.terminals.omq": {
         "omq.management",

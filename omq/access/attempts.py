@@ -115,6 +115,10 @@ class Attempts:
                         here.paused_until = trio.current_time() + PAUSE_SECONDS
                 return is_right
 
+    def forget_wrong_ids(self) -> None:
+        """The secrets have changed: an id that was wrong may be right now, so check it again."""
+        self._wrong_ids.clear()
+
     def look(self) -> None:
         """Forget origins that no longer matter. Called about every second."""
         now = trio.current_time()

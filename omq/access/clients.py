@@ -9,7 +9,7 @@ so a client that has connected before never waits for a turn.
 import hmac
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -26,6 +26,9 @@ UNBOUNDED = Bounds()
 
 MOST_ID_OCTETS = 1024
 """No client has a longer id."""
+
+CLIENT_GONE = "the server's configuration does not have this client any more"
+SECRET_GONE = "the secret of this connection is not valid any more"
 
 log = logging.getLogger("omq.access")
 
@@ -50,28 +53,81 @@ class Client:
         self.subscriptions = Quota(bounds.subscriptions)
         self.rates = Rates.of(max_bytes_per_second)
 
+    def change(self, rights: Rights, bounds: Bounds) -> None:
+        """Give it other rights and quotas. What it has beyond a lower quota stays."""
+        self.rights = rights
+        self.connections.most = bounds.connections
+        self.topics.most = bounds.topics
+        self.leases.most = bounds.leases
+        self.subscriptions.most = bounds.subscriptions
+
+
+class Identity:
+    """A client, as a connection has proven it with one of the client's secrets, or by its address."""
+
+    __slots__ = ("client", "withdrawn")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.withdrawn: str | None = None
+        """Why a connection may not be this client any more, as a sentence; None while it may."""
+
+
+class _Secret:
+    """One secret of a client, of which the server has the hash."""
+
+    def __init__(self, hash: SecretHash, identity: Identity) -> None:
+        self.hash = hash
+        self.identity = identity
+        """The client, for connections that showed this secret."""
+        self.digest: bytes | None = None
+        """The digest of the secret under the key of this process; None until the secret was shown."""
+
 
 class _Known:
-    """A configured client, and what the server knows of its secret."""
+    """A configured client, and what the server knows of its secrets."""
 
     def __init__(self, config: ClientConfig, bounds: Bounds) -> None:
-        rights = Rights(
-            Names.of(config.declare),
-            Names.of(config.publish),
-            Names.of(config.subscribe),
-            Names.of(config.delete),
-            Names.of(config.watch),
-            Names.of(config.administer),
-        )
         self.name = config.name
         self.client = Client(
-            rights,
-            bounds.replaced_by(config),
-            max_bytes_per_second=config.max_bytes_per_second,
+            _rights(config), bounds.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
         )
-        self.hash = read_hash(config.secret)
-        self.digest: bytes | None = None
-        """The digest of its secret under the key of this process; None until the secret was shown."""
+        self.secrets: tuple[_Secret, ...] = ()
+        self._replace_secrets(config)
+
+    def change(self, config: ClientConfig, bounds: Bounds) -> None:
+        """Apply another table of the configuration, with the same name."""
+        self.client.change(_rights(config), bounds.replaced_by(config))
+        self.client.rates = self.client.rates.changed(config.max_bytes_per_second)
+        self._replace_secrets(config)
+
+    def withdraw(self, why: str) -> None:
+        """None of the secrets is valid any more."""
+        for secret in self.secrets:
+            secret.identity.withdrawn = why
+        self.secrets = ()
+
+    def _replace_secrets(self, config: ClientConfig) -> None:
+        before = {secret.hash: secret for secret in self.secrets}
+        hashes = dict.fromkeys(map(read_hash, config.secrets()))
+        self.secrets = tuple(
+            before[hash] if hash in before else _Secret(hash, Identity(self.client)) for hash in hashes
+        )
+        for hash, secret in before.items():
+            if hash not in hashes:
+                secret.identity.withdrawn = SECRET_GONE
+
+
+def _rights(config: ClientConfig) -> Rights:
+    """Return the rights that the table of a client gives."""
+    return Rights(
+        Names.of(config.declare),
+        Names.of(config.publish),
+        Names.of(config.subscribe),
+        Names.of(config.delete),
+        Names.of(config.watch),
+        Names.of(config.administer),
+    )
 
 
 class Clients:
@@ -84,7 +140,6 @@ class Clients:
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
         self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
-        self._costs = [known.hash for known in self._known.values()]
         self._attempts = Attempts()
         self._failures = LogThrottle(log, logging.WARNING, "attempts to connect failed")
 
@@ -93,30 +148,56 @@ class Clients:
         """Whether clients are configured. Then nobody else may connect."""
         return bool(self._known)
 
-    async def identify(self, id: bytes, host: str, peer: str) -> Client | None:
+    def reload(self, configured: Iterable[ClientConfig], bounds: Bounds) -> None:
+        """Apply another configuration; either both have clients, or neither. `Identity.withdrawn` says of
+        connections whether they may stay.
+        """
+        self._bounds = bounds
+        for stranger in self._strangers.values():
+            stranger.change(EVERYTHING, bounds)
+        before = self._known
+        self._known = {}
+        for config in configured:
+            name = config.name.encode()
+            known = before.pop(name, None)
+            if known is None:
+                known = _Known(config, bounds)
+            else:
+                known.change(config, bounds)
+            self._known[name] = known
+        for gone in before.values():
+            gone.withdraw(CLIENT_GONE)
+        self._attempts.forget_wrong_ids()
+
+    async def identify(self, id: bytes, host: str, peer: str) -> Identity | None:
         """Return the client to whom the id `NAME:SECRET` belongs; None if there is no such client.
 
         `host` is the address of the connection, and `peer` the same for the log.
         """
         if not self._known:
-            return self._stranger(host)
+            return Identity(self._stranger(host))
         name, colon, secret = id.partition(b":")
         known = self._known.get(name) if colon and len(id) <= MOST_ID_OCTETS else None
-        if known is not None and self._was_shown(known, secret):
-            return known.client
-        hash = self._hash_of_nobody(name) if known is None else known.hash
+        if known is not None and (shown := self._was_shown(known, secret)) is not None:
+            return shown.identity
+        hashes = self._hashes_of_nobody(name) if known is None else [each.hash for each in known.secrets]
+        fitting: list[SecretHash] = []
         is_right = await self._attempts.check(
             host,
             id,
             name,
-            was_shown=lambda: known is not None and self._was_shown(known, secret),
-            fits=partial(hash.fits, secret[:MOST_ID_OCTETS]),
+            was_shown=lambda: known is not None and self._was_shown(known, secret) is not None,
+            fits=partial(_fits, hashes, secret[:MOST_ID_OCTETS], fitting),
         )
         if known is not None and is_right:
             # No other task runs between the check and here, so the attempt with the next turn sees this
-            # digest.
-            known.digest = self._digest(secret)
-            return known.client
+            # digest. A reload during the check may have replaced the secrets.
+            for each in known.secrets:
+                if each.hash in fitting:
+                    each.digest = self._digest(secret)
+            shown = self._was_shown(known, secret)
+            if shown is not None:
+                return shown.identity
         # Do not log an id that names no client: it may be a secret in the wrong place.
         what = "no client of that name" if known is None else f"a wrong secret for {quoted(name)}"
         self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
@@ -134,16 +215,30 @@ class Clients:
         """Forget old attempts. Called about every second."""
         self._attempts.look()
 
-    def _was_shown(self, known: _Known, secret: bytes) -> bool:
-        return known.digest is not None and hmac.compare_digest(known.digest, self._digest(secret))
+    def _was_shown(self, known: _Known, secret: bytes) -> _Secret | None:
+        """Return which secret of the client it is, if it was shown before."""
+        digest = self._digest(secret)
+        for each in known.secrets:
+            if each.digest is not None and hmac.compare_digest(each.digest, digest):
+                return each
+        return None
 
     def _digest(self, secret: bytes) -> bytes:
         return hmac.digest(self._key, secret, "sha256")
 
-    def _hash_of_nobody(self, name: bytes) -> SecretHash:
-        """Return a hash that no secret matches, with the costs of a configured client's hash: always of the
-        same client for the same name. So the response time does not reveal which names exist, not even at the
-        first attempt.
+    def _hashes_of_nobody(self, name: bytes) -> Sequence[SecretHash]:
+        """Return hashes that no secret matches, as many and with the costs of a configured client's: always
+        of the same client for the same name. So the response time does not reveal which names exist, not even
+        at the first attempt.
         """
-        number = int.from_bytes(self._digest(name)[:8], "big") % len(self._costs)
-        return replace(self._costs[number], key=secrets.token_bytes(KEY_OCTETS))
+        every = list(self._known.values())
+        model = every[int.from_bytes(self._digest(name)[:8], "big") % len(every)]
+        return [replace(each.hash, key=secrets.token_bytes(KEY_OCTETS)) for each in model.secrets]
+
+
+def _fits(hashes: Sequence[SecretHash], secret: bytes, fitting: list[SecretHash]) -> bool:
+    """Add the hashes of this secret to `fitting`; return whether there are any. Slow: compares with all, so
+    that the time does not reveal which of two it is.
+    """
+    fitting += [hash for hash in hashes if hash.fits(secret)]
+    return bool(fitting)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import assert_never
 
 from omq.access.bounds import Bounds
-from omq.access.clients import Client, Clients
+from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
@@ -67,12 +67,25 @@ class AccessControl:
         `host` is where the connection comes from, and `peer` is that for the log.
         """
         name = id.partition(b":")[0]  # behind a colon there is the secret, also where nobody asks for it
-        client = await self.clients.identify(id, host, peer)
-        if client is None:
+        identity = await self.clients.identify(id, host, peer)
+        if identity is None:
             raise Refused(Reason.FORBIDDEN, "no client has this name and secret")
+        client = identity.client
         if not await client.connections.take_soon():
             raise spent(client.connections, client.owner, "connections")
-        return Session(self._shared, client, name, lambda: client.connections.give())
+        if identity.withdrawn is not None:  # meanwhile
+            client.connections.give()
+            raise Refused(Reason.FORBIDDEN, identity.withdrawn)
+        return Session(self._shared, identity, name, lambda: client.connections.give())
+
+    def reload(self, config: Config) -> None:
+        """Apply the clients and the quotas of another configuration. `Session.withdrawn` says of sessions
+        whether they may go on.
+        """
+        self.clients.reload(config.clients, Bounds.of(config))
+        self.leases.change(config.max_leases)
+        self.leased_connections.most = config.max_dmp_connections
+        self.subscriptions.most = config.max_subscriptions
 
     async def use_lease(self, lease: bytes, host: str) -> LeasedSession | Unusable | Crowded:
         """Return what a lease is for, and a session of the client to which it was given."""
@@ -91,7 +104,8 @@ class AccessControl:
         match found:
             case Unusable():
                 return found
-            case Lease(what, principal, client):
+            case Lease(what, principal, identity):
+                client = identity.client
                 taken = False
                 try:
                     taken = await client.connections.take_soon()
@@ -100,7 +114,7 @@ class AccessControl:
                         what.close()
                 if not taken:
                     return Crowded.CLIENT
-                return LeasedSession(self._session(client, principal.name), what, principal)
+                return LeasedSession(self._session(identity, principal.name), what, principal)
             case _:
                 assert_never(found)
 
@@ -116,14 +130,15 @@ class AccessControl:
         """Return what a session may list and change of queues, exchanges and bindings."""
         return Management(session, self._catalogue, self._exchanges)
 
-    def _session(self, client: Client, name: bytes) -> Session:
+    def _session(self, identity: Identity, name: bytes) -> Session:
         """A session for a connection with a lease."""
+        client = identity.client
 
         def closed() -> None:
             client.connections.give()
             self.leased_connections.give()
 
-        return Session(self._shared, client, name, closed)
+        return Session(self._shared, identity, name, closed)
 
     # -- lists of topics -----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 import trio
 
-from omq.access.clients import Client
+from omq.access.clients import Client, Identity
 from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.seam import Gone
@@ -95,7 +95,7 @@ class Lease:
 
     leased: Leased
     principal: Principal
-    client: Client
+    identity: Identity
     """The client that requested the lease. Its rights and limits apply to the DMP connection."""
     expires: float
 
@@ -123,6 +123,10 @@ class Leases:
         self._unused: dict[bytes, Lease] = {}
         self._used: dict[bytes, float] = {}
 
+    def change(self, most: int) -> None:
+        """Change how many unused leases there may be. Those beyond it stay."""
+        self._quota.most = self._most_used = most
+
     def __len__(self) -> int:
         """Return how many leases are unused."""
         return len(self._unused)
@@ -133,13 +137,13 @@ class Leases:
         check_quota(self._quota, Owner.SERVER, "unused leases")
         check_quota(client.leases, client.owner, "unused leases")
 
-    def grant(self, leased: Leased, principal: Principal, client: Client) -> bytes:
+    def grant(self, leased: Leased, principal: Principal, identity: Identity) -> bytes:
         """Return a new lease. Call `check_room` directly before. A feed is closed if its lease expires."""
         lease = secrets.token_urlsafe(LEASE_OCTETS).encode()
-        self._unused[lease] = Lease(leased, principal, client, trio.current_time() + self._seconds)
+        self._unused[lease] = Lease(leased, principal, identity, trio.current_time() + self._seconds)
         principal.leases.add(lease)
         self._quota.take()
-        client.leases.take()
+        identity.client.leases.take()
         return lease
 
     def use(self, lease: bytes, host: str) -> Lease | Unusable:
@@ -183,7 +187,7 @@ class Leases:
         found = self._unused.pop(lease)
         found.principal.leases.discard(lease)
         self._quota.give()
-        found.client.leases.give()
+        found.identity.client.leases.give()
         return found
 
 

@@ -16,6 +16,9 @@ MOMENT_SECONDS = 0.5
 PIECE_OCTETS = 16 << 10
 """The most octets that are read at once where a rate limit applies."""
 
+NO_LIMIT = 1 << 60
+"""More octets a second than any machine has."""
+
 
 class Quota:
     """A limit on how many of something may be in use at a time. Without a limit it only counts."""
@@ -83,15 +86,18 @@ class RateLimit:
     """
 
     def __init__(self, octets_per_second: int) -> None:
-        self._rate = octets_per_second
-        self.octets_per_second = octets_per_second
         self._spent = 0.0  # when the octets that have passed would all have passed at exactly the limit
+        self.change(octets_per_second)
+
+    def change(self, octets_per_second: int) -> None:
+        """Set another limit for what passes from now on."""
+        self.octets_per_second = octets_per_second
         self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
         """How many octets to read at once under this limit."""
 
     def spend(self, octets: int) -> None:
         """Count octets that have passed."""
-        self._spent = max(self._spent, trio.current_time()) + octets / self._rate
+        self._spent = max(self._spent, trio.current_time()) + octets / self.octets_per_second
 
     @property
     def until(self) -> float:
@@ -120,6 +126,17 @@ class Rates:
         if octets_per_second is None:
             return UNLIMITED
         return cls(*(RateLimit(octets_per_second) for _ in range(3)))
+
+    def changed(self, octets_per_second: int | None) -> "Rates":
+        """Return the rate limits for new connections, with another limit.
+
+        Connections that have these limits get the other limit, too, or none that matters. Connections without
+        limits stay without.
+        """
+        for limit in (self.received, self.sent, self.answered):
+            if limit is not None:
+                limit.change(NO_LIMIT if octets_per_second is None else octets_per_second)
+        return Rates.of(octets_per_second) if self == UNLIMITED or octets_per_second is None else self
 
 
 UNLIMITED = Rates()

@@ -28,6 +28,10 @@ class Marks:
         if len(self._times) > MOST:
             del self._times[next(iter(self._times))]
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._times.clear()
+
     def forget(self) -> None:
         """Forget what was last marked more than SECONDS ago. Call it regularly."""
         long_ago = trio.current_time() - SECONDS

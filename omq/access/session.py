@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from omq.access.clients import Client
+from omq.access.clients import Identity
 from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
 from omq.access.rights import Right, Rights
@@ -168,7 +168,7 @@ class Session:
     """One connection of a client. Call `close` when the connection ends."""
 
     def __init__(
-        self, shared: SessionContext, client: Client, name: bytes, closed: Callable[[], None]
+        self, shared: SessionContext, identity: Identity, name: bytes, closed: Callable[[], None]
     ) -> None:
         """`name` is what the client calls itself. `closed` is called once, when the session is closed."""
         self._shared = shared
@@ -178,7 +178,9 @@ class Session:
         self.max_uploaded_bytes = shared.max_uploaded_bytes
         self.fragment_octets = shared.fragment_octets
         self.durable_sync = shared.durable_sync
-        self._client = client
+        self._identity = identity
+        self._client = identity.client
+        self._rights_before = identity.client.rights
         self.name = name
         self.owner: Ownership | None = None
         """Whose exclusive queues the connection may use; None for a connection that cannot have any."""
@@ -195,6 +197,17 @@ class Session:
     def rates(self) -> Rates:
         """The rate limits of the client, which all its connections share."""
         return self._client.rates
+
+    @property
+    def withdrawn(self) -> str | None:
+        """Why the connection may not go on, after the configuration has changed; None while it may."""
+        return self._identity.withdrawn
+
+    def renew_rights(self) -> Rights:
+        """Forget which rights the client had before the configuration changed, and return them."""
+        before, self._rights_before = self._rights_before, self._client.rights
+        self._may_publish.clear()
+        return before
 
     def close(self) -> None:
         """End the session: the connection counts no more."""
@@ -505,7 +518,7 @@ class Session:
         """Return a lease for a sink of this topic; make the topic if there is none. Raises Refused."""
         self.check(Right.PUBLISH, name)
         driver = await self._find_to_lease(name)
-        return self._shared.leases.grant(LeasedSink(driver.topic), principal, self._client)
+        return self._shared.leases.grant(LeasedSink(driver.topic), principal, self._identity)
 
     async def lease_feed(self, name: bytes, replay: Replay, principal: Principal) -> bytes:
         """Return a lease for a feed of this topic, which is open from now on; make the topic if there is
@@ -515,12 +528,12 @@ class Session:
         driver = await self._find_to_lease(name)
         feed, channel = self.open_driver(driver, replay, LeasedFeed)
         feed.replaced(channel)
-        return self._shared.leases.grant(feed, principal, self._client)
+        return self._shared.leases.grant(feed, principal, self._identity)
 
     def lease_exchange(self, leased: LeasedExchange, principal: Principal) -> bytes:
         """Return a lease for a sink of an exchange. The caller has checked the right. Raises Refused."""
         self._shared.leases.check_room(self._client)
-        return self._shared.leases.grant(leased, principal, self._client)
+        return self._shared.leases.grant(leased, principal, self._identity)
 
     def lease_driver(
         self, driver: Driver, principal: Principal, make: Callable[[Topic, Release], LeasedFeed]
@@ -531,7 +544,7 @@ class Session:
         self._shared.leases.check_room(self._client)
         feed, channel = self.open_driver(driver, FromCurrent(), make)
         feed.replaced(channel)
-        return self._shared.leases.grant(feed, principal, self._client), feed
+        return self._shared.leases.grant(feed, principal, self._identity), feed
 
     def end_leases(self, principal: Principal) -> None:
         """End the unused leases of this principal, whose connection is over."""

@@ -3,21 +3,29 @@
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pythonjsonlogger.json import JsonFormatter
 
+from omq.config import LOG_AREAS
+
 STYLES = ("human", "json")
 
 
-def set_up_logging(style: str, level: str) -> None:
-    """Log records of at least this level to standard error."""
+def set_up_logging(style: str, level: str, levels: Mapping[str, str]) -> None:
+    """Log records to standard error, as `set_levels` describes."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(style))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(level.upper())
+    logging.getLogger().addHandler(handler)
+    set_levels(level, levels)
+
+
+def set_levels(level: str, levels: Mapping[str, str]) -> None:
+    """Log records of at least this level; those of some areas from another level on."""
+    logging.getLogger().setLevel(level.upper())
+    for area in LOG_AREAS:
+        logging.getLogger(f"omq.{area}").setLevel(levels[area].upper() if area in levels else logging.NOTSET)
 
 
 def refuse(sentence: str, style: str) -> None:

@@ -7,6 +7,8 @@ import importlib.metadata
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,10 +20,11 @@ from omq.cli.allocator import give_back_much, keep_freed_memory
 from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
-from omq.cli.logs import STYLES, refuse, set_up_logging, style_asked_for
+from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.reasons import Refused
-from omq.server import ListenError, NotClosed, Server, open_server
+from omq.reloading import applied, need_restart
+from omq.server import ListenError, NotClosed, Server, check_files, open_server
 from omq.threads import in_thread
 from omq_storage import codec
 from omq_storage.errors import StoreError
@@ -36,19 +39,20 @@ Serve topics over the omq protocol: publish and subscribe, live and replayed, tr
 
 When it is ready it prints one line on standard output, "omq-server listening on HOST:PORT", and from then on
 logs on standard error. SIGTERM or SIGINT (Ctrl-C) stops it: it stores and confirms all published messages,
-flushes and closes the stores, and exits with 0. On SIGHUP it reloads its certificate, its key and the
-certificates of clients' authorities; without TLS, SIGHUP changes nothing. On SIGUSR1 it logs the number of
-its connections and tasks."""
+flushes and closes the stores, and exits with 0. On SIGHUP it reads its configuration and its certificates
+again, applies the clients, quotas, retention and log levels, and logs which other keys need a new start. On
+SIGUSR1 it logs the number of its connections and tasks."""
 
 EPILOG = """\
 examples:
   omq-server                                    127.0.0.1:7730, the store in ./omq-store
   omq-server --listen 127.0.0.1:0 --store /tmp/demo      a free port, printed when it is ready
   omq-server --config omq.toml                  see docs/CONFIGURATION.md for every key
+  omq-server --config omq.toml --check-config   whether the server would take it
   omq-server --hash-secret < secret.txt         the hash of a client's secret, for the configuration
 
 exit status: 0 stopped by a signal, 1 failure while running, 2 failure to start (invalid option or
-configuration, store in use, address in use)."""
+configuration, store in use, address in use). With --check-config: 0 or 2."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -106,8 +110,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="the lowest level to log (default info)",
+        help="the lowest level to log (default info, or log_level of the configuration)",
+    )
+    made.add_argument(
+        "--check-config",
+        action="store_true",
+        help="check the configuration, the other options and the certificates, and exit: with 0 if a server "
+        "could use them, else with 2 and one line that says what to change; opens no store and no address",
     )
     made.add_argument(
         "--hash-secret",
@@ -132,7 +141,9 @@ def main() -> None:
         config = configuration(arguments)
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
-    set_up_logging(arguments.log_format, arguments.log_level)
+    if arguments.check_config:
+        sys.exit(_check(config))
+    set_up_logging(arguments.log_format, config.log_level, config.log_levels)
     # If a file is truncated under LMDB's memory map, the process dies by SIGBUS: then print the stack.
     faulthandler.enable()
     keep_freed_memory()
@@ -140,13 +151,23 @@ def main() -> None:
     _tell_codec()
     log.info("up to %d descriptors, and every connection uses one", raise_limit())
     try:
-        trio.run(run, config)
+        trio.run(run, config, partial(configuration, arguments))
     except (StoreError, ListenError, ConfigError) as problem:
         sys.exit(_refuse(str(problem)))
     except Refused as problem:
         sys.exit(_refuse(f"topics: {problem}"))
     except NotClosed:
         sys.exit(EXIT_FAILURE)  # the log has the reason
+
+
+def _check(config: Config) -> int:
+    """Check what else the configuration names, and return the exit status."""
+    try:
+        check_files(config)
+    except ConfigError as problem:
+        return _refuse(str(problem))
+    print("omq-server: the configuration can be used")
+    return 0
 
 
 def _hash_secret() -> int:
@@ -168,7 +189,7 @@ def configuration(arguments: argparse.Namespace) -> Config:
         config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
     if arguments.insecure:
         config = msgspec.structs.replace(config, insecure=True)
-    for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca"):
+    for key in ("listen", "store", "tls_cert", "tls_key", "tls_client_ca", "log_level"):
         value = getattr(arguments, key)
         if value is not None:
             config = msgspec.structs.replace(config, **{key: value})
@@ -176,8 +197,10 @@ def configuration(arguments: argparse.Namespace) -> Config:
     return config
 
 
-async def run(config: Config) -> None:
-    """Serve until SIGTERM or SIGINT. DESCRIPTION explains the other signals."""
+async def run(config: Config, read: Callable[[], Config]) -> None:
+    """Serve until SIGTERM or SIGINT. DESCRIPTION explains the other signals. `read` reads the configuration
+    again; it raises ConfigError.
+    """
     awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     with trio.open_signal_receiver(*awaited) as signals:
         async with open_server(config) as server, trio.open_nursery() as nursery:
@@ -191,7 +214,7 @@ async def run(config: Config) -> None:
                 print(f"omq-server listening on {_shown(address)} (HTTP only)", flush=True)
             async for number in signals:
                 if number == signal.SIGHUP:
-                    await _reload(server)
+                    await _reload(server, config, read)
                     continue
                 if number == signal.SIGUSR1:
                     tasks = trio.lowlevel.current_statistics().tasks_living
@@ -206,10 +229,22 @@ async def run(config: Config) -> None:
     log.info("stopped")
 
 
-async def _reload(server: Server) -> None:
-    """Reload the certificates for future connections."""
+async def _reload(server: Server, started: Config, read: Callable[[], Config]) -> None:
+    """Apply what has changed in the configuration since the start, and in the certificates. Each of the two
+    stays as it is if it cannot be used.
+    """
+    try:
+        config = await in_thread(read)
+    except ConfigError as problem:
+        log.error("SIGHUP: kept the old configuration: %s", problem)
+    else:
+        for key in need_restart(started, config):
+            log.warning("SIGHUP: %s has changed: that is applied when the server is started again", key)
+        change = applied(started, config)
+        set_levels(change.log_level, change.log_levels)
+        await server.reload(change)
+        log.info("SIGHUP: reloaded the configuration")
     if server.certificates is None:
-        log.info("SIGHUP: there is nothing to read again, as no certificate is configured")
         return
     try:
         await in_thread(server.certificates.reload)

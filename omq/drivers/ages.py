@@ -32,6 +32,12 @@ class Ages:
         # Pairs (time, id): at that time all messages below the id had arrived. The oldest pair comes first.
         self._marks: deque[tuple[float, int]] = deque([(self._began, next_id)])
 
+    def change(self, seconds: float) -> None:
+        """Change the age limit. With a higher one, some messages may be kept longer than it, by as much as
+        the limit was before.
+        """
+        self._seconds = seconds
+
     def mark(self, next_id: int) -> None:
         """Record that all messages below this id have arrived now."""
         now = trio.current_time()

@@ -50,6 +50,9 @@ from omq_storage.topology import BindingRecord, ExchangeRecord
 DELETED_AT_ONCE = 8
 """How many topics of a connection that has ended are deleted in one step."""
 
+RELOADED_AT_ONCE = 64
+"""How many topics get other limits of retention in one step."""
+
 READERS = 4
 """The number of threads that read from the store at a time."""
 
@@ -184,6 +187,19 @@ class Catalogue:
         self._is_open = True
         for action in self._when_open:
             action()
+
+    async def reload(self, config: Config) -> None:
+        """Apply the limits of another configuration: of retention, and of how many topics, exchanges and
+        bindings there may be. What there is beyond a lower limit stays.
+        """
+        self._config = config
+        self._quota.most = config.max_topics
+        self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
+        for number, driver in enumerate(list(self._drivers.values()), 1):
+            if driver.is_persistent:
+                driver.retain(*config.retention(driver.topic.topic))
+            if not number % RELOADED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
 
     def when_open(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the topics of the store are open."""

@@ -120,9 +120,11 @@ class Driver(ABC):
         """Its numbers. Only a topic whose messages can be routed opens it."""
         self.extent = opening.extent
         self.lost = opening.lost
-        self.retention = opening.retention
-        seconds = opening.retention[1]
-        self.ages = None if seconds is None else Ages(self.next_id, seconds)
+        self.retention: tuple[int | None, float | None] = (None, None)
+        """The limits of retention in octets and in seconds; None for no limit."""
+        self.ages: Ages | None = None
+        """The ages of the messages, if there is a limit in seconds."""
+        self.retain(*opening.retention)
         memory = opening.resources.memory
         self.tail = Tail(memory.tails, memory.tail_octets)
         self.deleted = False
@@ -145,6 +147,16 @@ class Driver(ABC):
         self._defects = problem(f"{name}: a post failed by a defect of the server")
         self._unreadable = problem(f"{name} cannot be read")
         self._time = opening.time
+
+    def retain(self, octets: int | None, seconds: float | None) -> None:
+        """Set the limits of retention; housekeeping applies them."""
+        self.retention = (octets, seconds)
+        if seconds is None:
+            self.ages = None
+        elif self.ages is None:
+            self.ages = Ages(self.next_id, seconds)
+        else:
+            self.ages.change(seconds)
 
     @property
     def next_id(self) -> int:

@@ -15,16 +15,16 @@ class TopicQuota:
 
     def __init__(self, most: int, count: Callable[[], int]) -> None:
         """`count` returns how many topics there are."""
-        self._most = most
+        self.most = most
         self._count = count
         self._released: dict[int, Callable[[], None]] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
 
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""
-        if self._count() >= self._most:
+        if self._count() >= self.most:
             raise Refused(
-                Reason.QUOTA, f"the server has its {self._most} topics, the most it is configured for"
+                Reason.QUOTA, f"the server has its {self.most} topics, the most it is configured for"
             )
 
     def admit(self, admit: Admit | None) -> Callable[[], None]:

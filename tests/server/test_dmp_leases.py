@@ -7,7 +7,7 @@ import trio
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
-from omq.access.clients import Client
+from omq.access.clients import Client, Identity
 from omq.access.leases import DmpEnd, LeasedSink, Leases, Principal, Unusable
 from omq.access.rights import EVERYTHING
 from omq.drivers.seam import Gone
@@ -343,8 +343,8 @@ async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
         raise AssertionError((end, topic, what))
 
     leases = Leases(60, 2, same_host=True)
-    principal = Principal("here", b"tester", report)
-    used = [leases.grant(LeasedSink(Topic(0, b"t")), principal, Client(EVERYTHING)) for _ in range(3)]
+    principal, who = Principal("here", b"tester", report), Identity(Client(EVERYTHING))
+    used = [leases.grant(LeasedSink(Topic(0, b"t")), principal, who) for _ in range(3)]
     for one in used:
         assert not isinstance(leases.use(one, "here"), Unusable)
     assert [leases.use(one, "here") for one in used] == [Unusable.NOT_VALID, Unusable.USED, Unusable.USED]

@@ -223,13 +223,22 @@ class AmqpTerminal:
             log.info("%s: closed: no heartbeat came", peer, extra=subject(peer=peer))
             self._scope.cancel()
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the client; None before it has logged in."""
+        return self._session
+
     def shut_down(self) -> None:
         """End the connection: the server stops."""
+        self.disconnect("the server is stopping")
+
+    def disconnect(self, why: str) -> None:
+        """End the connection with a close that says why."""
         match self._state:
             case Greeting():
                 self._scope.cancel()
             case Serving():
-                self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, "the server is stopping"))
+                self._fail(ConnectionProblem(ReplyCode.CONNECTION_FORCED, why))
             case Closing() | Over():
                 pass
             case other:

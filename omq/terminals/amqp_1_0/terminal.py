@@ -190,13 +190,22 @@ class Amqp1Terminal:
             case other:
                 assert_never(other)
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the client; None before it has logged in."""
+        return None if self._admitted is None else self._admitted.session
+
     def shut_down(self) -> None:
         """End the connection: the server stops."""
+        self.disconnect("the server is stopping")
+
+    def disconnect(self, why: str) -> None:
+        """End the connection with a close that says why."""
         match self._state:
             case Greeting():
                 self._scope.cancel()
             case Serving():
-                self._fail(ConnectionProblem(Condition.CONNECTION_FORCED, "the server is stopping"))
+                self._fail(ConnectionProblem(Condition.CONNECTION_FORCED, why))
             case Over():
                 pass
             case other:

@@ -59,6 +59,7 @@ class FeedService:
         # distinguish their messages. In AMQP this is a message to the default exchange.
         self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
         self._state = State.SERVING
+        self._last_report: str | None = None
         self._scope = trio.CancelScope()
         self._sender = Sender(
             transport, context.memory.stalled, context.memory.tails, context.pace, self._scope
@@ -84,6 +85,8 @@ class FeedService:
                 nursery.cancel_scope.cancel()
         if self._feed.has_ended:
             await self._report(DELETED)
+        elif self._last_report is not None:
+            await self._report(self._last_report)
         elif (torn := self._sender.forwarder.torn) is not None:
             await self._report(f"541 INTERNAL-ERROR closed in the middle of a message: {torn}")
 
@@ -105,8 +108,9 @@ class FeedService:
         """Check whether the client reads. Called about every second."""
         self._sender.forwarder.look(now)
 
-    def shut_down(self) -> None:
-        """End the feed: the server stops."""
+    def shut_down(self, report: str | None) -> None:
+        """End the feed, and report this on the principal connection: a feed has no place for it."""
+        self._last_report = report
         self._state = State.STOPPING
         self._sender.signal.set()
 

@@ -40,7 +40,6 @@ class Problem:
     why: str
 
 
-STOPPING = Problem(ResponseCode.NOT_ALLOWED, "the server is stopping")
 TOO_SLOW = Problem(
     ResponseCode.NOT_ALLOWED, "an envelope took too long to complete while others wait for its memory"
 )
@@ -183,10 +182,10 @@ class SinkService:
             self._problem = problem
         self._reading.cancel()
 
-    def shut_down(self) -> None:
-        """The server stops. If the client has finished, only wait for its posts."""
+    def shut_down(self, why: str) -> None:
+        """The server ends the connection. If the client has finished, only wait for its posts."""
         if not self._finished:
-            self.fail(STOPPING)
+            self.fail(Problem(ResponseCode.NOT_ALLOWED, why))
 
     # -- reading -------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import trio
 
 from omq.access.control import Crowded, LeasedSession
 from omq.access.leases import LeasedExchange, LeasedSink, Unusable
+from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
 from omq.protocol.dmp import responses as dmp_responses
@@ -52,7 +53,6 @@ GOODBYE_SECONDS = 2.0
 
 OTHER_HOST = response(ResponseCode.NO_ACCESS, b"The lease was given to a client on another host")
 NO_LEASE_IN_TIME = response(ResponseCode.NOT_ALLOWED, b"No lease came in time")
-STOPPING = response(ResponseCode.NOT_ALLOWED, b"The server is stopping")
 TOO_MANY_OF_CLIENT = response(ResponseCode.NOT_ALLOWED, b"The client has as many connections as it may have")
 TOO_MANY = response(ResponseCode.NOT_ALLOWED, b"The server has as many DMP connections as it may have")
 ON_THE_PRINCIPAL = response(ResponseCode.INVALID, b"Ask for a lease on the principal connection")
@@ -69,9 +69,10 @@ class DmpTerminal:
         self._context = context
         self._dialogue = ServerDialogue()
         self._service: SinkService | FeedService | None = None
-        self._client: bytes | None = None
         self._waiting = trio.CancelScope()
-        self._stopping = False
+        self._session: Session | None = None
+        self._stopping: str | None = None
+        """Why the server ends the connection."""
         self._scope = trio.CancelScope()
 
     async def serve(self) -> None:
@@ -100,7 +101,7 @@ class DmpTerminal:
                 assert_never(self._service)
         return ConnectionStatistics(
             kind=kind,
-            client=self._client,
+            client=None if self._session is None else self._session.name,
             peer=self._transport.peer(),
             is_encrypted=self._transport.is_encrypted,
             seconds=trio.current_time() - self._transport.since,
@@ -123,12 +124,30 @@ class DmpTerminal:
         if isinstance(self._service, FeedService):
             self._service.sweep(now)
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the client; None before it has shown its lease."""
+        return self._session
+
     def shut_down(self) -> None:
-        """End the connection, with a response if one is still possible."""
-        self._stopping = True
+        """End the connection: the server stops."""
+        self._end("the server is stopping")
+        if isinstance(self._service, FeedService):
+            self._service.shut_down(None)
+
+    def disconnect(self, why: str) -> None:
+        """End the connection, with a response that says why, if one is still possible. The principal
+        connection of a feed is told instead.
+        """
+        self._end(why)
+        if isinstance(self._service, FeedService):
+            self._service.shut_down(f"530 NOT-ALLOWED {why}")
+
+    def _end(self, why: str) -> None:
+        self._stopping = why
         self._waiting.cancel()
-        if self._service is not None:
-            self._service.shut_down()
+        if isinstance(self._service, SinkService):
+            self._service.shut_down(why)
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     async def _converse(self) -> None:
@@ -136,9 +155,11 @@ class DmpTerminal:
         lease: bytes | None = None
         with self._waiting:
             lease = await self._read_lease()
-        if self._stopping or (lease is None and self._waiting.cancelled_caught):
-            said = STOPPING if self._stopping else NO_LEASE_IN_TIME
-            await self._transport.send(dmp_responses.encode(said))
+        if self._stopping is not None:
+            why = (self._stopping[:1].upper() + self._stopping[1:]).encode()
+            await self._transport.send(dmp_responses.encode(response(ResponseCode.NOT_ALLOWED, why)))
+        elif lease is None and self._waiting.cancelled_caught:
+            await self._transport.send(dmp_responses.encode(NO_LEASE_IN_TIME))
         elif lease is not None:
             await self._decide(lease)
         await self._transport.finish()
@@ -172,7 +193,7 @@ class DmpTerminal:
         match used:
             case LeasedSession():
                 self._known()
-                self._client = used.session.name
+                self._session = used.session
                 try:
                     await self._serve_leased(used)
                 finally:

@@ -5,6 +5,7 @@ from typing import assert_never
 
 import trio
 
+from omq.access.session import Session
 from omq.protocol.http import websocket
 from omq.protocol.http.requests import Answer, BadRequest, Request, Requests
 from omq.terminals.connection.context import Arrival, Context
@@ -152,6 +153,15 @@ class HttpTerminal:
 
     def sweep(self, now: float) -> None:
         """Its waits have limits of their own."""
+
+    @property
+    def session(self) -> Session | None:
+        """None: each request proves anew whose it is."""
+        return None
+
+    def disconnect(self, why: str) -> None:
+        """Do as `shut_down`: HTTP has no place for a reason outside of an answer."""
+        self.shut_down()
 
     def shut_down(self) -> None:
         """End the connection after the answer that is being made or sent."""

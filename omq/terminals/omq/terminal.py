@@ -244,6 +244,15 @@ class OmqTerminal:
         client = None if self._session is None else self._session.name
         self._context.tell_gave_way(self._transport, client, what)
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the client; None before its Connect is accepted."""
+        return self._session
+
+    def disconnect(self, why: str) -> None:
+        """End the connection with an Error that says why."""
+        self.fail(b"Connect: " + why.encode())
+
     def fail(self, text: bytes) -> None:
         """End the connection with an Error after the answers that are ready."""
         self._replies.add(types.Error(text))
