@@ -33,7 +33,10 @@ from omq.drivers.housekeeping import (
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
+from omq.drivers.seam import Channel
 from omq.logs import LogThrottle, quoted, report_suppressed
+from omq.model import Topic
+from omq.overview import Overview, RecentLines, recent_lines
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
@@ -86,6 +89,13 @@ class Terminal(Protocol):
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return snapshots of its subscriptions."""
 
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topics and channels of its subscriptions."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+
     def sweep(self, now: float) -> None:
         """Called about every second."""
 
@@ -115,7 +125,12 @@ class Server:
     """A running server."""
 
     def __init__(
-        self, config: Config, catalogue: Catalogue, memory: Memory, certificates: Certificates | None
+        self,
+        config: Config,
+        catalogue: Catalogue,
+        memory: Memory,
+        certificates: Certificates | None,
+        lines: RecentLines,
     ) -> None:
         self.config = config
         self.certificates = certificates
@@ -127,7 +142,8 @@ class Server:
         """The addresses at which it accepts HTTP only."""
         self.catalogue = catalogue
         self.memory = memory
-        self._access = AccessControl(config, catalogue, memory)
+        self._access = AccessControl(config, catalogue, memory, Overview(self, lines))
+        self.watches = self._access.watches
         self.long_answers = LongAnswers(self._access, memory.listed)
         self._connections = Quota(config.max_connections)
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
@@ -136,7 +152,9 @@ class Server:
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self._context = Context.of(config, self._access, memory)
         self.pace = self._context.pace
-        self._terminals: dict[Terminal, None] = {}
+        # The connections after their handshake, with their ids, the oldest first.
+        self._terminals: dict[Terminal, int] = {}
+        self._next_connection = 1
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
         self._newcomers: dict[trio.CancelScope, None] = {}
@@ -160,6 +178,10 @@ class Server:
     def terminals(self) -> list[Terminal]:
         """The connections after their handshake, the oldest first."""
         return list(self._terminals)
+
+    def numbered(self) -> list[tuple[Terminal, int]]:
+        """The connections after their handshake with their ids, the oldest first."""
+        return list(self._terminals.items())
 
     def statistics(self) -> ServerStatistics:
         """Return a snapshot of the server."""
@@ -385,7 +407,8 @@ class Server:
         self._strangers.add(f"{peer}: {why}", peer=peer)
 
     async def _serve(self, kind: Kind, terminal: Terminal) -> None:
-        self._terminals[terminal] = None
+        self._terminals[terminal] = self._next_connection
+        self._next_connection += 1
         self._served[kind] += 1
         try:
             if self._stopping:
@@ -512,6 +535,13 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
     configured topic exists with other types. Raises NotClosed at the end of the block when the stores could
     not be closed as they should, after a disk refused to make them durable, say.
     """
+    with recent_lines() as lines:
+        async with _open_server(config, lines) as server:
+            yield server
+
+
+@asynccontextmanager
+async def _open_server(config: Config, lines: RecentLines) -> AsyncIterator[Server]:
     shown = certificates(config)
     store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
     problem: ListenError | Refused | StoreError | None = None
@@ -523,7 +553,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
         async with trio.open_nursery() as background:
             memory = Memory(config.memory_bytes)
             catalogue = Catalogue(config, store, memory, background)
-            server = Server(config, catalogue, memory, shown)
+            server = Server(config, catalogue, memory, shown, lines)
             for writer in catalogue.writers.values():
                 background.start_soon(writer.run)
             try:
@@ -536,6 +566,7 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
                 _start_housekeeping(background, config, catalogue)
                 background.start_soon(server.sweep)
                 background.start_soon(server.long_answers.run)
+                background.start_soon(server.watches.run)
                 background.start_soon(server.pace.run)
                 if shown is not None:
                     background.start_soon(shown.keep_warning)

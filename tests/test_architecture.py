@@ -14,6 +14,7 @@ DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 
 FLOORS = {
     "omq.cli": {
+        "omq.watching",
         "omq",
         "omq.management",
         "omq.replay",
@@ -32,6 +33,8 @@ FLOORS = {
     },
     "omq": {"omq.client"},  # the package's own `__init__`
     "omq.server": {
+        "omq.model",
+        "omq.overview",
         "omq.terminals.omq",
         "omq.terminals.dmp",
         "omq.terminals.amqp_0_9",
@@ -49,8 +52,18 @@ FLOORS = {
     },
     "omq.statistics": {"omq.drivers"},
     "omq.reloading": {"omq.config"},
+    "omq.overview": {
+        "omq.watching",
+        "omq.statistics",
+        "omq.terminals.connection",
+        "omq.drivers",
+        "omq.config",
+        "omq.logs",
+        "omq.model",
+    },
     "omq.terminals": set(),
     "omq.terminals.omq": {
+        "omq.watching",
         "omq.management",
         "omq.terminals.connection",
         "omq.drivers",
@@ -67,6 +80,7 @@ FLOORS = {
         "omq.drivers",
         "omq.access",
         "omq.config",
+        "omq.model",
         "omq.threads",
         "omq.protocol.http",
     },
@@ -117,6 +131,7 @@ FLOORS = {
         "omq_storage",
     },
     "omq.access": {
+        "omq.watching",
         "omq.management",
         "omq.drivers",
         "omq.exchanges",
@@ -129,6 +144,7 @@ FLOORS = {
     },
     "omq.exchanges": {"omq.drivers", "omq.logs", "omq.protocol.amqp", "omq_storage"},
     "omq.drivers": {
+        "omq.watching",
         "omq.config",
         "omq.logs",
         "omq.threads",
@@ -140,6 +156,7 @@ FLOORS = {
     "omq.threads": set(),
     "omq.config": {"omq.model"},
     "omq.client": {
+        "omq.watching",
         "omq.errors",
         "omq.management",
         "omq.protocol",
@@ -177,7 +194,7 @@ FLOORS = {
     },
     "omq.errors": set(),
     "omq.protocol": set(),
-    "omq.protocol.omq": {"omq.protocol", "omq.management", "omq.model", "omq_storage"},
+    "omq.protocol.omq": {"omq.watching", "omq.protocol", "omq.management", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.http": set(),
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp"},
@@ -185,6 +202,7 @@ FLOORS = {
     "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),
     "omq.management": set(),
+    "omq.watching": {"omq.model"},
     "omq.model": set(),
     "omq_storage": set(),
 }

@@ -255,7 +255,8 @@ NAMES = {
     FrameType.SUBSCRIBED: "Subscribed", FrameType.UNSUBSCRIBED: "Unsubscribed",
     FrameType.DECLARED: "Declared", FrameType.CONFIRMED: "Confirmed", FrameType.TOPICS: "Topics",
     FrameType.DELETED: "Deleted", FrameType.LEASED: "Leased", FrameType.BLOCK: "Block",
-    FrameType.BLOCKS: "Blocks", FrameType.MANAGED: "Managed",
+    FrameType.BLOCKS: "Blocks", FrameType.MANAGED: "Managed", FrameType.STATISTICS: "Statistics",
+    FrameType.CONNECTIONS: "Connections", FrameType.SUBSCRIBERS: "Subscribers", FrameType.DONE: "Done",
 }  # fmt: skip
 LENGTH = Struct(">I")
 
@@ -280,6 +281,9 @@ def frame_rows(octets: tuple[Octet, ...]) -> list[str]:
                 payload = ()
             case FrameType.CONFIRMED:
                 rows.append(row(payload, f"n {number(payload)}"))
+                payload = ()
+            case FrameType.DONE:
+                rows.append(row(payload, f"count {number(payload)}"))
                 payload = ()
             case FrameType.BLOCK:
                 rows += block_rows(payload)
@@ -373,7 +377,9 @@ def envelope_rows(envelope: bytes) -> list[str]:
 
 
 def known(octets: tuple[Octet, ...]) -> bytes:
-    return bytes(octet if isinstance(octet, int) else 0 for octet in octets)
+    """The octets, with a digit for each one of a clock, and 0 for each one of a lease."""
+    clock = ord("0")
+    return bytes(octet if isinstance(octet, int) else clock if octet is None else 0 for octet in octets)
 
 
 def number(octets: tuple[Octet, ...]) -> int:

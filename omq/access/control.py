@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
+from omq.access.administration import Administration
 from omq.access.bounds import Bounds
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
+from omq.access.overseer import Overseer
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
 from omq.access.topology import Topology
+from omq.access.watches import Watches
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.feed import LeasedFeed
@@ -42,12 +45,14 @@ class LeasedSession:
 class AccessControl:
     """The clients of a server, and all that their sessions share."""
 
-    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory) -> None:
+    def __init__(self, config: Config, catalogue: Catalogue, memory: Memory, overseer: Overseer) -> None:
         self.clients = Clients(config.clients, Bounds.of(config))
         self.leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
         self._catalogue = catalogue
+        self._overseer = overseer
+        self.watches = Watches(catalogue, overseer)
         self._exchanges = Exchanges(catalogue)
         self.nodes = Nodes(memory.waiting)
         self._shared = SessionContext(
@@ -129,6 +134,10 @@ class AccessControl:
     def management(self, session: Session) -> Management:
         """Return what a session may list and change of queues, exchanges and bindings."""
         return Management(session, self._catalogue, self._exchanges)
+
+    def administration(self, session: Session) -> Administration:
+        """Return how a session may watch and control the server."""
+        return Administration(session, self._catalogue, self.watches, self._overseer)
 
     def _session(self, identity: Identity, name: bytes) -> Session:
         """A session for a connection with a lease."""

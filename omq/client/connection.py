@@ -39,6 +39,7 @@ from omq.protocol.omq.client import (
     Ended,
     Event,
     MessagesGone,
+    Reported,
     Told,
     Unasked,
     argument,
@@ -325,6 +326,8 @@ class Connection:
                 self._told(event)
             case BlockFetched():
                 raise AssertionError("nothing is fetched on this connection")
+            case Reported():
+                raise AssertionError("nothing is watched on this connection")
             case _:
                 assert_never(event)
 

@@ -73,6 +73,9 @@ class BroadcastDriver(CursorDriver):
     def subscribers(self) -> Iterable[tuple[BroadcastChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def channels(self) -> list[BroadcastChannel]:
+        return list(self._channels)
+
     def subscriber_count(self) -> int:
         return len(self._channels)
 

@@ -23,6 +23,7 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
+from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.stored_types import LEVELS
 from omq.drivers.topic_quota import Admit, TopicQuota
@@ -40,6 +41,7 @@ from omq.model import (
     stored_persistence,
 )
 from omq.threads import in_thread
+from omq.watching import Configured, Limits, Retention
 from omq_storage.catalogue import Catalogue as StoreCatalogue
 from omq_storage.catalogue import TopicRecord
 from omq_storage.levels import Level
@@ -103,6 +105,8 @@ class Catalogue:
         self._changing = trio.Lock()
         self._is_open = False
         self._when_open: list[Callable[[], None]] = []
+        self.disk = DiskStatistics(0, 0)
+        """What housekeeping last saw of the disk."""
         self.replaced: Callable[[], None] = _nothing
         """Called when a topic gets another driver."""
         self.deleted: Callable[[Driver], None] = _ignore
@@ -196,8 +200,9 @@ class Catalogue:
         self._quota.most = config.max_topics
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
         for number, driver in enumerate(list(self._drivers.values()), 1):
-            if driver.is_persistent:
-                driver.retain(*config.retention(driver.topic.topic))
+            record = self._records.get(driver.topic.id)
+            if driver.is_persistent and record is not None:
+                driver.retain(*self._retention(record))
             if not number % RELOADED_AT_ONCE:
                 await trio.lowlevel.checkpoint()
 
@@ -226,7 +231,7 @@ class Catalogue:
             reserved=record.reserved,
             extent=loaded.extent,
             position=loaded.position,
-            retention=self._config.retention(record.name),
+            retention=self._retention(record),
             time=loaded.time,
             stored_before_cursor=loaded.stored_before_cursor,
             lost=loaded.lost,
@@ -238,6 +243,35 @@ class Catalogue:
         self.routes[record.name] = driver.route
         self._records[record.id] = record
         return driver
+
+    def _retention(self, record: TopicRecord) -> tuple[int | None, float | None]:
+        """Return the limits of a topic in octets and in seconds: those that a client has set, or else those
+        of the configuration.
+        """
+        if record.retention is None:
+            return self._config.retention(record.name)
+        octets, milliseconds = record.retention
+        return octets, None if milliseconds is None else milliseconds / 1000
+
+    async def retain(self, name: bytes, retention: Retention) -> None:
+        """Change the retention of a topic, now and for later starts. Raises Refused."""
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                raise Refused(Reason.NOT_FOUND, "there is no such topic")
+            if not driver.is_persistent:
+                raise Refused(Reason.INVALID, "a transient topic keeps nothing to retain")
+            match retention:
+                case Configured():
+                    limits = None
+                case Limits(octets, ms):
+                    limits = octets, ms
+                case _:
+                    assert_never(retention)
+            store = self._store.catalogue
+            record = await self._calls.or_refused(partial(store.retain, driver.topic.id, limits))
+            self._records[record.id] = record
+            driver.retain(*self._retention(record))
 
     # -- declaring -----------------------------------------------------------------------------------------
 

@@ -406,6 +406,10 @@ class Driver(ABC):
         """Return the open channels."""
 
     @abstractmethod
+    def channels(self) -> Sequence[Channel]:
+        """Return a copy of the open channels; it is made quickly, also where there are many."""
+
+    @abstractmethod
     def subscriber_count(self) -> int:
         """Return the number of open channels that may still give messages."""
 
@@ -540,6 +544,30 @@ class Driver(ABC):
             messages_out=self.traffic.messages_out,
             octets_out=self.traffic.octets_out,
         )
+
+    def mark(self) -> tuple[int, ...]:
+        """Return numbers of which at least one differs when the topic has changed; quicker than
+        `statistics`.
+        """
+        traffic, extent = self.traffic, self.extent
+        return (
+            self.next_id,
+            traffic.messages_in,
+            traffic.messages_out,
+            traffic.octets_out,
+            extent.messages,
+            extent.bytes,
+            self.tail.octets,
+            self.subscriber_count(),
+            self.entrance.waiting,
+            self.failures,
+            hash(self.retention),
+        )
+
+    @property
+    def ready(self) -> int:
+        """Round-robin: the number of messages that no subscriber has. Broadcast: 0."""
+        return 0
 
     def _unsettled(self) -> int:
         """How many messages were dealt and are not done."""

@@ -3,6 +3,7 @@
 import logging
 import os
 from functools import partial
+from pathlib import Path
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
@@ -10,6 +11,7 @@ from omq.drivers.driver import Driver
 from omq.drivers.reasons import Failure, Reason
 from omq.drivers.round_robin import RoundRobinDriver
 from omq.drivers.rounds import repeat
+from omq.drivers.statistics import DiskStatistics
 from omq.drivers.writer import Writer
 from omq.logs import LogThrottle
 from omq.threads import in_thread
@@ -57,11 +59,11 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     """Make the writers refuse posts while the disk has less free space than the reserve."""
     reserve = config.disk_reserve_bytes
     try:
-        status = await in_thread(partial(os.statvfs, config.store))
+        catalogue.disk = await in_thread(partial(_disk, Path(config.store)))
     except OSError as problem:
         log.error("the free disk space cannot be determined: %s", problem)
         return
-    free = status.f_bavail * status.f_frsize
+    free = catalogue.disk.free
     refusal = None
     if free < reserve:
         text = f"the disk has less free than the {reserve >> 20} MiB kept in reserve"
@@ -74,6 +76,18 @@ async def look_at_disk(catalogue: Catalogue, config: Config) -> None:
     for writer in catalogue.writers.values():
         writer.refusal = refusal
         writer.disk_reserve = reserve
+
+
+def _disk(store: Path) -> DiskStatistics:
+    """Raises OSError."""
+    status = os.statvfs(store)
+    stored = 0
+    for path in store.rglob("*"):
+        try:
+            stored += path.stat().st_blocks * 512
+        except FileNotFoundError:  # it was deleted meanwhile
+            continue
+    return DiskStatistics(status.f_bavail * status.f_frsize, stored)
 
 
 async def keep_tidy(catalogue: Catalogue, level: Level) -> None:

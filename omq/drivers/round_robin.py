@@ -111,6 +111,9 @@ class RoundRobinDriver(Driver):
     def subscribers(self) -> Iterable[tuple[RoundRobinChannel, Subscriber]]:
         return ((channel, channel.subscriber) for channel in self._channels)
 
+    def channels(self) -> list[RoundRobinChannel]:
+        return [*self._channels, *self._finishing]
+
     def subscriber_count(self) -> int:
         return len(self._channels) + sum(not channel.is_cancelled for channel in self._finishing)
 
@@ -556,6 +559,10 @@ class RoundRobinDriver(Driver):
     def ready(self) -> int:
         """The number of messages that are stored and not assigned to a subscriber."""
         return self._undealt + len(self._returned) + len(self._aside)
+
+    def mark(self) -> tuple[int, ...]:
+        """See `Driver.mark`."""
+        return (*super().mark(), self.ready, self._unsettled())
 
     def _unsettled(self) -> int:
         return sum(channel.outstanding_count() for channel in (*self._channels, *self._finishing))

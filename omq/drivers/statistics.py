@@ -80,6 +80,16 @@ class DriverStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskStatistics:
+    """The file system of the store, as it was at the last look."""
+
+    free: int
+    """Octets that the server may still use."""
+    stored: int
+    """Octets that the files of the store take."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriterStatistics:
     """The writer of one sync level."""
 

@@ -66,6 +66,9 @@ class TopicRecord:
     """
     lost_from: int = 0
     """No message from this one to ``resume`` is stored: these were lost, or never assigned.  0 if unknown."""
+    retention: tuple[int | None, int | None] | None = None
+    """The limits of octets and of milliseconds that a client has set, each None without a limit; None where
+    the configuration decides.  Earlier versions ignore it."""
 
     @property
     def lost(self) -> range:
@@ -236,6 +239,13 @@ class Catalogue:
                     raise _backwards(known, bound)
                 records.append(replace(known, reserved=bound))
             self._write(records)
+
+    def retain(self, topic: int, retention: tuple[int | None, int | None] | None) -> TopicRecord:
+        """Set ``retention`` of a topic, and return its record.  Raises UnknownTopic and StoreFull."""
+        with self._lock:
+            record = replace(self._known(topic), retention=retention)
+            self._write([record])
+            return record
 
     def resume(self, ids: Mapping[int, int]) -> None:
         """Set ``resume`` of topics (topic id -> message id) in one commit.  Raises UnknownTopic and

@@ -45,6 +45,12 @@ EXAMPLES: dict[type[types.Command], bytes] = {
     types.Fetch: b"(Fetch %s 1 1)",
     types.Blocks: b"(Blocks %s 1 1)",
     types.Manage: b"(Manage (Purge (queue %s)))",
+    types.Watch: b"(Watch 3600000)",
+    types.Connections: b"(Connections 1)",
+    types.Subscribers: b"(Subscribers %s)",
+    types.Disconnect: b"(Disconnect 1000)",
+    types.Purge: b"(Purge %s)",
+    types.Retain: b"(Retain %s Configured)",
 }
 
 
@@ -100,6 +106,16 @@ def needs(command: types.Command) -> Needs:
             return Needs(Right.SUBSCRIBE, types.BlockList)
         case types.Manage():
             return Needs(Right.SUBSCRIBE, types.Managed)
+        case types.Watch():
+            return Needs(Right.WATCH, types.Watched)
+        case types.Connections():
+            return Needs(Right.WATCH, types.ConnectionList)
+        case types.Subscribers():
+            return Needs(Right.WATCH, types.SubscriberList)
+        case types.Disconnect():
+            return Needs(Right.ADMINISTER, types.Done)
+        case types.Purge() | types.Retain():
+            return Needs(Right.ADMINISTER, types.Done)
         case _:
             assert_never(command)
 
@@ -157,9 +173,15 @@ def forbidden(command: types.Command, right: Right) -> list[types.Frame]:
     """What answers a command that its client has no right to give."""
     line, _ = example(type(command))
     subject = b" ".join(line.strip(b"()").split()[:2])
-    if isinstance(command, types.Manage):
-        subject = b"Manage jobs"
-    return [types.Error(b"%s: this client may not %s it" % (subject, right.value.encode()))]
+    what = b"it"
+    match command:
+        case types.Manage():
+            subject = b"Manage jobs"
+        case types.Watch():
+            what = b"anything"
+        case types.Connections() | types.Subscribers() | types.Disconnect():
+            what = b"the server"
+    return [types.Error(b"%s: this client may not %s %s" % (subject, right.value.encode(), what))]
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from omq import watching
 from omq.management import subject
 from omq.model import Topic
 from omq.protocol import handshake
@@ -29,10 +30,14 @@ from omq.protocol.omq.types import (
     Confirm,
     Confirmed,
     Connect,
+    ConnectionList,
+    Connections,
     Declare,
     Declared,
     Delete,
     Deleted,
+    Disconnect,
+    Done,
     Error,
     Fetch,
     Frame,
@@ -42,22 +47,34 @@ from omq.protocol.omq.types import (
     Managed,
     Message,
     Ping,
+    Purge,
     Put,
+    Retain,
     StoredBlock,
     Subscribe,
     Subscribed,
+    SubscriberList,
+    Subscribers,
     TopicList,
     Topics,
     Unsubscribe,
     Unsubscribed,
+    Watch,
+    Watched,
 )
 
 T = TypeVar("T")
 
-AnsweredCommand = Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Blocks | Put | Get | Manage
+AnsweredCommand = (
+    Subscribe | Unsubscribe | Declare | Confirm | Delete | Topics | Blocks | Put | Get | Manage
+    | Watch | Connections | Subscribers | Disconnect | Purge | Retain
+)  # fmt: skip
 """Commands with one answer. A Fetch has many."""
 
-Answer = Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased | Managed
+Answer = (
+    Subscribed | Unsubscribed | Declared | Confirmed | Deleted | TopicList | BlockList | Leased | Managed
+    | Watched | ConnectionList | SubscriberList | Done
+)  # fmt: skip
 
 
 # -- events -------------------------------------------------------------------------------------------------
@@ -119,7 +136,14 @@ class Told:
     sentence: Sentence | None
 
 
-Event = Answered[T] | Declined[T] | BlockFetched[T] | MessagesGone | Ended | Told | MessageRun
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Statistics that follow the answer to a Watch."""
+
+    statistics: watching.Statistics
+
+
+Event = Answered[T] | Declined[T] | BlockFetched[T] | MessagesGone | Ended | Told | Reported | MessageRun
 
 
 class HandshakeFailed(Exception):
@@ -267,8 +291,11 @@ class ClientSession(Generic[T]):
             if not isinstance(command, Fetch) and answers(command, frame):
                 self._expected.popleft()
                 return Answered(command, token, frame)
-        if isinstance(frame, Unsubscribed):
-            return Ended(frame.topic)
+        match frame:
+            case Unsubscribed(topic):
+                return Ended(topic)
+            case Watched(statistics):
+                return Reported(statistics)
         raise Unasked(f"the server answered what was not asked: {frame!r:.200}")
 
     def _error(self, text: bytes) -> Event[T]:
@@ -303,6 +330,8 @@ def argument(command: AnsweredCommand | Fetch) -> bytes | None:
             return feed
         case Manage(request):
             return subject(request)
+        case Watch(number) | Connections(number) | Disconnect(number):
+            return b"%d" % number
         case _:
             return command.topic
 
@@ -319,11 +348,16 @@ def answers(command: AnsweredCommand, frame: Answer) -> bool:
             return name == topic.topic
         case Confirm(n), Confirmed(answered):
             return n == answered
+        case Watch(period), Watched(watching.Began(begun)):
+            return period == begun
         case (
             (Topics(), TopicList())
             | (Blocks(), BlockList())
             | (Put() | Get(), Leased())
             | (Manage(), Managed())
+            | (Connections(), ConnectionList())
+            | (Subscribers(), SubscriberList())
+            | (Disconnect() | Purge() | Retain(), Done())
         ):
             return True
         case _:

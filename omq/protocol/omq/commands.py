@@ -16,6 +16,7 @@ from omq.protocol.omq.converters import ConversionError, constructors, int64_of_
 from omq.protocol.omq.management import request_of_sexp, sexp_of_request
 from omq.protocol.omq.sentences import sentence, shortened
 from omq.protocol.omq.sexp import Sexp, SexpError, atom, steps, write
+from omq.protocol.omq.statistics import retention_of_sexp, sexp_of_retention
 from omq.protocol.omq.times import sexp_of_time, time_of_sexp
 from omq.protocol.omq.topics import topic_list_of_sexp, topic_list_sexp, topic_of_sexp, topic_sexp
 from omq.protocol.omq.types import Command
@@ -92,6 +93,12 @@ _WITH_ARGUMENTS = constructors(
             _Constructor("Fetch", types.Fetch, (_TOPIC, _FIRST, _COUNT)),
             _Constructor("Blocks", types.Blocks, (_TOPIC, _FIRST, _COUNT)),
             _Constructor("Manage", types.Manage, (("request", request_of_sexp),)),
+            _Constructor("Watch", types.Watch, (("period", int64_of_sexp),)),
+            _Constructor("Connections", types.Connections, (_FIRST,)),
+            _Constructor("Subscribers", types.Subscribers, (_TOPIC,)),
+            _Constructor("Disconnect", types.Disconnect, (("id", int64_of_sexp),)),
+            _Constructor("Purge", types.Purge, (_TOPIC,)),
+            _Constructor("Retain", types.Retain, (_TOPIC, ("retention", retention_of_sexp))),
         )
     }
 )
@@ -210,6 +217,12 @@ def _arguments(command: Command) -> list[Sexp]:
             return [topic, _decimal(first), _decimal(count)]
         case types.Manage(request):
             return [sexp_of_request(request)]
+        case types.Watch(number) | types.Connections(number) | types.Disconnect(number):
+            return [_decimal(number)]
+        case types.Subscribers(name) | types.Purge(name):
+            return [name]
+        case types.Retain(topic, retention):
+            return [topic, sexp_of_retention(retention)]
         case types.Topics():
             return []
         case _:

@@ -8,21 +8,31 @@ one topic as one `MessageRun`: two lists, and `Message` objects only on demand.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
 from struct import Struct
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from omq.model import DEFAULT_MAX_BODY, Topic
 from omq.protocol.omq import block_lists, commands
 from omq.protocol.omq.management import answer_octets, read_answer
+from omq.protocol.omq.statistics import (
+    connections_octets,
+    read_connections,
+    read_statistics,
+    read_subscribers,
+    statistics_octets,
+    subscribers_octets,
+)
 from omq.protocol.omq.types import (
     BlockList,
     Confirmed,
+    ConnectionList,
     Declared,
     Deleted,
+    Done,
     Error,
     Frame,
     Leased,
@@ -31,10 +41,14 @@ from omq.protocol.omq.types import (
     Ping,
     StoredBlock,
     Subscribed,
+    SubscriberList,
     TopicList,
     Unsubscribed,
+    Watched,
 )
 from omq_storage import codec
+
+T = TypeVar("T")
 
 MESSAGE_HEADER = Struct(">IBQI")
 """The header of a Message frame: length, type, message id, topic id."""
@@ -67,6 +81,10 @@ class FrameType(IntEnum):
     DELETED = 10
     BLOCKS = 11
     MANAGED = 12
+    STATISTICS = 13
+    CONNECTIONS = 14
+    SUBSCRIBERS = 15
+    DONE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +167,14 @@ def encode(frame: Frame) -> bytes:
             return _framed(FrameType.BLOCKS, block_lists.write(blocks))
         case Managed(answer):
             return _framed(FrameType.MANAGED, answer_octets(answer))
+        case Watched(statistics):
+            return _framed(FrameType.STATISTICS, statistics_octets(statistics))
+        case ConnectionList(connections):
+            return _framed(FrameType.CONNECTIONS, connections_octets(connections))
+        case SubscriberList(subscribers):
+            return _framed(FrameType.SUBSCRIBERS, subscribers_octets(subscribers))
+        case Done(count):
+            return _framed(FrameType.DONE, _I64.pack(count))
         case _:
             assert_never(frame)
 
@@ -307,6 +333,14 @@ def _control(kind: int, payload: bytes) -> Frame:
                 return Managed(read_answer(payload))
             except ValueError as error:
                 raise FrameError(f"Managed carries no answer: {error}") from error
+        case FrameType.STATISTICS:
+            return Watched(_read(read_statistics, "Statistics", payload))
+        case FrameType.CONNECTIONS:
+            return ConnectionList(_read(read_connections, "Connections", payload))
+        case FrameType.SUBSCRIBERS:
+            return SubscriberList(_read(read_subscribers, "Subscribers", payload))
+        case FrameType.DONE:
+            return Done(_number(_I64, "Done", payload))
         case _:
             raise FrameError(f"a frame of type {kind} is not known here")
 
@@ -316,6 +350,13 @@ def _number(shape: Struct, name: str, payload: bytes) -> int:
         raise FrameError(f"{name} carries {len(payload)} octets instead of {shape.size}")
     number: int = shape.unpack(payload)[0]
     return number
+
+
+def _read(read: Callable[[bytes], T], name: str, payload: bytes) -> T:
+    try:
+        return read(payload)
+    except ValueError as error:
+        raise FrameError(f"{name} carries something else: {error}") from error
 
 
 def _topic(name: str, payload: bytes) -> Topic:

@@ -6,7 +6,7 @@ Every variant is a class, and a union names the OCaml type; `match` on them with
 
 from dataclasses import dataclass
 
-from omq import management
+from omq import management, watching
 from omq.model import BlockInfo, Delivery, Persistence, Replay, Topic, TopicInfo
 
 
@@ -126,10 +126,54 @@ class Manage:
     request: management.Request
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Statistics of the server and its topics in every `period` milliseconds; 0 ends them."""
+
+    period: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """List connections, from this id on."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribers:
+    """List the subscribers of a topic that are the furthest behind."""
+
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """End a connection."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Delete the messages of a topic."""
+
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Change the retention of a topic."""
+
+    topic: bytes
+    retention: watching.Retention
+
+
 Command = (
     Connect | Subscribe | Unsubscribe | Ack
     | Publish | Declare | Confirm | Delete | Topics
     | Request | Received | Put | Get | Fetch | Blocks | Manage
+    | Watch | Connections | Subscribers | Disconnect | Purge | Retain
 )  # fmt: skip
 
 
@@ -212,7 +256,36 @@ class Managed:
     answer: management.Answer
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A part of the answer to `Watch`: frame 13."""
+
+    statistics: watching.Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionList:
+    """The answer to `Connections`: frame 14."""
+
+    connections: tuple[watching.ConnectionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberList:
+    """The answer to `Subscribers`: frame 15."""
+
+    subscribers: tuple[watching.SubscriberInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to `Disconnect`, `Purge` and `Retain`: frame 16. How many things were changed."""
+
+    count: int
+
+
 Frame = (
     Error | Ping | Message | Subscribed | Unsubscribed
     | Declared | Confirmed | Leased | StoredBlock | TopicList | Deleted | BlockList | Managed
+    | Watched | ConnectionList | SubscriberList | Done
 )  # fmt: skip

@@ -18,6 +18,7 @@ from omq.access.topology import Topology
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import ACCEPTED, Channel, Gone, Octets
 from omq.logs import quoted, subject
+from omq.model import Topic
 from omq.protocol.amqp.fields import Boolean, Table, Value
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
@@ -183,7 +184,7 @@ class AmqpTerminal:
             octets_out=self._transport.sent,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
-            subscriptions=len(self.subscriptions()),
+            subscriptions=len(self.open_channels()),
             is_sending=self._sender.forwarder.is_sending,
             stalled_seconds=self._sender.forwarder.stalled_seconds,
             held=HeldOctets(
@@ -201,6 +202,20 @@ class AmqpTerminal:
             for consumer in channel.consumers.values()
             if consumer.channel is not None
         ]
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topics and channels of its consumers."""
+        return [
+            (consumer.topic, consumer.channel)
+            for channel in self._channels.values()
+            for consumer in channel.consumers.values()
+            if consumer.channel is not None
+        ]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+        return self._sender.is_limited
 
     def sweep(self, now: float) -> None:
         """Check whether the client is gone. Called about every second."""

@@ -83,6 +83,14 @@ class Links:
             if outgoing.channel is not None
         ]
 
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topics and channels of the links on which the server sends."""
+        return [
+            (outgoing.topic, outgoing.channel)
+            for outgoing in self._outgoing.values()
+            if outgoing.channel is not None
+        ]
+
     def channels(self) -> Iterator[Channel]:
         """Yield the open channels of the seam."""
         for outgoing in self._outgoing.values():

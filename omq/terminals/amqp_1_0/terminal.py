@@ -18,6 +18,7 @@ from omq.access.session import Session
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Octets
 from omq.logs import quoted, subject
+from omq.model import Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem
 from omq.protocol.amqp_1_0.connection import Connection, Offer, Stage
@@ -154,7 +155,7 @@ class Amqp1Terminal:
             octets_out=self._transport.sent,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),
-            subscriptions=len(self.subscriptions()),
+            subscriptions=len(self.open_channels()),
             is_sending=self._sender.forwarder.is_sending,
             stalled_seconds=self._sender.forwarder.stalled_seconds,
             held=HeldOctets(
@@ -167,6 +168,15 @@ class Amqp1Terminal:
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of the links on which the server sends."""
         return [] if self._admitted is None else self._admitted.links.subscriptions()
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topics and channels of the links on which the server sends."""
+        return [] if self._admitted is None else self._admitted.links.open_channels()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+        return self._sender.is_limited
 
     @property
     def _client(self) -> bytes | None:

@@ -19,6 +19,7 @@ from omq.drivers.feed import LeasedFeed
 from omq.drivers.problems import for_clients
 from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted
+from omq.model import Topic
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.dmp.envelopes import NULL_MESSAGE
@@ -103,6 +104,15 @@ class FeedService:
     def statistics(self) -> list[SubscriptionStatistics]:
         """Return the statistics of the feed, if its topic still exists."""
         return [SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self.channels()]
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topic and channel of the feed, if its topic still exists."""
+        return [(self._feed.topic, channel) for channel in self.channels()]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+        return self._sender.is_limited
 
     def sweep(self, now: float) -> None:
         """Check whether the client reads. Called about every second."""

@@ -22,6 +22,8 @@ from omq.access.leases import LeasedExchange, LeasedSink, Unusable
 from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
+from omq.drivers.seam import Channel
+from omq.model import Topic
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
 from omq.protocol.dmp.server import (
@@ -109,7 +111,7 @@ class DmpTerminal:
             octets_out=self._transport.sent,
             unconfirmed=unconfirmed,
             waiting_answers=0,
-            subscriptions=len(self.subscriptions()),
+            subscriptions=len(self.open_channels()),
             is_sending=is_sending,
             stalled_seconds=stalled,
             held=held,
@@ -118,6 +120,15 @@ class DmpTerminal:
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of the feed, if the connection has one."""
         return self._service.statistics() if isinstance(self._service, FeedService) else []
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topic and channel of the feed, if the connection has one."""
+        return self._service.open_channels() if isinstance(self._service, FeedService) else []
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+        return isinstance(self._service, FeedService) and self._service.is_limited
 
     def sweep(self, now: float) -> None:
         """Check whether the client of a feed reads. Called about every second."""

@@ -6,6 +6,8 @@ from typing import assert_never
 import trio
 
 from omq.access.session import Session
+from omq.drivers.seam import Channel
+from omq.model import Topic
 from omq.protocol.http import websocket
 from omq.protocol.http.requests import Answer, BadRequest, Request, Requests
 from omq.terminals.connection.context import Arrival, Context
@@ -150,6 +152,15 @@ class HttpTerminal:
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """A connection of HTTP has none."""
         return []
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """A connection of HTTP has no subscriptions."""
+        return []
+
+    @property
+    def is_limited(self) -> bool:
+        """No rate limit applies to it."""
+        return False
 
     def sweep(self, now: float) -> None:
         """Its waits have limits of their own."""

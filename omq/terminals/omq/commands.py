@@ -7,6 +7,7 @@ from typing import assert_never
 import trio
 
 from omq import model
+from omq.access.administration import Administration
 from omq.access.leases import Principal
 from omq.access.management import Management
 from omq.access.session import Session, TooLarge, too_large
@@ -21,6 +22,7 @@ from omq.terminals.omq.held import HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.replies import Replies
 from omq.terminals.omq.subscriptions import Subscriptions
+from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch, Bodies, joined
 
 TOPICS_IN_TURN = 256
@@ -34,17 +36,21 @@ class Commands:
         self,
         session: Session,
         management: Management,
+        administration: Administration,
         principal: Principal,
         replies: Replies,
         long_answers: LongAnswers,
         fetches: Fetches,
         subscriptions: Subscriptions,
         held: HeldPublishes,
+        watching: Watching,
         excused: Excuse,
     ) -> None:
         """Within `excused` the liveness check does not count the silence of the client."""
         self._session = session
         self._management = management
+        self._administration = administration
+        self._watching = watching
         self._principal = principal
         self._replies = replies
         self._long_answers = long_answers
@@ -166,6 +172,19 @@ class Commands:
                 self._replies.after(partial(self._fetches.add, command, session.archive(topic)))
             case types.Manage(request):
                 self._replies.add(types.Managed(await self._management.perform(request)))
+            case types.Watch(period):
+                self._watching.watch(self._administration, period)
+            case types.Connections(first):
+                self._replies.add(types.ConnectionList(await self._administration.connections(first)))
+            case types.Subscribers(topic):
+                self._replies.add(types.SubscriberList(await self._administration.subscribers(topic)))
+            case types.Disconnect(connection):
+                self._replies.add(types.Done(self._administration.disconnect(connection)))
+            case types.Purge(topic):
+                self._replies.add(types.Done(await self._administration.purge(topic)))
+            case types.Retain(topic, retention):
+                await self._administration.retain(topic, retention)
+                self._replies.add(types.Done(1))
             case types.Blocks(topic, first, count):
                 archive = session.archive(topic)
                 archive.find(first, count)
@@ -205,8 +224,8 @@ def _subject(command: types.Command) -> tuple[str, bytes | None]:
             return "Ack", None
         case types.Connect(version, _):
             return "Connect", str(version).encode()
-        case types.Confirm(n):
-            return "Confirm", str(n).encode()
+        case types.Confirm(n) | types.Watch(n) | types.Connections(n) | types.Disconnect(n):
+            return type(command).__name__, str(n).encode()
         case types.Manage(request):
             return "Manage", subject(request)
         case types.Put(name) | types.Get(name, _):

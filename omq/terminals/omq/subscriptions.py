@@ -229,6 +229,10 @@ class Subscriptions:
             if each.channel is not None
         ]
 
+    def open_channels(self) -> list[tuple[model.Topic, Channel]]:
+        """Return the open subscriptions: the topic and the channel of each."""
+        return [(each.topic, each.channel) for each in self._by_name.values() if each.channel is not None]
+
     def finish(self) -> None:
         """Send the messages that are there now, and no later ones."""
         for channel in self.channels():

@@ -19,6 +19,7 @@ from omq.drivers.backlog import wait_for_room
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel, Gone, Octets
 from omq.logs import quoted, subject
+from omq.model import Topic
 from omq.protocol.handshake import VERSION_ONE
 from omq.protocol.omq import types
 from omq.protocol.omq.frames import encode
@@ -40,6 +41,7 @@ from omq.terminals.omq.held import ENDING, HeldPublishes
 from omq.terminals.omq.long_answers import LongAnswer, LongAnswers
 from omq.terminals.omq.replies import Make, Replies
 from omq.terminals.omq.subscriptions import Subscriptions, Unreadable
+from omq.terminals.omq.watching import Watching
 from omq_storage.batches import Batch
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ class OmqTerminal:
         self._replies = Replies(self._sender.signal)
         self._fetches = Fetches(memory, self._sender, self._replies)
         self._subscriptions = Subscriptions(self._sender, self._replies)
+        self._watching = Watching(self._sender, self._replies)
         self._long_answers = long_answers
         self._long: LongAnswer | None = None  # that is being sent
         self._session: Session | None = None  # from Connect on
@@ -160,6 +163,7 @@ class OmqTerminal:
             if self._held is not None:
                 self._held.refuse(ENDING)
             self._subscriptions.close_all()
+            self._watching.close()
             if self._session is not None and self._principal is not None:
                 self._session.end_leases(self._principal)
                 self._session.close()
@@ -194,6 +198,15 @@ class OmqTerminal:
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of its subscriptions, in the order in which they were opened."""
         return self._subscriptions.statistics()
+
+    def open_channels(self) -> list[tuple[Topic, Channel]]:
+        """Return the topics and channels of its subscriptions."""
+        return self._subscriptions.open_channels()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate limit holds back what is sent."""
+        return self._sender.is_limited
 
     def sweep(self, now: float) -> None:
         """Check whether a ping is due, and whether the client is gone. Called about every second."""
@@ -302,6 +315,8 @@ class OmqTerminal:
         octets = self._replies.collect() if may_answer else b""
         if self._liveness.is_ping_due:
             octets += encode(types.Ping(self._liveness.ping()))
+        if not octets and not self._replies and may_answer:
+            octets = self._watching.take()
         if octets or not self._replies:
             return (octets,) if octets else ()
         if may_answer and (make := self._replies.begin_long()) is not None:
@@ -365,6 +380,7 @@ class OmqTerminal:
         if self._admission.gave_way:
             self._tell_gave_way("to complete a line")
             self.fail(b"Line: it took too long to complete while others wait for its memory")
+        self._watching.close()
         self._state = Answering(is_hurried=isinstance(self._state, Stopping))
         self._sender.signal.set()
 
@@ -489,12 +505,14 @@ class OmqTerminal:
         commands = Commands(
             session,
             self._context.access.management(session),
+            self._context.access.administration(session),
             self._principal,
             self._replies,
             self._long_answers,
             self._fetches,
             self._subscriptions,
             self._held,
+            self._watching,
             self._liveness.excused,
         )
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile

@@ -1,0 +1,121 @@
+"""The operations that watch and control a server: what a client with the rights to that may ask for.
+
+The statistics of a topic take the right `watch` to it; to purge it and to change its retention, the right
+`administer`. What concerns the server takes these rights to all topics: see `Session.check_server`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from heapq import nlargest
+from typing import TypeVar
+
+from omq import watching
+from omq.access.overseer import Overseer
+from omq.access.rights import Right
+from omq.access.session import Session
+from omq.access.watches import Clock, Watcher, Watches
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.driver import Driver
+from omq.drivers.lifetime import check_user
+from omq.drivers.purging import purge
+from omq.drivers.reasons import Reason, Refused
+
+T = TypeVar("T")
+
+SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
+"""Milliseconds between the rounds of a watcher."""
+
+MOST_CONNECTIONS = 20
+"""The most connections in one answer: a list takes several."""
+
+MOST_SUBSCRIBERS = 100
+"""The most subscribers in one answer: those that are the furthest behind."""
+
+LONGEST_RETENTION = 1 << 53
+"""The highest limits of retention, octets or milliseconds."""
+
+
+class Administration:
+    """The operations of one connection."""
+
+    def __init__(self, session: Session, catalogue: Catalogue, watches: Watches, overseer: Overseer) -> None:
+        self._session = session
+        self._catalogue = catalogue
+        self._watches = watches
+        self._overseer = overseer
+
+    def watch(self, period: int, wake: Callable[[], None]) -> Watcher | None:
+        """Return a watcher, whose rounds begin with `wake`; None for the period 0. Raises Refused."""
+        session = self._session
+        if not session.rights.watch.exact and not session.rights.watch.beginnings:
+            raise Refused(Reason.FORBIDDEN, "this client may not watch anything")
+        if period == 0:
+            return None
+        if not SHORTEST_PERIOD <= period <= LONGEST_PERIOD:
+            what = f"a period is 0, or {SHORTEST_PERIOD} to {LONGEST_PERIOD} milliseconds"
+            raise Refused(Reason.INVALID, what)
+        return self._watches.add(lambda: session.rights, period, wake)
+
+    async def connections(self, first: int) -> tuple[watching.ConnectionInfo, ...]:
+        """Return connections with ids from `first` on. Raises Refused."""
+        self._session.check_server(Right.WATCH)
+        if first < 0:
+            raise Refused(Reason.INVALID, "a number cannot be negative")
+        found: list[watching.ConnectionInfo] = []
+        async for each in _in_turns(self._overseer.connections(first)):
+            found.append(each)
+            if len(found) == MOST_CONNECTIONS:
+                break
+        return tuple(found)
+
+    async def subscribers(self, name: bytes) -> tuple[watching.SubscriberInfo, ...]:
+        """Return the subscribers of a topic that are the furthest behind. Raises Refused."""
+        self._session.check_server(Right.WATCH)
+        topic = self._find(name).topic
+        found: list[watching.SubscriberInfo] = []
+        async for each in _in_turns(self._overseer.subscribers(topic.id)):
+            found.append(each)
+            if len(found) >= 2 * MOST_SUBSCRIBERS:
+                found = _furthest(found)
+        return tuple(_furthest(found))
+
+    def disconnect(self, connection: int) -> int:
+        """End a connection. Return how many were ended: 0 if there is none with this id. Raises Refused."""
+        self._session.check_server(Right.ADMINISTER)
+        return int(self._overseer.disconnect(connection, self._session.name))
+
+    async def purge(self, name: bytes) -> int:
+        """Delete the messages of a topic: of a round-robin topic those that no subscriber has. Return how
+        many there were. Raises Refused.
+        """
+        self._session.check(Right.ADMINISTER, name)
+        return await purge(self._find(name))
+
+    async def retain(self, name: bytes, retention: watching.Retention) -> None:
+        """Change the retention of a topic. Raises Refused."""
+        self._session.check(Right.ADMINISTER, name)
+        if isinstance(retention, watching.Limits):
+            for limit in (retention.octets, retention.ms):
+                if limit is not None and not 1 <= limit <= LONGEST_RETENTION:
+                    raise Refused(Reason.INVALID, f"a limit is 1 to {LONGEST_RETENTION}")
+        await self._catalogue.retain(self._find(name).topic.topic, retention)
+
+    def _find(self, name: bytes) -> Driver:
+        """Raises Refused."""
+        driver = self._catalogue.lookup(name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+        check_user(driver.lifetime, self._session.owner)
+        return driver
+
+
+def _furthest(found: list[watching.SubscriberInfo]) -> list[watching.SubscriberInfo]:
+    return nlargest(MOST_SUBSCRIBERS, found, key=lambda each: each.behind)
+
+
+async def _in_turns(items: Iterator[T | None]) -> AsyncIterator[T]:
+    """Yield the items; the other connections have their turns meanwhile."""
+    clock = Clock()
+    for item in items:
+        await clock.pause()
+        if item is not None:
+            yield item

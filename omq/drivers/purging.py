@@ -1,0 +1,32 @@
+"""Deletes the messages of a topic that nobody has to deliver: what the command Purge does."""
+
+from omq.drivers.driver import Driver
+from omq.drivers.housekeeping import delete_oldest
+from omq.drivers.problems import for_clients
+from omq.drivers.queue import QueueDriver
+from omq.drivers.reasons import Refused
+from omq_storage.errors import StoreError
+from omq_storage.records import TooOld
+
+
+async def purge(driver: Driver) -> int:
+    """Delete the stored messages of a broadcast topic, or those of a queue that no consumer has. Return how
+    many there were.
+
+    A transient broadcast topic keeps only what its subscribers are still sent: nothing of it is deleted.
+
+    Raises Refused.
+    """
+    if isinstance(driver, QueueDriver):
+        return driver.purge()
+    if driver.writer is None:
+        return 0
+    before, end = driver.extent, driver.next_id
+    try:
+        await delete_oldest(driver, driver.writer, None, TooOld(0, 0, end), None)
+    except StoreError as problem:
+        raise Refused.of(for_clients(problem)) from problem
+    # Small blocks may be merged meanwhile with later messages, and stay with these.
+    after = driver.extent
+    left = max(0, end - after.first) if after.messages else 0
+    return max(0, before.messages - left)

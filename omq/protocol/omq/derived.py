@@ -1,0 +1,162 @@
+"""Convert dataclasses from and to sexps, as OCaml's derived converters do.
+
+A record is written as a list of its fields, a constructor with an inline record as a list of its name and the
+fields, an option as `()` or `(value)`, a tuple as a list.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
+
+from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
+from omq.protocol.omq.sexp import Sexp, SexpError, read
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The converters of a family of types. What is none of these is a constructor of a variant, with an
+    inline record.
+    """
+
+    records: tuple[type, ...]
+    """The types that are records."""
+    tuples: tuple[type, ...] = ()
+    """The types that are tuples."""
+    with_argument: tuple[type, ...] = ()
+    """Constructors that have an argument, and no record."""
+    readers: Mapping[object, Callable[[Sexp], object]] = field(default_factory=dict)
+    """Readers of other types, by their annotations."""
+
+    def sexp(self, value: object) -> Sexp:
+        """Convert a value of one of the types to a sexp."""
+        match value:
+            case bool():
+                return b"true" if value else b"false"
+            case int():
+                return b"%d" % value
+            case bytes():
+                return value
+            case tuple():
+                return [self.sexp(each) for each in value]
+        assert is_dataclass(value)
+        shape = _fields(cast(type, type(value)))
+        parts: list[Sexp] = []
+        for name, (_, is_option) in shape.items():
+            found = getattr(value, name.decode())
+            inner = ([] if found is None else [self.sexp(found)]) if is_option else self.sexp(found)
+            parts.append(inner if isinstance(value, self.tuples + self.with_argument) else [name, inner])
+        if isinstance(value, self.records + self.tuples):
+            return parts
+        name = _constructor(cast(type, type(value)))
+        return [name, *parts] if parts else name
+
+    def read_variant(self, kinds: tuple[type, ...], payload: bytes, what: str) -> object:
+        """Parse a constructor of these from the payload of a frame. Raises SexpError, which tells `what` it
+        should be.
+        """
+        try:
+            return self.variant(kinds, _one(payload))
+        except ConversionError as error:
+            raise SexpError(f"{what} {error}") from error
+
+    def read_list(self, kind: type, payload: bytes, what: str) -> tuple[object, ...]:
+        """Parse a list of values of this type from the payload of a frame. Raises SexpError."""
+        sexp = _one(payload)
+        try:
+            if isinstance(sexp, bytes):
+                raise ConversionError("must be a list, not an atom")
+            return tuple(self._of_sexp(kind, each) for each in sexp)
+        except ConversionError as error:
+            raise SexpError(f"{what} {error}") from error
+
+    def variant(self, kinds: tuple[type, ...], sexp: Sexp) -> object:
+        """Convert a constructor of these. Like those of commands, it may begin with a lower-case letter.
+
+        Raises ConversionError.
+        """
+        head, rest = (sexp, None) if isinstance(sexp, bytes) else (sexp[0], sexp[1:]) if sexp else (b"", None)
+        for kind in kinds:
+            name = _constructor(kind)
+            if head in (name, name[:1].lower() + name[1:]):
+                if (rest is None) is bool(_fields(kind)):
+                    how = "with" if rest is None else "without"
+                    raise ConversionError(f"must have {name.decode()} {how} fields")
+                return kind() if rest is None else self._record(kind, rest)
+        raise ConversionError("must be one of " + ", ".join(_constructor(kind).decode() for kind in kinds))
+
+    def _of_sexp(self, kind: Any, sexp: Sexp) -> object:
+        if kind in _ATOMS:
+            return _ATOMS[kind](sexp)
+        if kind in self.readers:
+            return self.readers[kind](sexp)
+        if get_origin(kind) is tuple:
+            if isinstance(sexp, bytes):
+                raise ConversionError("must be a list, not an atom")
+            return tuple(self._of_sexp(get_args(kind)[0], each) for each in sexp)
+        if isinstance(kind, UnionType):
+            return self.variant(get_args(kind), sexp)
+        return self._record(kind, sexp)
+
+    def _record(self, kind: type, sexp: Sexp) -> object:
+        shape = _fields(kind)
+        values = []
+        if kind not in self.tuples + self.with_argument:
+            parts = fields_of_sexp(sexp, tuple(shape))
+        elif isinstance(sexp, bytes) or len(sexp) != len(shape):
+            raise ConversionError(f"must be a list with {' and '.join(map(bytes.decode, shape))}")
+        else:
+            parts = sexp
+        for (name, (inner, is_option)), found in zip(shape.items(), parts, strict=True):
+            try:
+                values.append(self._option(inner, found) if is_option else self._of_sexp(inner, found))
+            except ConversionError as error:
+                raise ConversionError(f"has a field {name.decode()} that {error}") from error
+        return kind(*values)
+
+    def _option(self, kind: Any, sexp: Sexp) -> object:
+        match sexp:
+            case []:
+                return None
+            case [value]:
+                return self._of_sexp(kind, value)
+            case _:
+                raise ConversionError("must be () or (value)")
+
+
+def _one(payload: bytes) -> Sexp:
+    sexp = read(payload)
+    if sexp is None:
+        raise SexpError("there is no sexp")
+    return sexp
+
+
+def _bool(sexp: Sexp) -> bool:
+    if sexp not in (b"true", b"false"):
+        raise ConversionError("must be true or false")
+    return sexp == b"true"
+
+
+_ATOMS: dict[object, Callable[[Sexp], object]] = {bytes: string_of_sexp, int: int64_of_sexp, bool: _bool}
+
+
+@lru_cache(maxsize=64)
+def _constructor(kind: type) -> bytes:
+    """Return the name of a constructor: `List_queues` of the class ListQueues."""
+    return re.sub("(?<!^)[A-Z]", lambda letter: "_" + letter[0].lower(), kind.__name__).encode()
+
+
+@lru_cache(maxsize=64)
+def _fields(kind: type) -> dict[bytes, tuple[Any, bool]]:
+    """Return the fields of a class: the type of each, and whether it is an option of it."""
+    hints = get_type_hints(kind)
+    found: dict[bytes, tuple[Any, bool]] = {}
+    for each in fields(kind):
+        hint = hints[each.name]
+        several = get_args(hint) if isinstance(hint, UnionType) else ()
+        if NoneType in several:
+            (hint,) = (each for each in several if each is not NoneType)
+        found[each.name.encode()] = hint, NoneType in several
+    return found

@@ -1,0 +1,42 @@
+"""What a connection that watches is sent: one Statistics frame after another, as its client takes them."""
+
+from omq.access.administration import Administration
+from omq.access.watches import Watcher
+from omq.protocol.omq import types
+from omq.protocol.omq.frames import encode
+from omq.terminals.connection.sender import Sender
+from omq.terminals.omq.replies import Replies
+from omq.watching import Began
+
+
+class Watching:
+    """The Watch command of one connection."""
+
+    def __init__(self, sender: Sender, replies: Replies) -> None:
+        self._sender = sender
+        self._replies = replies
+        self._watcher: Watcher | None = None
+
+    def watch(self, administration: Administration, period: int) -> None:
+        """Begin to watch, in place of what was watched before; the period 0 ends it. Raises Refused."""
+        watcher = administration.watch(period, self._sender.signal.set)
+        self.close()
+        self._watcher = watcher
+        self._replies.add(types.Watched(Began(period)), None if watcher is None else watcher.start)
+
+    def take(self) -> bytes:
+        """Return the next frame; nothing until there is one."""
+        watcher = self._watcher
+        if watcher is None or watcher.is_idle:
+            return b""
+        statistics = watcher.take()
+        if not watcher.is_idle:
+            # The sender lets the other tasks run before it asks for the next frame.
+            self._sender.signal.set()
+        return b"" if statistics is None else encode(types.Watched(statistics))
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watcher is not None:
+            self._watcher.close()
+            self._watcher = None

@@ -1,0 +1,260 @@
+"""What the commands that watch and control a server ask for and answer. No protocol owns these types.
+
+Sizes are octets, times are milliseconds unless a name says otherwise (`_us`: microseconds). A number that is
+described as "so far" only grows, from 0 at the start of the server, so a difference of two of them is a rate.
+"""
+
+from dataclasses import dataclass
+
+from omq.model import Delivery, Persistence
+
+# -- what Watch sends ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """Everything begins anew: forget the topics that were sent before."""
+
+    period: int
+    """The period; 0 when nothing more follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of the memory."""
+
+    name: bytes
+    used: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterInfo:
+    """The writer of one sync level."""
+
+    level: bytes
+    waiting_posts: int
+    """Posts that wait for a commit."""
+    waiting_octets: int
+    commits: int
+    """Commits so far."""
+    commit_us: int
+    """The time that these took together."""
+    last_commit_us: int
+    """The time of the last commit."""
+    messages: int
+    """Messages stored so far."""
+    octets: int
+    """Octets of those."""
+    failures: int
+    """Failed commits so far."""
+    refusal: bytes | None
+    """Why nothing is stored now; None if posts are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolCount:
+    """How many connections speak a protocol."""
+
+    protocol: bytes
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server as a whole."""
+
+    time_us: int
+    """Microseconds since the epoch."""
+    version: bytes
+    uptime: int
+    connections: int
+    """Open connections, also those that have not said their protocol yet."""
+    max_connections: int
+    protocols: tuple[ProtocolCount, ...]
+    """Connections by protocol; protocols without connections are left out."""
+    subscriptions: int
+    max_subscriptions: int
+    topics: int
+    max_topics: int
+    leases: int
+    """Leases that are not used yet."""
+    watchers: int
+    """Connections that watch."""
+    turned_away: int
+    """Connections so far that were refused because there were `max_connections`."""
+    memory: tuple[Share, ...]
+    writers: tuple[WriterInfo, ...]
+    disk_free: int
+    """Octets that the file system of the store has free."""
+    disk_reserve: int
+    """With less than this free, nothing is stored."""
+    store_octets: int
+    """Octets that the store takes on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the server's log."""
+
+    number: int
+    """Counts the warnings and errors since the start."""
+    time_us: int
+    level: bytes
+    logger: bytes
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Warnings:
+    """Warnings and errors of the log that were not sent before, the oldest first."""
+
+    list: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWatch:
+    """One topic."""
+
+    id: int
+    topic: bytes
+    delivery: Delivery
+    persistence: Persistence
+    messages: int
+    octets: int
+    first: int
+    last: int
+    subscribers: int
+    ready: int
+    """Round-robin: messages that no subscriber has yet."""
+    unconfirmed: int
+    """Round-robin: messages that subscribers have and have not confirmed."""
+    behind: int
+    """How many messages the slowest subscriber is behind."""
+    messages_in: int
+    """Messages accepted so far."""
+    octets_in: int
+    messages_out: int
+    """Messages sent so far; once for each subscriber."""
+    octets_out: int
+    waiting: int
+    """Publishers that wait for room in the topic."""
+    failures: int
+    """Commits so far that did not store messages of the topic."""
+    retention_octets: int | None
+    retention_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics that are new, or have changed since they were sent last."""
+
+    time_us: int
+    """When these numbers were read: microseconds since the epoch."""
+    list: tuple[TopicWatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Topics that were deleted, or that the client may not watch any more."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Everything that has changed is sent; the next round follows after the period."""
+
+    time_us: int
+
+
+Statistics = Began | Server | Warnings | Topics | Gone | Complete
+
+
+# -- connections --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    """One subscription of a connection."""
+
+    topic: bytes
+    position: int | None
+    """Broadcast: the id of the next message that it is sent."""
+    behind: int
+    """Messages that are meant for it and not sent yet."""
+    credit: int | None
+    """Its window of unconfirmed messages, if it has one."""
+    unconfirmed: int
+    octets: int
+    """Octets of messages that are held in memory for it alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """One connection."""
+
+    id: int
+    client: bytes
+    """The name of its client; empty before it is known."""
+    peer: bytes
+    """The address and port of its client."""
+    protocol: bytes
+    encrypted: bool
+    age: int
+    """How long ago it was accepted."""
+    octets_in: int
+    """Octets received so far."""
+    octets_out: int
+    """Octets sent so far."""
+    unconfirmed: int
+    """Messages that it published and that are neither stored nor refused yet."""
+    answers: int
+    """Answers that wait."""
+    subscriptions: int
+    behind: int
+    """Messages that its subscriptions are behind, together."""
+    held: int
+    """Octets of memory that are held for it."""
+    stalled: int | None
+    """How long ago its client stopped reading; None if it reads."""
+    slow: bytes | None
+    """Why it is slow; None if it is not."""
+    furthest: tuple[SubscriptionInfo, ...]
+    """The subscriptions that are the furthest behind, at most eight."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberInfo:
+    """One subscriber of a topic."""
+
+    connection: int
+    """The id of its connection."""
+    client: bytes
+    peer: bytes
+    protocol: bytes
+    position: int | None
+    behind: int
+    credit: int | None
+    unconfirmed: int
+    octets: int
+    stalled: int | None
+
+
+# -- changes ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A topic keeps what the configuration says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A topic keeps at most so many octets, and messages for so long; None: without a limit."""
+
+    octets: int | None
+    ms: int | None
+
+
+Retention = Configured | Limits
