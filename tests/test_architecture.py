@@ -177,7 +177,9 @@ FLOORS = {
         "omq.model",
         "omq_storage",
     },
+    "omq.arrow": {"omq.bulk", "omq.protocol.amqp", "omq_storage"},
     "omq.spark": {
+        "omq.arrow",
         "omq.bulk",
         "omq.protocol.dmp",
         "omq.protocol.amqp",
@@ -189,6 +191,7 @@ FLOORS = {
         "omq.protocol",
         "omq.protocol.omq",
         "omq.protocol.dmp",
+        "omq.protocol.amqp",
         "omq.model",
         "omq_storage",
     },
@@ -208,7 +211,15 @@ FLOORS = {
 }
 """The packages that each package may import, besides itself."""
 
-WITHOUT_TRIO = {"omq.protocol", "omq.replay", "omq.config", "omq_storage", "omq.spark", "omq.bulk"}
+WITHOUT_TRIO = {
+    "omq.protocol",
+    "omq.replay",
+    "omq.config",
+    "omq_storage",
+    "omq.spark",
+    "omq.arrow",
+    "omq.bulk",
+}
 
 
 def modules() -> dict[str, Path]:

@@ -1,7 +1,7 @@
 """The locations of a client's credentials and of trusted certificates, but not their contents."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from omq.bulk.errors import BadOptions
@@ -47,9 +47,22 @@ class IdVariable:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldId:
+    """The id itself, for programs of one process. Not for Spark, which would send it to its tasks."""
+
+    id: bytes = field(repr=False)
+
+    def read(self) -> bytes:
+        return self.id
+
+    def __str__(self) -> str:
+        return "the given id"
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """Names of files and variables. Each process that connects reads them when it connects, so no secret is
-    sent to the tasks or appears in anything that Spark shows or writes.
+    sent to the tasks of Spark or appears in anything that Spark shows or writes.
     """
 
     ca: str | None = None
@@ -57,11 +70,13 @@ class Credentials:
     certificate: str | None = None
     key: str | None = None
     """The certificate's private key; None if it is in the same file."""
-    id: IdFile | IdVariable | None = None
+    id: IdFile | IdVariable | HeldId | None = None
+    name: bytes = b"omq.spark"
+    """The id of a client without a secret; the server logs it."""
 
     def read_id(self) -> bytes:
         """Read the client's id. Raises BadOptions."""
-        return b"omq.spark" if self.id is None else self.id.read()
+        return self.name if self.id is None else self.id.read()
 
     def context(self) -> "ssl.SSLContext":
         """Make the TLS context. Raises BadOptions."""

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from omq.bulk.access import StoredTopic
 from omq.bulk.errors import BadOptions, OmqError
+from omq.bulk.headers import Header, head_of
 from omq.bulk.places import ServerPlace, StorePlace
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.dmp import writer as dmp_writer
@@ -30,7 +31,6 @@ from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
 from omq.replay.request import Csv, Json, Request, Text, ToJson, ToParquet, ToServer
 from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_interrupt
-from omq.spark.headers import Header, head_of
 from omq.spark.options import spelled
 from omq.spark.session import local_session, stderr_to
 from omq.spark.source import OmqDataSource

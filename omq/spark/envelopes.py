@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omq.bulk.errors import BadRow
+from omq.bulk.headers import Header, head_of
 from omq.model import check_topic
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.dmp import writer as dmp_writer
-from omq.spark.headers import Header, head_of
 
 _ONLY_IDS = b"\x00\x88"
 """The property flags of a message with only a message-id and an app-id."""

@@ -31,6 +31,8 @@ def test_every_example_has_its_output() -> None:
 def test_the_examples(number: int, address: str) -> None:
     code, output = EXAMPLES[number]
     assert "127.0.0.1:7730" in code
+    if "omq.arrow" in code:
+        pytest.importorskip("pyarrow", reason="PyArrow is not installed: pip install '.[arrow]'")
     done = subprocess.run(
         [sys.executable, "-c", code.replace("127.0.0.1:7730", address)],
         capture_output=True,

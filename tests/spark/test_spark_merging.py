@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from serving_stores import Serving, serving
 from spark_helpers import reading
 
+from omq.arrow.columns import Columns
 from omq.bulk.places import Place, ServerPlace, StorePlace
 from omq.bulk.remote import Patience, Server, parse_servers
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
-from omq.spark.columns import Columns
 from omq.spark.options import read_options
 from omq.spark.schema import usual_schema
 from omq_storage.blocks import FRAME_HEADER, Block, encode, merge

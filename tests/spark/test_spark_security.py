@@ -182,7 +182,7 @@ def test_a_process_that_plans_loads_no_store_and_no_tls() -> None:
     program = (
         "import sys\nfrom omq.spark.source import OmqDataSource\n"
         "source = OmqDataSource({'omq.servers': 'h', 'subscribe': 't'})\nsource.reader(source.schema())\n"
-        "unwanted = {'lmdb', 'omq_storage.store', 'omq.protocol.tls', 'omq.spark.columns'}\n"
+        "unwanted = {'lmdb', 'omq_storage.store', 'omq.protocol.tls', 'omq.arrow.columns'}\n"
         "sys.exit(', '.join(unwanted & sys.modules.keys()) or 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -6,14 +6,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from omq.bulk.headers import Header, headers_of
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.shortstr import FieldError
-from omq.spark.headers import Header, headers_of
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.numbers import OFFSETS_LIMIT
 
 LOG_APPEND_TIME = 1
 """The Kafka source's type for timestamps set by the server, as all timestamps of omq are."""
+
+LIST_OF_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+"""The type of the column `headers`."""
 
 _counts = pa.array([], pa.int64())
 

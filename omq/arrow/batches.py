@@ -1,0 +1,38 @@
+"""Read one range of a topic as record batches."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from omq.arrow.columns import Columns
+from omq.bulk.access import Gap
+from omq.bulk.errors import DataLoss
+from omq.bulk.places import Place
+from omq.bulk.ranges import Range
+
+log = logging.getLogger("omq.arrow")
+
+
+def batches(place: Place, part: Range, schema: Any, *, fail_on_data_loss: bool, hint: str) -> Iterator[Any]:
+    """Yield the record batches of a range, one for each block, with the columns of `schema`.
+
+    If `fail_on_data_loss`, raise DataLoss for messages that are not available any more; `hint` says how to
+    skip them. Otherwise skip them, and log which. Raises Unreachable, ServerRefused, DataLoss and
+    omq_storage.errors.StoreError.
+    """
+    columns = Columns(schema, part.topic.name)
+    skipped = 0
+    with place.open() as access:
+        for found in access.fetch(part.topic, part.start, part.end, columns.batch):
+            if not isinstance(found, Gap):
+                yield found
+                continue
+            span = f"messages {found.first} to {found.last}"
+            lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"
+            if fail_on_data_loss and not found.is_hole:
+                raise DataLoss(f"{lost}. {hint}")
+            log.warning("%s", lost)
+            if not found.is_hole:
+                skipped += len(found)
+    if skipped:
+        log.warning("Topic %r: %d messages skipped in all", part.topic.name, skipped)
