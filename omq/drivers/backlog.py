@@ -4,7 +4,7 @@ A socket takes less than everything for a moment when its client is not schedule
 publishers. Then all topics that are pushed to it would have to fall behind, and to be pulled one by one. So
 the connection keeps what was pushed, in order, and its topics still count as received. Publishers wait
 while a backlog is full and its connection moves (`wait_for_room`). Topics whose messages are not pushed
-meanwhile fall behind.
+meanwhile fall behind, and are pulled from their tails in turns between what is pushed.
 
 A backlog takes its memory from that of the tails. When tails grow and it is used up, the largest tails and
 backlogs lose what they have: the subscribers are told which messages they do not get. A backlog that grows
@@ -100,6 +100,11 @@ class Backlog:
         return len(self.entries)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether a message may be begun: then the rest of the first entry must be sent before all else."""
+        return bool(self.entries) and self.entries[0].sent > 0
+
+    @property
     def begin(self) -> int:
         """How many of the octets that were added have left or were dropped, before the first that has not."""
         if not self.entries:
@@ -131,10 +136,12 @@ class Backlog:
         self.octets += entry.held
         self._tails.hold(self, entry.held)
 
-    def parts(self, most: int) -> Sequence[Octets]:
-        """Return at most so many parts of it, from its beginning on."""
+    def parts(self, most: int, end: int) -> Sequence[Octets]:
+        """Return at most so many parts of it, from its beginning on, up to this `end` of an entry."""
         parts: list[Octets] = []
         for entry in self.entries:
+            if entry.end > end:
+                break
             parts.append(memoryview(entry.octets)[entry.sent :] if entry.sent else entry.octets)
             if len(parts) == most:
                 break

@@ -81,6 +81,7 @@ class BroadcastChannel:
         "_still_at",
         "_taken_at",
         "_unwritten",
+        "after",
         "driver",
         "follows",
         "is_held",
@@ -100,6 +101,7 @@ class BroadcastChannel:
         """Its connection may still be pushed messages before this one, of an earlier channel."""
         self.is_held = False
         self.outlet: Outlet | None = None
+        self.after = 0
         self.follows = False
         """Whether its subscriber has everything, and what comes next may be pushed to its outlet. Then its
         position is that of the topic, and nothing of it changes when messages are pushed.
@@ -270,6 +272,7 @@ class BroadcastChannel:
 
     def attach(self, outlet: Outlet) -> None:
         self.outlet = outlet
+        self.after = outlet.pushed  # there may be messages of an earlier channel of the same topic
         self._follow()
 
     def at_hand(self, octets: int) -> Sequence[Block]:
@@ -313,6 +316,8 @@ class BroadcastChannel:
     def stop_following(self, position: int) -> None:
         """Keep its own position from now on, which is this one."""
         self.follows = False
+        if self.outlet is not None:
+            self.after = self.outlet.pushed
         self._position = self._unwritten = position
 
     def _fall_behind(self, position: int) -> None:

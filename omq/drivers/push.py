@@ -1,8 +1,8 @@
 """Push for subscribers that have kept up: the task that has read messages hands them to the sockets itself.
 
-A subscriber that has every message of a transient topic, on a connection that has nothing else to send,
-needs no tail, no wake-up and no other task. A read of many topics collects what it pushes in one `Pushes`,
-and each connection gets the messages of all its subscriptions with one system call.
+A subscriber that has every message of a transient topic needs no tail, no wake-up and no other task. A read
+of many topics collects what it pushes in one `Pushes`, and each connection gets the messages of all its
+subscriptions with one system call.
 
 Nothing waits between the first message that is collected and `Pushes.send`, so nothing can come in between.
 What the socket of a connection does not take goes into the tails of its topics, as if it had come the other

@@ -192,11 +192,17 @@ class Outlet(Protocol):
     def sent(self) -> int:
         """How many octets of any kind the connection has taken so far."""
 
+    @property
+    def pushed(self) -> int:
+        """Where the octets that were pushed so far end. What is sent another way, and came later, waits until
+        these have left.
+        """
+
     def is_clear(self) -> bool:
         """Whether it has nothing to send, is not sending, and its rate limit is open."""
 
     def has_room(self) -> bool:
-        """Whether `push` may be called: nothing but earlier pushes is to be sent, and not too much."""
+        """Whether `push` may be called: not too much of earlier pushes is left. Channels may have more."""
 
     def is_filled(self) -> bool:
         """Whether it has no room because of earlier pushes alone, and its client takes something."""
@@ -222,6 +228,10 @@ class Flow(Protocol):
     @property
     def position(self) -> int:
         """The id of the next message to send."""
+
+    @property
+    def after(self) -> int:
+        """The octets of its outlet, as `Outlet.pushed` counts them, that must leave before this message."""
 
     def attach(self, outlet: Outlet) -> None:
         """The subscriber takes messages from now on: what comes next may be pushed to it."""

@@ -155,3 +155,33 @@ async def test_no_message_follows_the_answer_to_unsubscribe(tmp_path: Path) -> N
                 case Unsubscribed(Topic(id=topic)):
                     gone.add(topic)
         assert gone == {topics[number] for number in range(0, TOPICS, 2)}
+
+
+async def test_messages_that_are_pushed_and_pulled_keep_the_order_of_their_topic(tmp_path: Path) -> None:
+    """Large messages are pulled, and the small ones before and after them are pushed."""
+    rounds = 30
+
+    def text(number: int, turn: int) -> bytes:
+        return body(number, turn) + b"." * (70_000 if (number + turn) % 40 == 0 else 0)
+
+    async with serving(tmp_path / "store", ping_seconds=1000, stall_seconds=PATIENCE) as host:
+        publishers = [await declare_all(host), await host.connect()]
+        subscriber, numbers = await subscribe_all(host, receive_octets=4096)
+
+        async def publish_half(half: int) -> None:
+            """Publish to every second topic."""
+            for turn in range(rounds):
+                every = range(half, TOPICS, 2)
+                lines = [publish(name(number), [text(number, turn)]) for number in every]
+                await publishers[half].stream.send_all(b"".join(lines))
+
+        async with trio.open_nursery() as nursery:
+            for half in range(2):
+                nursery.start_soon(publish_half, half)
+            turns = dict.fromkeys(range(TOPICS), 0)
+            for _ in range(TOPICS * rounds):
+                frame = await subscriber.frame()
+                assert isinstance(frame, Message)
+                number = numbers[frame.topic]
+                assert (frame.id, frame.body) == (turns[number] + 1, text(number, turns[number]))
+                turns[number] += 1

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.access.limits import RateLimit
-from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Octets
+from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outlet
 from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.model import FromCurrent
@@ -23,7 +23,8 @@ from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.transport import Transport
-from omq_storage.blocks import FRAME_HEADER
+from omq_storage import codec
+from omq_storage.blocks import FRAME_HEADER, Block
 
 from .conversation import PATIENCE, eventually, publish, serving
 
@@ -45,7 +46,7 @@ async def connected() -> AsyncIterator[tuple[Transport, trio.SocketStream]]:
 class Words:
     """A source that has a number of words to say, one in each turn."""
 
-    flow = None
+    flow: Flow | None = None
 
     def __init__(self, sender: Sender, words: str, *, is_exempt: bool = False) -> None:
         self._sender = sender
@@ -108,6 +109,80 @@ async def test_answers_go_first_and_sources_take_turns() -> None:
         terminal.answers.append(b"?")
         sender.ready(Words(sender, "de"))
         assert await said(stream, 3) == b"?de"
+        nursery.cancel_scope.cancel()
+
+
+async def test_sources_have_their_turns_although_a_backlog_never_ends() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+        nursery.start_soon(sender.run, Terminal(b"?"))
+        assert await said(stream, 1) == b"?"
+        sender.backlog.add(b"." * (1 << 18))
+        for words in ("ab", "AB"):
+            sender.ready(Words(sender, words))
+        heard = b""
+        for _ in range(200):
+            sender.backlog.add(b"." * 10_000)
+            heard += (await said(stream, 10_000)).replace(b".", b"")
+        assert heard == b"aAbB"
+        assert sender.backlog.entries
+        nursery.cancel_scope.cancel()
+
+
+class WordsOfATopic(Words):
+    """Words of a topic that was pushed others before."""
+
+    def __init__(self, sender: Sender, words: str) -> None:
+        super().__init__(sender, words)
+        self.flow: Flow = self
+        self.after = sender.pushed
+        self.position = 1
+
+    def attach(self, outlet: Outlet) -> None:
+        raise AssertionError("nothing is pushed here")
+
+    def ready(self) -> bool:
+        return True
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        return ()
+
+    def passed(self, position: int, octets: int) -> None:
+        raise AssertionError("nothing is at hand")
+
+
+async def test_the_turn_of_a_source_does_not_precede_what_was_pushed_before_it() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+        sender.backlog.add(b"." * (1 << 18))
+        nursery.start_soon(sender.run, Terminal())
+        await wait_all_tasks_blocked()  # it sends this
+        sender.backlog.add(b"-" * 1000)
+        sender.ready(WordsOfATopic(sender, "w"))
+        sender.backlog.add(b"+")
+        assert (await said(stream, (1 << 18) + 1002)).replace(b".", b"") == b"-" * 1000 + b"+w"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+        sender.backlog.add(b".")
+        nursery.start_soon(sender.run, Terminal())
+        assert await said(stream, 1) == b"."  # now a source may precede what is pushed
+        await wait_all_tasks_blocked()
+        route = codec.native.Route(1, 1, 1 << 20)
+        lane = codec.native.Lane((sender,))
+        route.open(lane)
+        passed = codec.native.Pass({b"t": route}, None, 1 << 16)
+        lines = publish(b"t", [bytes(1000)] * 100)
+        codec.native.deal_lines(lines, 0, len(lines), passed)
+        sender.push(passed, [0])
+        assert sender.backlog.entries
+        sender.ready(Words(sender, "w"))
+        frames = passed.frames[0]
+        assert await said(stream, len(frames) + 1) == frames + b"w"
         nursery.cancel_scope.cancel()
 
 

@@ -109,7 +109,6 @@ class Sender:
         self._is_busy = False  # in the middle of a turn
         self.still_at: int | None = None
         self.backlog = Backlog(tails)
-        self._sends_backlog = False  # and nothing else, although it is busy
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared_octets = MOST_SHARED_OCTETS
         self._is_heavy = False  # whether so much was sent in its last turn that it counts
@@ -144,26 +143,30 @@ class Sender:
     def sent(self) -> int:
         return self._transport.sent
 
+    @property
+    def pushed(self) -> int:
+        return self.backlog.end
+
     def is_clear(self) -> bool:
-        if self._is_busy or self.backlog.entries or self._transport.pending:
+        if self._is_busy or self.backlog.entries or self._transport.pending or self._ready or self._rest:
             return False
         return self._may_push()
 
     def has_room(self) -> bool:
-        if self._is_busy and not self._sends_backlog:
-            return False
         return not self.backlog.is_full() and self._may_push()
 
     def is_filled(self) -> bool:
         return self.backlog.is_full() and self.still_at != self.sent and self._may_push()
 
     def _may_push(self) -> bool:
-        if self._ready or self._rest or self._side is None:
+        if self._side is None:
             return False
         return self._side.may_forward() and (self._messages is None or self._messages.is_open())
 
     def push(self, passed: "Pass", lanes: Sequence[int]) -> None:
-        taken = 0 if self.backlog.entries else self.try_send([passed.frames[lane] for lane in lanes])
+        taken = 0
+        if not (self._is_busy or self._rest or self.backlog.entries):
+            taken = self.try_send([passed.frames[lane] for lane in lanes])
         for lane in lanes:
             octets = len(passed.frames[lane])
             if taken < octets:
@@ -212,18 +215,26 @@ class Sender:
 
     async def _run(self, side: Side) -> None:
         may_begin = False  # a turn, although the round is spent
+        owes_turn = False  # to a source, because the backlog was sent before
         while True:
             self._is_busy = True
-            if self._rest or self._transport.pending or self.backlog.entries:
+            if (
+                self._rest
+                or self._transport.pending
+                or (self.backlog.entries and not (owes_turn and self._may_precede(side)))
+            ):
                 await self._complete(side)
-            elif urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open()):
+                owes_turn = True
+            elif not self.backlog.entries and (
+                urgent := side.urgent(may_answer=self._answers is None or self._answers.is_open())
+            ):
                 await self._send_urgent(side, urgent)
             elif (source := self._next(side)) is not None:
                 if self._is_heavy and self._pace.is_spent and not may_begin:
                     await self._pace.wait()
                     may_begin = True
                     continue  # there may be answers by now
-                may_begin = False
+                may_begin = owes_turn = False
                 await self._give_turn(source)
             elif side.has_ended():
                 return
@@ -242,6 +253,17 @@ class Sender:
         if self._messages is None or self._messages.is_open():
             return next(iter(self._ready))
         return next(iter(self._exempt), None)
+
+    def _may_precede(self, side: Side) -> bool:
+        """Return whether the next source may have its turn although there is a backlog.
+
+        While others push without a pause, the backlog never ends, and the sources must have turns all the
+        same. None begins in the middle of a message, or before earlier messages of its own that were pushed.
+        """
+        if self.backlog.is_begun:
+            return False
+        source = self._next(side)
+        return source is not None and (source.flow is None or source.flow.after <= self.backlog.begin)
 
     async def _give_turn(self, source: Source) -> None:
         del self._ready[source]
@@ -295,7 +317,7 @@ class Sender:
         parts = MOST_PARTS
         for source in chain((first,), self._ready):
             flow = source.flow
-            if flow is None:
+            if flow is None or flow.after > self.backlog.begin:
                 return
             blocks = flow.at_hand(room)
             if not blocks and (flow.ready() or source is first):
@@ -342,14 +364,12 @@ class Sender:
         for part in urgent:
             backlog.add(part)
         end = backlog.end
-        self._sends_backlog = True
         try:
             while backlog.entries and backlog.begin < end:
-                backlog.sent(self._transport.try_send(backlog.parts(MOST_PARTS)))
+                backlog.sent(self._transport.try_send(backlog.parts(MOST_PARTS, end)))
                 if backlog.entries and backlog.begin < end:
                     await self.forwarder.wait_taken()
         finally:
-            self._sends_backlog = False
             if urgent:
                 if self._answers is not None:
                     self._answers.spend(sum(map(len, urgent)))
