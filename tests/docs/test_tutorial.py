@@ -1,0 +1,104 @@
+"""docs/TUTORIAL.md: its commands are run, and their output is compared with what it shows."""
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from os import environ
+from pathlib import Path
+
+import pytest
+from server_command import RunningServer, running_server
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "TUTORIAL.md"
+BLOCK = re.compile(r"^```(sh|text|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Reader:
+    """Somebody who reads the tutorial and does what it says, with two terminals."""
+
+    def __init__(self, folder: Path, terminals: ExitStack) -> None:
+        self._folder = folder
+        self._terminals = terminals
+        self._server: RunningServer | None = None
+        self._port = 0
+
+    def start(self, line: str) -> str:
+        """Start the server in the first terminal. Returns what it prints."""
+        _, *options = shlex.split(line)
+        option = options.index("--store") + 1
+        options[option] = str(self._folder / options[option])
+        server = running_server(*options, "--listen", f"127.0.0.1:{self._port}")
+        self._server = self._terminals.enter_context(server)
+        self._port = self._server.port
+        return self._here(self._server.ready, back=True)
+
+    def kill(self) -> None:
+        assert self._server is not None
+        self._server.stop(signal.SIGKILL)
+
+    def run(self, script: str) -> str:
+        """Run a script in the second terminal. Returns its output."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self._here(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self._folder,
+            env=environ
+            | {
+                "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
+                "OMQ_SERVER": f"omq://127.0.0.1:{self._port}",
+            },
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def save(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(self._here(text))
+
+    def _here(self, text: str, *, back: bool = False) -> str:
+        """Replace the port of the tutorial by that of the server, or back."""
+        ports = ("7730", str(self._port))
+        return text.replace(*(ports[::-1] if back else ports))
+
+
+def without_bytes(output: str) -> str:
+    """Remove the column BYTES of `omq topics`, which depends on when the server joined small blocks."""
+    return re.sub(r"(weak|strong)( +\d+) +\d+", r"\1\2", output)
+
+
+@pytest.mark.skipif(
+    any(shutil.which(name) is None for name in ("nc", "xxd")), reason="nc or xxd is not installed"
+)
+def test_every_command_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
+    blocks: list[tuple[str, str]] = BLOCK.findall(TUTORIAL.read_text())
+    shown = 0
+    with ExitStack() as terminals:
+        reader = Reader(tmp_path, terminals)
+        printed = ""
+        for language, text in blocks:
+            match language:
+                case "text":
+                    assert without_bytes(printed) == without_bytes(text)
+                    printed = ""
+                    shown += 1
+                case "python":
+                    reader.save("weather.py", text)
+                case _:
+                    assert not printed, f"the tutorial does not show {printed!r}"
+                    if text.startswith("omq-server"):
+                        printed = reader.start(text)
+                        if shown:  # its first start is shown, and the second one is the same
+                            printed = ""
+                    elif text.startswith("pkill"):
+                        reader.kill()
+                    else:
+                        printed = reader.run(text)
+        assert not printed
+    assert shown == len([language for language, _ in blocks if language == "text"]) > 5
