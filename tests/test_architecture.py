@@ -200,7 +200,7 @@ FLOORS = {
     "omq.protocol.omq": {"omq.watching", "omq.protocol", "omq.management", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.http": set(),
-    "omq.protocol.amqp_1_0": {"omq.protocol.amqp"},
+    "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
     "omq.protocol.amqp_0_9": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),

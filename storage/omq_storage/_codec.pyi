@@ -115,3 +115,22 @@ def deliveries(
     message: int,
     template: Callable[[bytes], tuple[bytes, int, int, int]],
 ) -> bytes | None: ...
+def take_transfers(
+    data: bytes, position: int, max_frame: int, most: int
+) -> tuple[int, int, int, int, bool, int, Spans, list[bytes] | None] | None: ...
+def transfers(
+    frames: Octets,
+    offsets: Octets,
+    head_offsets: Octets | None,
+    head_octets: Octets | None,
+    begin: int,
+    end: int,
+    step: int,
+    channel: int,
+    handle: bytes,
+    delivery: int,
+    message: int,
+    settled: bool,
+    room: int,
+    around: Callable[[bytes], tuple[int, bytes, bytes]],
+) -> tuple[bytes, int] | None: ...

@@ -23,6 +23,7 @@ from omq.protocol.amqp_1_0.performatives import (
     SaslMechanisms,
     SaslOutcome,
 )
+from omq.protocol.amqp_1_0.runs import TransferRun, take_transfers
 from omq.protocol.amqp_1_0.session import Session
 from omq.protocol.amqp_1_0.types import NULL, DecodeError
 
@@ -40,6 +41,8 @@ LEAST_HEARTBEAT_SECONDS = 0.1
 
 FRAMES_IN_TURN = 256
 """After so many frames the other connections have their turn, even if the frames mean nothing."""
+
+_TRANSFER = b"\x00\x53\x14"
 
 MOST_SESSIONS = 4096
 """The sessions that a connection may have at a time."""
@@ -224,6 +227,12 @@ class Connection:
     def _take(self, frame: RawFrame) -> Iterator[Event]:
         if frame.is_heartbeat:
             return
+        if self.stage is Stage.RUNNING and frame.octets.startswith(_TRANSFER, frame.begin):
+            run, end = take_transfers(frame.octets, frame.start, self._reader.max_frame)
+            if run is not None and (events := self._run(run)) is not None:
+                self._reader.taken(end)
+                yield from events
+                return
         in_sasl = self.stage is Stage.SASL_INIT
         if (frame.type is FrameType.SASL) is not in_sasl:
             raise ConnectionProblem(Condition.FRAMING_ERROR, f"a frame of type {frame.type} cannot come now")
@@ -281,6 +290,11 @@ class Connection:
             )
         # The same number in both directions: everybody who follows a connection with a tool expects it.
         self._sessions[channel] = Session(self, channel, channel, begin)
+
+    def _run(self, run: TransferRun) -> Iterator[Event] | None:
+        """Take whole messages of one link; None if they must be taken frame by frame."""
+        session = self._sessions.get(run.channel)
+        return None if session is None or session.is_over else session.run(run)
 
     def _in_session(
         self,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from omq.protocol.amqp_1_0.conditions import Problem
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import Error, Open, State
+from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.unsettled import Sent
 
 
@@ -48,6 +49,14 @@ class Part:
     octets: bytes
     begins: bool
     ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Whole messages, as they are to be stored."""
+
+    link: ReceivingLink
+    run: TransferRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ class Pause:
     """Much was read that means nothing to the server: the other connections should have their turn."""
 
 
-LinkEvent = Attaching | Credit | Part | Aborted | Outcome | Detached | WindowOpened
+LinkEvent = Attaching | Credit | Part | Run | Aborted | Outcome | Detached | WindowOpened
 """What concerns links."""
 
 Event = Authenticating | Opening | LinkEvent | Closed | Pause

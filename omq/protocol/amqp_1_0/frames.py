@@ -40,6 +40,8 @@ class RawFrame:
     octets: bytes
     begin: int
     end: int
+    start: int
+    """Where the frame begins."""
 
     @property
     def is_heartbeat(self) -> bool:
@@ -52,6 +54,8 @@ class FrameReader:
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._at = 0
+        """Where the next frame begins, while frames are read."""
         self.max_frame = SMALLEST_MAX
         """The longest frame that the peer may send now."""
 
@@ -77,17 +81,23 @@ class FrameReader:
         Raises `ConnectionProblem` for a size or data offset that cannot be, and an unknown type.
         """
         buffer, at = self._buffer, 0
+        self._at = 0
         try:
             while len(buffer) - at >= SHORTEST:
                 size, offset, kind, channel = _HEAD.unpack_from(buffer, at)
                 self._check(size, offset, kind)
                 if len(buffer) - at < size:
                     break
-                begin, at = at + 4 * offset, at + size
-                yield RawFrame(_TYPES[kind], channel, buffer, begin, at)
+                self._at = at + size
+                yield RawFrame(_TYPES[kind], channel, buffer, at + 4 * offset, self._at, at)
+                at = self._at
         finally:
             # Also where the caller stops at a frame: that one is done, and what is behind it stays.
-            self._buffer = buffer[at:]
+            self._buffer = buffer[self._at :]
+
+    def taken(self, end: int) -> None:
+        """The caller has taken the frames up to this position in the octets of the last frame."""
+        self._at = end
 
     def _check(self, size: int, offset: int, kind: int) -> None:
         if size > self.max_frame:

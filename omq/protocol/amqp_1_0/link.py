@@ -241,10 +241,12 @@ class ReceivingLink(Link):
         self.delivery: int | None = None
         """The delivery-id of the message of which parts came, and not the last one."""
         self.delivery_settled = False
+        self._max_message_size = 0
 
     def accept(self, target: bytes, max_message_size: int, capabilities: tuple[str, ...] = ()) -> None:
         """Accept the attach with this target, which may differ from what the client asked for."""
         mode = self.attach.snd_settle_mode
+        self._max_message_size = max_message_size
         self._answer(
             target=target,
             snd_settle_mode=mode,
@@ -272,14 +274,23 @@ class ReceivingLink(Link):
             )
         )
 
-    def received(self) -> None:
-        """Count a message that begins. Raises `LinkProblem` when the client had no credit for it."""
-        if not self.credit:
+    def takes(self, count: int, longest: int) -> bool:
+        """Return whether the client may send so many whole messages now, the longest with so many octets."""
+        return (
+            self.is_attached
+            and self.delivery is None
+            and count <= self.credit
+            and longest <= self._max_message_size
+        )
+
+    def received(self, count: int = 1) -> None:
+        """Count messages that begin. Raises `LinkProblem` when the client had no credit for them."""
+        if self.credit < count:
             raise LinkProblem(
                 Condition.TRANSFER_LIMIT_EXCEEDED, "the link sent more messages than it has credit for"
             )
-        self.credit -= 1
-        self.delivery_count = serials.add(self.delivery_count, 1)
+        self.credit -= count
+        self.delivery_count = serials.add(self.delivery_count, count)
 
 
 def make(session: LinkSession, handle: int, attach: Attach) -> SendingLink | ReceivingLink:

@@ -18,6 +18,7 @@ from omq.protocol.amqp_1_0.events import (
     Event,
     Outcome,
     Part,
+    Run,
     WindowOpened,
 )
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
@@ -38,6 +39,7 @@ from omq.protocol.amqp_1_0.performatives import (
     State,
     Transfer,
 )
+from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import NULL
 from omq.protocol.amqp_1_0.unsettled import Unsettled
 
@@ -306,6 +308,29 @@ class Session:
                     found.tell()
             case _:
                 assert_never(found)
+
+    def run(self, run: TransferRun) -> Iterator[Event] | None:
+        """Take whole messages of one link. None if something is wrong with one of them, or may be: then they
+        must be taken frame by frame.
+        """
+        found, count, last = self._links.get(run.handle), run.batch.count, self._last_delivery
+        if (
+            not isinstance(found, ReceivingLink)
+            or not found.takes(count, run.longest)
+            or count > self._window
+            or (last is not None and serials.difference(run.delivery, last) <= 0)
+        ):
+            return None
+        return self._runs(found, run)
+
+    def _runs(self, found: ReceivingLink, run: TransferRun) -> Iterator[Event]:
+        count = run.batch.count
+        self._next_in = serials.add(self._next_in, count)
+        self._window -= count
+        self._last_delivery = run.last
+        found.received(count)
+        yield Run(found, run)
+        self._renew()
 
     def _transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
         self._next_in = serials.add(self._next_in, 1)

@@ -55,6 +55,7 @@ _CONTENT_FORMS = {
     (Section.AMQP_VALUE, 0xA0): Form.BINARY,
     (Section.AMQP_VALUE, 0xB0): Form.BINARY,
 }
+_CODES = {(int(section), constructor): form for (section, constructor), form in _CONTENT_FORMS.items()}
 _CONSTRUCTORS = {Form.DATA: (0x75, 0xA0), Form.TEXT: (0x77, 0xA1), Form.BINARY: (0x77, 0xA0)}
 
 
@@ -86,6 +87,16 @@ def store_sections(message: bytes, places: list[Place]) -> Stored:
         whole = b"".join(message[place.begin : place.end] for place in without)
         return Stored(_head(Form.MESSAGE, b"", b""), whole)
     form, content = _content(message, bodies)
+    return stored_as(form, before, content, after)
+
+
+def form_of(code: int, constructor: int) -> Form | None:
+    """Return the form of a body whose section and constructor have these codes; None if there is none."""
+    return _CODES.get((code, constructor))
+
+
+def stored_as(form: int, before: bytes, content: bytes, after: bytes = b"") -> Stored:
+    """Return how a message of this form is stored."""
     if form == Form.DATA and not before and not after:
         return Stored(b"", content)
     return Stored(_head(form, before, after), content)

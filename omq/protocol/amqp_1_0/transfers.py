@@ -7,10 +7,14 @@ Source: AMQP 1.0, part 2, section 2.7.5, "Transfer".
 
 from struct import Struct
 
-from omq.protocol.amqp_1_0 import types
+from omq.protocol.amqp_1_0 import serials, stored, translation, types
 from omq.protocol.amqp_1_0.frames import SHORTEST
+from omq.protocol.amqp_1_0.stored import Around
+from omq_storage import codec
+from omq_storage.blocks import FRAME_HEADER, Block
 
 _FRAME = Struct(">IBBH")
+_SIZE = Struct(">I")
 _TRANSFER = b"\x00\x53\x14\xc0"
 _TRUE, _FALSE = b"\x41", b"\x42"
 _ID = Struct(">BI")
@@ -20,13 +24,18 @@ MOST_OVERHEAD = 64
 """The octets of a frame before its payload: never more."""
 
 
+def head_around(head: bytes) -> Around:
+    """Return what stands around the body of a message with this stored head, whichever protocol wrote it."""
+    return (stored.around(head) or translation.from_head(head)) if head else stored.PLAIN
+
+
 class Framing:
     """Writes the frames of one link."""
 
-    __slots__ = ("_channel", "_continuations", "_handle", "room")
+    __slots__ = ("_continuations", "_handle", "channel", "room")
 
     def __init__(self, channel: int, handle: int, max_frame: int) -> None:
-        self._channel = channel
+        self.channel = channel
         self._handle = types.uint(handle)
         self.room = max_frame - MOST_OVERHEAD
         """The longest payload of a frame."""
@@ -34,6 +43,36 @@ class Framing:
             more: self._list(self._handle + b"\x40\x40\x40\x40" + (_TRUE if more else _FALSE), 6)
             for more in (False, True)
         }
+
+    def run(self, block: Block, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
+        """Return the frames of these messages of a block with delivery-ids from `delivery` on, up to the
+        first message that takes several frames; and how many messages these are.
+        """
+        if codec.COMPILED:
+            begin, end = block.indexes(ids)
+            heads = block.heads
+            written = codec.native.transfers(
+                block.frames, block.offsets,
+                None if heads is None else heads.offsets, None if heads is None else heads.octets,
+                begin, end, ids.step, self.channel, self._handle, delivery, block.first + begin,
+                settled, self.room, _around,
+            )  # fmt: skip
+            if written is not None:
+                return written
+        return self.run_plain(block, ids, delivery, settled=settled)
+
+    def run_plain(self, block: Block, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
+        """`run` in plain Python."""
+        parts: list[bytes | memoryview] = []
+        for count, message in enumerate(ids):
+            body = block.frame(message)[FRAME_HEADER:]
+            before, after = stored.frame_of(head_around(block.head(message)), len(body))
+            size = len(before) + len(body) + len(after)
+            if size > self.room:
+                return b"".join(parts), count
+            id = serials.add(delivery, count)
+            parts += (self.opening(id, message, size, settled=settled, more=False), before, body, after)
+        return b"".join(parts), len(ids)
 
     def opening(self, delivery: int, message: int, size: int, *, settled: bool, more: bool) -> bytes:
         """Return what stands before the payload of the first frame of a delivery; `size` is the payload's."""
@@ -49,8 +88,22 @@ class Framing:
         return self._frame(self._continuations[more], size)
 
     def _frame(self, performative: bytes, size: int) -> bytes:
-        return _FRAME.pack(SHORTEST + len(performative) + size, 2, 0, self._channel) + performative
+        return _FRAME.pack(SHORTEST + len(performative) + size, 2, 0, self.channel) + performative
+
+    @staticmethod
+    def messages_within(frames: bytes | memoryview, octets: int) -> tuple[int, int]:
+        """Return how many frames are whole within so many octets of frames, and how many octets they have."""
+        count = at = 0
+        while at + _SIZE.size <= octets and (end := at + _SIZE.unpack_from(frames, at)[0]) <= octets:
+            at = end
+            count += 1
+        return count, at
 
     @staticmethod
     def _list(fields: bytes, count: int) -> bytes:
         return b"%s%c%c%s" % (_TRANSFER, len(fields) + 1, count, fields)
+
+
+def _around(head: bytes) -> tuple[int, bytes, bytes]:
+    found = head_around(head)
+    return found.form, found.before, found.after

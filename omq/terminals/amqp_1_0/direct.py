@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from typing import assert_never
 
 from omq.access.direct import Direct
 from omq.drivers.direct import DirectChannel, DirectNode
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Outcome, Rejected, Released
-from omq.protocol.amqp_1_0 import performatives, stored
+from omq.protocol.amqp_1_0 import performatives, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.outgoing import Outgoing, outcome_of
+from omq.terminals.amqp_1_0.posted import Told
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 
@@ -53,8 +56,8 @@ class DirectIncoming(Producing):
         self._node: DirectNode | None = None
         self._end_node: Callable[[DirectNode], None] | None = None
         """Ends the node, if it was made for this link."""
-        self._told: list[tuple[int, bytes]] = []
-        """Delivery-ids and outcomes that the client does not know yet."""
+        self._told: list[Told] = []
+        """Outcomes that the client does not know yet."""
         self._must_renew = False
 
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
@@ -83,19 +86,34 @@ class DirectIncoming(Producing):
     # -- messages ------------------------------------------------------------------------------------------
 
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
-        self._must_renew = True
-        self._wake(self)
-        if self._node is None:
-            return
-        done = None if settled else partial(self._done, delivery)
-        self.unconfirmed += not settled
+        wanted = None if settled else delivery
         try:
             made = stored.store(message)
-            self._node.offer(made.body, made.head, done)
         except DecodeError as problem:
-            self._reject(done, Condition.DECODE_ERROR, str(problem))
+            self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
+        else:
+            self._offer(made.body, made.head, wanted)
+
+    def take_run(self, run: TransferRun) -> None:
+        heads = repeat(b"") if run.heads is None else run.heads
+        for number, (body, head) in enumerate(zip(run.batch.bodies(), heads, strict=False)):
+            self._offer(body, head, None if run.settled else serials.add(run.delivery, number))
+
+    def _offer(self, body: bytes, head: bytes, delivery: int | None) -> None:
+        node, done = self._node, self._begun(delivery)
+        if node is None:
+            return  # its link is detached
+        try:
+            node.offer(body, head, done)
         except Refused as refused:
             self._reject(done, condition_of(refused.reason), str(refused))
+
+    def _begun(self, delivery: int | None) -> Callable[[Outcome, bytes], None] | None:
+        """A message came; its outcome is wanted if it has a delivery-id here."""
+        self._must_renew = True
+        self._wake(self)
+        self.unconfirmed += delivery is not None
+        return None if delivery is None else partial(self._done, delivery)
 
     def _reject(self, done: Callable[[Outcome, bytes], None] | None, condition: Condition, text: str) -> None:
         if done is not None:
@@ -108,7 +126,7 @@ class DirectIncoming(Producing):
 
     def _done(self, delivery: int, outcome: Outcome, told: bytes) -> None:
         self.unconfirmed -= 1
-        self._told.append((delivery, told or state_for(outcome)))
+        self._told.append((delivery, delivery, told or state_for(outcome)))
         self._wake(self)
 
     def credited(self) -> None:

@@ -6,12 +6,13 @@ window opens, and until then its links take no more messages, so one take of eac
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from omq.drivers.seam import Cut, Octets
-from omq.protocol.amqp_1_0 import serials, stored, translation
+from omq.protocol.amqp_1_0 import serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import Around
-from omq.protocol.amqp_1_0.transfers import Framing
+from omq.protocol.amqp_1_0.transfers import Framing, head_around
 from omq_storage.blocks import FRAME_HEADER
 
 MOST_FRAME = 64 << 10
@@ -26,6 +27,13 @@ class Sent:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Messages of one frame each, which may all leave now."""
+
+    count: int
+
+
 class Transfers:
     """The form of one link."""
 
@@ -34,56 +42,77 @@ class Transfers:
         self._session = link.session
         most = min(link.session.frame_room(), MOST_FRAME)
         self.framing = Framing(link.session.channel, link.handle, most)
-        self._frames: list[Sent] = []
-        """Of each message that `whole` framed last."""
+        self._framed: list[_Run | Sent] = []
+        """What `whole` framed last: one for each part that it returned."""
         self._first = 0
-        """The delivery-id of the first one."""
+        """The delivery-id of the first message of it."""
         self._left: list[range] = []
         self._begun: int | None = None
         """The delivery-id of a message of which `whole` framed more than the socket took."""
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
-        self._frames.clear()
-        self._first = self.link.session.next_delivery
+        self._framed.clear()
+        self._first = self._session.next_delivery
         for cut in cuts:
-            first = self.start(cut.ids)
+            delivery = self.start(cut.ids)
             if self.link.settles:
                 self._left.append(cut.ids)
-            for index, message in enumerate(cut.ids):
-                body = cut.block.frame(message)[FRAME_HEADER:]
-                around = around_of(cut.block.head(message), cut.deliveries)
-                before, after = stored.frame_of(around, len(body))
-                delivery = serials.add(first, index)
-                parts.append(self._framed(delivery, message, b"".join((before, body, after))))
+            ids = cut.ids
+            while ids:
+                octets, count = self._run(cut, ids, delivery)
+                if not count:
+                    octets, count = self._one(cut, ids[0], delivery), 1
+                parts.append(octets)
+                ids, delivery = ids[count:], serials.add(delivery, count)
         return parts
 
-    def _framed(self, delivery: int, message: int, payload: bytes) -> bytes:
+    def _run(self, cut: Cut, ids: range, delivery: int) -> tuple[bytes, int]:
+        """Frame messages of one frame each, as far as the window allows; return how many these are, too."""
+        window = self._session.window if self._session.may_transfer else 0
+        if cut.deliveries or window <= 0:
+            return b"", 0  # a message that was delivered before says so in its header
+        settled = self.link.settles
+        octets, count = self.framing.run(cut.block, ids[:window], delivery, settled=settled)
+        if count:
+            self._session.transferred(count)
+            self._framed.append(_Run(count))
+        return octets, count
+
+    def _one(self, cut: Cut, message: int, delivery: int) -> bytes:
         """Frame one message; return what may leave now."""
-        if len(payload) <= self.framing.room:
-            opening = self.opening(delivery, message, len(payload), more=False)
-            frames = [opening + payload]
-        else:
-            cuts = self.cut(delivery, message, payload, 0, len(payload))
-            frames = [octets for octets, _ in cuts]
+        body = cut.block.frame(message)[FRAME_HEADER:]
+        before, after = stored.frame_of(around_of(cut.block.head(message), cut.deliveries), len(body))
+        payload = b"".join((before, body, after))
+        cuts = self.cut(delivery, message, payload, 0, len(payload))
+        frames = [octets for octets, _ in cuts]
         now = self.admit(frames)
-        self._frames.append(Sent(now, len(frames) - now))
-        return frames[0] if now == len(frames) == 1 else b"".join(frames[:now])
+        self._framed.append(Sent(now, len(frames) - now))
+        return b"".join(frames[:now])
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
-        count, frames = 0, self._frames
-        while count < len(frames) and len(parts[count]) <= octets:
-            octets -= len(parts[count])
-            count += 1
-        for each in frames[count:]:
-            self.undo(each)
+        count = left = 0
+        for each, part in zip(self._framed, parts, strict=True):
+            if not left and len(part) <= octets:
+                octets -= len(part)
+                count += each.count if isinstance(each, _Run) else 1
+                continue
+            match each:
+                case _Run(messages):
+                    whole, within = (0, 0) if left else self.framing.messages_within(part, octets)
+                    octets, count, left = octets - within, count + whole, left + messages - whole
+                    self._session.transferred(whole - messages)
+                case Sent():
+                    left += 1
+                    self.undo(each)
+                case _:
+                    assert_never(each)
         self._left = [cut.ids for cut in _first(cuts, count)] if self.link.settles else []
-        left = len(frames) - count
         if left and octets:
             self._begun = serials.add(self._first, count)
             left -= 1
         self._session.take_back(self.link, left)
-        frames.clear()
+        self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
@@ -227,8 +256,8 @@ class Begun:
 
 
 def around_of(head: bytes, deliveries: int) -> Around:
-    """Return what stands around a body for AMQP 1.0, whichever protocol its message came by."""
-    around = (stored.around(head) or translation.from_head(head)) if head else stored.PLAIN
+    """Return what stands around a body that was delivered so often before."""
+    around = head_around(head)
     return stored.redelivered(around, deliveries) if deliveries else around
 
 

@@ -1,7 +1,8 @@
 """A link on which the client sends. Its messages of one read are one post; credit follows the posts."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from omq.access.session import Session
@@ -10,12 +11,33 @@ from omq.drivers.reasons import Refused
 from omq.protocol.amqp_1_0 import stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
-from omq.terminals.amqp_1_0.posted import Posted, failed
+from omq.terminals.amqp_1_0.posted import Deliveries, Posted, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import rejection
 from omq.terminals.connection.liveness import Excuse
-from omq_storage.batches import Bodies
+from omq_storage.batches import Batch, Bodies, joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Messages of one read that are posted together."""
+
+    batch: Batch
+    heads: Sequence[bytes]
+    deliveries: list[Deliveries]
+
+
+def _joined(runs: Sequence[_Run]) -> tuple[Batch, Sequence[bytes]]:
+    """Return the messages of all runs, and their heads."""
+    if len(runs) == 1:
+        return runs[0].batch, runs[0].heads
+    heads: list[bytes] = []
+    if any(run.heads for run in runs):
+        for run in runs:
+            heads += run.heads or [b""] * run.batch.count
+    return joined([run.batch for run in runs]), heads
 
 
 class Incoming(Producing):
@@ -40,7 +62,10 @@ class Incoming(Producing):
         self._excused = excused
         self._bodies: list[bytes] = []
         self._heads: list[bytes] = []
-        self._deliveries: list[int | None] = []
+        self._deliveries: list[Deliveries] = []
+        """Of `_bodies`."""
+        self._runs: list[_Run] = []
+        """What came before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()
 
     def accept(self, target: bytes) -> None:
@@ -60,17 +85,30 @@ class Incoming(Producing):
             return
         self._bodies.append(made.body)
         self._heads.append(made.head)
-        self._deliveries.append(None if settled else delivery)
+        self._deliveries.append(Deliveries(None if settled else delivery, 1))
+
+    def take_run(self, run: TransferRun) -> None:
+        self._end_bodies()
+        heads: Sequence[bytes] = () if run.heads is None else run.heads
+        first = None if run.settled else run.delivery
+        self._runs.append(_Run(run.batch, heads, [Deliveries(first, run.batch.count)]))
+
+    def _end_bodies(self) -> None:
+        """What follows is no message by itself."""
+        if self._bodies:
+            heads = self._heads if any(self._heads) else ()
+            self._runs.append(_Run(Bodies(self._bodies), heads, self._deliveries))
+            self._bodies, self._heads, self._deliveries = [], [], []
 
     async def flush(self) -> None:
         """Post what was taken, and wait while there is no room for it. Raises LinkProblem."""
-        if not self._bodies:
+        self._end_bodies()
+        if not self._runs:
             return
-        bodies, self._bodies = self._bodies, []
-        heads, self._heads = self._heads, []
-        deliveries, self._deliveries = self._deliveries, []
+        runs, self._runs = self._runs, []
+        batch, heads = _joined(runs)
         try:
-            offered = self._session.offer(self._name, Bodies(bodies), heads if any(heads) else ())
+            offered = self._session.offer(self._name, batch, heads)
             if offered is None:
                 raise LinkProblem(Condition.RESOURCE_DELETED, "the topic was deleted")
             if not isinstance(offered, Confirmation):
@@ -78,8 +116,9 @@ class Incoming(Producing):
                     offered = await offered.taken()
         except Refused as refused:
             offered = failed(refused.failure)
-        self._posted.append(Posted(deliveries, offered))
-        self.unconfirmed += len(bodies)
+        deliveries = [each for run in runs for each in run.deliveries]
+        self._posted.append(Posted(deliveries, batch.count, offered))
+        self.unconfirmed += batch.count
         if offered.settled:
             self.tell()
         else:
@@ -96,7 +135,7 @@ class Incoming(Producing):
         # Outcomes may be told in any order, and each post of a topic is settled after the ones before.
         while self._posted and self._posted[0].confirmation.settled:
             posted = self._posted.popleft()
-            self.unconfirmed -= len(posted.deliveries)
+            self.unconfirmed -= posted.count
             self._settle(posted.told())
         self._renew()
 
@@ -110,6 +149,7 @@ class Incoming(Producing):
 
     def _renew(self) -> None:
         """The client may send what the configured credit leaves beside what is not settled."""
-        room = self._credit - self.unconfirmed - len(self._bodies)
+        unposted = len(self._bodies) + sum(run.batch.count for run in self._runs)
+        room = self._credit - self.unconfirmed - unposted
         if self.link.credit <= self._credit // 2 and room > self.link.credit:
             self.link.grant(room)

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Failure, Reason
-from omq.protocol.amqp_1_0 import performatives
+from omq.protocol.amqp_1_0 import performatives, serials
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 
 ACCEPTED = performatives.write(performatives.Accepted())
@@ -14,21 +13,43 @@ RELEASED = performatives.write(performatives.Released())
 
 
 @dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Consecutive messages of a post that came with consecutive delivery-ids."""
+
+    first: int | None
+    """The delivery-id of the first one; None if they came settled."""
+    count: int
+
+
+Told = tuple[int, int, bytes]
+"""The first and the last delivery-id of messages, and their outcome."""
+
+
+@dataclass(frozen=True, slots=True)
 class Posted:
     """Messages of one post, whose outcomes are not told yet."""
 
-    deliveries: Sequence[int | None]
-    """The delivery-ids of the messages, in their order; None for those that came settled."""
+    deliveries: Sequence[Deliveries]
+    """In the order of the messages."""
+    count: int
     confirmation: Confirmation
 
-    def told(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the delivery-ids and outcomes of the messages whose client wants to know."""
-        deliveries = iter(self.deliveries)
-        for count, failure in self.confirmation.outcomes(len(self.deliveries)):
+    def told(self) -> Iterator[Told]:
+        """Yield the outcomes of the messages whose client wants to know."""
+        runs = iter(self.deliveries)
+        run, at = Deliveries(None, 0), 0
+        for count, failure in self.confirmation.outcomes(self.count):
             state = ACCEPTED if failure is None else state_of(failure)
-            for delivery in islice(deliveries, count):
-                if delivery is not None:
-                    yield delivery, state
+            left = count
+            while left:
+                if at == run.count:
+                    run, at = next(runs), 0
+                some = min(left, run.count - at)
+                if run.first is not None:
+                    first = serials.add(run.first, at)
+                    yield first, serials.add(first, some - 1), state
+                at += some
+                left -= some
 
 
 def state_of(failure: Failure) -> bytes:

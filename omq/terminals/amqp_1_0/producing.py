@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink
+from omq.protocol.amqp_1_0.runs import TransferRun
+from omq.terminals.amqp_1_0.posted import Told
 
 
 class Producing(ABC):
@@ -47,6 +49,10 @@ class Producing(ABC):
         """Take a complete message."""
 
     @abstractmethod
+    def take_run(self, run: TransferRun) -> None:
+        """Take complete messages."""
+
+    @abstractmethod
     async def flush(self) -> None:
         """Post what was taken, and wait while there is no room for it. Raises LinkProblem."""
 
@@ -58,16 +64,16 @@ class Producing(ABC):
     def close(self) -> None:
         """The link is over: nothing is to be told any more."""
 
-    def _settle(self, told: Iterable[tuple[int, bytes]]) -> None:
-        """Tell outcomes: delivery-ids and states, equal neighbours in one disposition."""
+    def _settle(self, told: Iterable[Told]) -> None:
+        """Tell outcomes, equal neighbours in one disposition."""
         first = last = -1
         state = b""
-        for delivery, outcome in told:
-            if first >= 0 and (delivery != last + 1 or outcome != state):
+        for begin, end, outcome in told:
+            if first >= 0 and (begin != last + 1 or end < begin or outcome != state):
                 self.link.session.settle(first, last, state)
                 first = -1
             if first < 0:
-                first, state = delivery, outcome
-            last = delivery
+                first, state = begin, outcome
+            last = end
         if first >= 0:
             self.link.session.settle(first, last, state)

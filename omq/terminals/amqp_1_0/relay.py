@@ -6,6 +6,7 @@ Source: OASIS, "Using the AMQP Anonymous Terminus for Message Routing", version 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 import trio
 
@@ -19,11 +20,12 @@ from omq.protocol.amqp_1_0 import sections, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.performatives import Target
+from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.protocol.amqp_1_0.types import DecodeError
 from omq.terminals.amqp_1_0.addresses import DirectAddress
 from omq.terminals.amqp_1_0.direct import state_for
 from omq.terminals.amqp_1_0.finding import Finder
-from omq.terminals.amqp_1_0.posted import Posted, failed
+from omq.terminals.amqp_1_0.posted import Deliveries, Posted, Told, failed
 from omq.terminals.amqp_1_0.producing import Producing
 from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 from omq.terminals.connection.liveness import Excuse
@@ -70,8 +72,8 @@ class Relay(Producing):
         self._excused = excused
         self._runs: dict[bytes, _Run] = {}
         """By the encoded address."""
-        self._told: list[tuple[int, bytes]] = []
-        """Delivery-ids and outcomes that the client does not know yet."""
+        self._told: list[Told] = []
+        """Outcomes that the client does not know yet."""
 
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
@@ -85,15 +87,32 @@ class Relay(Producing):
     # -- messages ------------------------------------------------------------------------------------------
 
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
-        self.unconfirmed += 1
         wanted = None if settled else delivery
         try:
             places = sections.find(message)
+            made = stored.store_sections(message, places)
             to = sections.to(message, places)
         except DecodeError as problem:
+            self.unconfirmed += 1
             self._end(wanted, rejection(Condition.DECODE_ERROR, str(problem)))
-            return
-        made = stored.store_sections(message, places)
+        else:
+            self._add(to, made, wanted)
+
+    def take_run(self, run: TransferRun) -> None:
+        heads = repeat(b"") if run.heads is None else run.heads
+        for number, (body, head) in enumerate(zip(run.batch.bodies(), heads, strict=False)):
+            delivery = None if run.settled else serials.add(run.delivery, number)
+            around = stored.around(head) or stored.PLAIN
+            try:
+                to = sections.to(around.before, sections.find(around.before))
+            except DecodeError as problem:
+                self.unconfirmed += 1
+                self._end(delivery, rejection(Condition.DECODE_ERROR, str(problem)))
+            else:
+                self._add(to, stored.Stored(head, body), delivery)
+
+    def _add(self, to: bytes, made: stored.Stored, wanted: int | None) -> None:
+        self.unconfirmed += 1
         run = self._runs.get(to)
         if run is None:
             run = self._runs[to] = _Run()
@@ -127,7 +146,8 @@ class Relay(Producing):
         elif not isinstance(offered, Confirmation):
             with self._excused:
                 offered = await offered.taken()
-        offered.listen(partial(self._stored, Posted(run.deliveries, offered)))
+        deliveries = [Deliveries(delivery, 1) for delivery in run.deliveries]
+        offered.listen(partial(self._stored, Posted(deliveries, len(deliveries), offered)))
 
     def _relay(self, name: bytes, run: _Run) -> None:
         for body, head, delivery in zip(run.bodies, run.heads, run.deliveries, strict=True):
@@ -144,7 +164,7 @@ class Relay(Producing):
             self._end(delivery, state)
 
     def _stored(self, posted: Posted) -> None:
-        self.unconfirmed -= len(posted.deliveries)
+        self.unconfirmed -= posted.count
         self._told.extend(posted.told())
         self._wake(self)
 
@@ -155,7 +175,7 @@ class Relay(Producing):
         """The outcome of a message is known; without a delivery-id the client does not want to know it."""
         self.unconfirmed -= 1
         if delivery is not None:
-            self._told.append((delivery, state))
+            self._told.append((delivery, delivery, state))
         self._wake(self)
 
     def tell(self) -> None:

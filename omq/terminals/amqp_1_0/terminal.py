@@ -35,6 +35,7 @@ from omq.protocol.amqp_1_0.events import (
     Outcome,
     Part,
     Pause,
+    Run,
     WindowOpened,
 )
 from omq.terminals.amqp_1_0.links import Links
@@ -365,6 +366,8 @@ class Amqp1Terminal:
         match event:
             case Part():
                 await links.take(event)
+            case Run():
+                links.take_run(event)
             case Aborted(link):
                 links.abort(link)
             case Outcome(sent, state):

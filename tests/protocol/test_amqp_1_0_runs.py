@@ -1,0 +1,201 @@
+"""Runs of transfers: the compiled codec and plain Python agree, and both agree with the frames one by one."""
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omq.protocol.amqp_1_0 import frames, performatives, runs, stored, transfers, types
+from omq.protocol.amqp_1_0.frames import FrameReader
+from omq.protocol.amqp_1_0.performatives import Transfer
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.transfers import Framing
+from omq.protocol.amqp_1_0.types import Binary, Described, Map, Number, NumberType, Symbol
+from omq_storage import codec
+from omq_storage.batches import Bodies
+
+MAX_FRAME = 65536
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("omq_storage._codec") is None,
+    reason="no compiled codec here: it was installed without a C compiler, or not installed",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled() -> Iterator[None]:
+    """Use the compiled codec, also with OMQ_PLAIN=1."""
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("omq_storage._codec") is not None:
+            patch.setattr(codec, "native", importlib.import_module("omq_storage._codec"), raising=False)
+            patch.setattr(codec, "COMPILED", True)
+        yield
+
+
+def section(code: int, value: types.Value) -> bytes:
+    return b"\x00\x53%c%s" % (code, types.write(value))
+
+
+properties = st.text(max_size=9).map(lambda id: section(Section.PROPERTIES, types.List((id,))))
+annotations = st.just(section(Section.MESSAGE_ANNOTATIONS, Map(((Symbol("x"), "y"),))))
+headers = st.sampled_from([b"", b"\x00\x53\x70\x45", section(Section.HEADER, types.List((True,)))])
+befores = st.tuples(headers, st.just(b"") | annotations, st.just(b"") | properties).map(b"".join)
+contents = st.binary(max_size=20) | st.sampled_from([b"a" * 255, b"b" * 256, b"c" * 3000])
+bodies = st.one_of(
+    contents.map(lambda octets: section(Section.DATA, Binary(octets))),
+    contents.map(lambda octets: section(Section.AMQP_VALUE, Binary(octets))),
+    st.text(max_size=9).map(lambda text: section(Section.AMQP_VALUE, text)),
+    st.just(b"\x00\x53\x75\xb0\x00\x00\x00\x01x"),
+    st.sampled_from(
+        [None, True, Map((("sequence", Number(NumberType.INT, 7)),)), Described(Symbol("d"), "v")]
+    ).map(lambda value: section(Section.AMQP_VALUE, value)),
+    st.just(section(Section.DATA, Binary(b"x")) * 2),
+    st.just(section(Section.DATA, Binary(b"x")) + section(Section.FOOTER, Map(()))),
+    st.just(b""),
+)
+messages = st.tuples(befores, bodies).map(b"".join)
+malformed = st.binary(max_size=3).map(lambda octets: b"\x00\x53\x77" + octets)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """Transfers of a link or two, mostly in order, in the forms in which clients write them."""
+    delivery = draw(st.sampled_from([0, 200, 2**32 - 3]))
+    sent = []
+    for _ in range(draw(st.integers(1, 8))):
+        transfer = Transfer(
+            draw(st.sampled_from([0, 0, 0, 0, 7])),
+            delivery,
+            draw(st.sampled_from([b"tag", b"", b"x" * 32])),
+            draw(st.sampled_from([None, 0, 0, 1])),
+            draw(st.sampled_from([None, False, True])),
+            draw(st.sampled_from([False] * 6 + [True])),
+            batchable=draw(st.booleans()),
+        )
+        octets = performatives.write(transfer)
+        if draw(st.booleans()):  # lists of four octets each, as rhea writes them
+            values, _ = types.fields(octets, 3, len(octets))
+            values += [types.NULL] * draw(st.integers(0, 11 - len(values)))
+            fields = b"".join(values)
+            sizes = (len(fields) + 4).to_bytes(4) + len(values).to_bytes(4)
+            octets = b"\x00\x53\x14\xd0" + sizes + fields
+        sent.append(frames.write(draw(st.sampled_from([0, 0, 0, 5])), octets, draw(messages | malformed)))
+        delivery = (delivery + draw(st.sampled_from([1, 1, 1, 1, 2]))) % 2**32
+    stream = b"".join(sent)
+    if draw(st.booleans()):
+        return stream
+    at = draw(st.integers(0, len(stream) - 1))
+    return stream[:at] + draw(st.binary(max_size=3)) + stream[at + draw(st.integers(0, 3)) :]
+
+
+@given(streams(), st.sampled_from([MAX_FRAME, 200]))
+def test_twins_take_the_same_transfers(octets: bytes, max_frame: int) -> None:
+    at = 0
+    while at < len(octets):
+        found, end = runs.take_transfers(octets, at, max_frame)
+        assert (found, end) == runs.take_transfers_plain(octets, at, max_frame)
+        if found is None:
+            return
+        at = end
+
+
+@given(streams())
+def test_a_run_is_what_the_frames_say(octets: bytes) -> None:
+    run, end = runs.take_transfers(octets, 0, MAX_FRAME)
+    if run is None:
+        return
+    reader = FrameReader()
+    reader.max_frame = MAX_FRAME
+    reader.add(octets[:end])
+    told = zip(run.batch.bodies(), run.heads or [b""] * run.batch.count, reader.frames(), strict=True)
+    for number, (body, head, frame) in enumerate(told):
+        transfer, payload_at = performatives.read(frame.octets, frame.begin, frame.end)
+        assert isinstance(transfer, Transfer)
+        assert (frame.channel, transfer.handle) == (run.channel, run.handle)
+        assert transfer.delivery_id == (run.delivery + number) % 2**32
+        assert (bool(transfer.settled), transfer.more, transfer.aborted) == (run.settled, False, False)
+        payload = frame.octets[payload_at : frame.end]
+        assert len(payload) <= run.longest
+        assert stored.store(payload) == stored.Stored(head, body)
+    assert run.last == (run.delivery + run.batch.count - 1) % 2**32
+
+
+@given(st.binary(max_size=60))
+def test_any_octets_are_a_run_or_none(octets: bytes) -> None:
+    octets = b"\x00\x00\x00%c\x02\x00\x00\x00\x00\x53\x14" % (len(octets) + 11) + octets
+    assert runs.take_transfers(octets, 0, MAX_FRAME) == runs.take_transfers_plain(octets, 0, MAX_FRAME)
+
+
+FOREIGN = b"\x01e\x01k\x00\x00"
+"""The head of a message of AMQP 0-9-1."""
+FORGED = b"\x00\x00\x20\x00\x00\x00\x00\x0f\x08amqp-1.0x\x00\x00\x00\x05\x02\x00\x00\x00\x09"
+"""A head whose length leads outside."""
+
+
+@st.composite
+def stored_blocks(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
+    made = []
+    for message in draw(st.lists(messages, min_size=1, max_size=9)):
+        kept = stored.store(message)
+        head = draw(st.sampled_from([kept.head] * 4 + [FOREIGN, FORGED, b""]))
+        made.append((kept.body, head))
+    heads = [head for _, head in made]
+    return [body for body, _ in made], heads if any(heads) else []
+
+
+@given(
+    stored_blocks(), st.integers(1, 3), st.sampled_from([0, 9, 2**32 - 2]), st.sampled_from([512, 65536]),
+    st.booleans(), st.sampled_from([0, 77, 1000]),
+)  # fmt: skip
+def test_twins_write_the_same_transfers(
+    made: tuple[list[bytes], list[bytes]],
+    step: int,
+    delivery: int,
+    max_frame: int,
+    settled: bool,
+    handle: int,
+) -> None:
+    bodies, heads = made
+    block = Bodies(bodies).encode(5, 98, 0, heads)
+    ids = range(98, 98 + len(bodies), step)
+    framing = Framing(3, handle, max_frame)
+    written = framing.run(block, ids, delivery, settled=settled)
+    assert written == framing.run_plain(block, ids, delivery, settled=settled)
+    octets, count = written
+    reader = FrameReader()
+    reader.max_frame = max_frame
+    reader.add(octets)
+    said = list(reader.frames())
+    assert len(said) == count
+    for number, (frame, message) in enumerate(zip(said, ids[:count], strict=True)):
+        transfer, payload_at = performatives.read(frame.octets, frame.begin, frame.end)
+        expected = Transfer(handle, (delivery + number) % 2**32, b"%d" % message, 0, settled, False)
+        assert transfer == expected
+        around = transfers.head_around(bytes(block.head(message)))
+        assert frame.octets[payload_at : frame.end] == stored.message(around, bodies[message - 98])
+    for cut in range(len(octets) + 1):
+        whole, within = framing.messages_within(octets, cut)
+        assert within <= cut
+        assert whole == sum(frame.end <= cut for frame in said)
+
+
+def test_blocks_that_lead_outside_are_not_written() -> None:
+    native: Any = codec.native
+    block = Bodies([b"one", b"two"]).encode(5, 1, 0, ())
+    around = transfers.head_around
+    for begin, end, step, room, handle in (
+        (0, 3, 1, 99, b"\x43"), (2, 1, 1, 99, b"\x43"), (0, 2, 0, 99, b"\x43"), (0, 2, 1, -1, b"\x43"),
+        (0, 2, 1, 99, b"\x43" * 6),
+    ):  # fmt: skip
+        assert native.transfers(
+            block.frames, block.offsets, None, None, begin, end, step, 0, handle, 0, 1, False, room, around
+        ) is None  # fmt: skip
+    assert native.transfers(
+        block.frames[:-1], block.offsets, None, None, 0, 2, 1, 0, b"\x43", 0, 1, False, 99, around
+    ) is None  # fmt: skip
+    with pytest.raises(ValueError, match="is not within"):
+        native.take_transfers(b"", 1, 99, 1)
