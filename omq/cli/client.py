@@ -18,7 +18,7 @@ from typing import BinaryIO, NoReturn
 import trio
 from tqdm import tqdm
 
-from omq.cli import command_line, management
+from omq.cli import command_line, management, watching
 from omq.cli.output import (
     LogLines,
     for_terminal,
@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(run(options, parser.error))
     if options.action is sub and options.dmp and options.credit is not None:
         parser.error("--credit does not go with --dmp: what a feed has received counts as done")
+    if options.action is watching.retain and (unclear := watching.unclear(options)) is not None:
+        parser.error(unclear)
     if options.action is sub and options.exact:
         for problem in filter(None, map(check_topic, options.topics)):
             parser.error(problem)
@@ -75,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             parser.error("--output-dir saves one topic, and no pattern")
         if options.credit is not None or options.reconnect:
             parser.error("--output-dir uses a feed, so neither --credit nor --reconnect goes with it")
-    if options.action in (sub, _topics, _ping, management.run) and sys.stdout is None:
+    if options.action in PRINTING and sys.stdout is None:
         say("standard output is closed")
         sys.exit(1)
     logging.getLogger("omq").addHandler(LogLines())
@@ -92,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         pass  # the reader of our output has closed it
     except* KeyboardInterrupt:
         # Ctrl-C is the normal end of a subscription without a count; it interrupts anything else.
-        code = 0 if options.action is sub and options.count is None else 1
+        is_endless = options.action is sub and options.count is None
+        code = 0 if is_endless or (options.action is watching.top and not options.once) else 1
     except* (OmqError, OSError) as group:
         for line in _sentences(group):
             say(line)
@@ -262,6 +265,9 @@ async def _delete(client: Client, options: argparse.Namespace) -> None:
 
 
 async def _topics(client: Client, options: argparse.Namespace) -> None:
+    if options.lag:
+        await watching.topics_with_lag(client, options)
+        return
     infos = sorted(await client.topics(), key=lambda info: info.topic)
     text = json_topics(infos) if options.format == "json" else table(infos)
     octets = for_terminal(options.format, text.encode()) if os.isatty(1) else text.encode()
@@ -283,4 +289,12 @@ ACTIONS: Mapping[str, command_line.Action] = {
     "queues": management.run,
     "exchanges": management.run,
     "bindings": management.run,
+    "top": watching.top,
+    "connections": watching.connections,
+    "disconnect": watching.disconnect,
+    "purge": watching.purge,
+    "retain": watching.retain,
 }
+
+PRINTING = (sub, _topics, _ping, management.run, watching.top, watching.connections, watching.purge)
+"""The commands that print something."""

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from omq.cli import watching_options as watching
 from omq.cli.management import add_binding_verbs, add_exchange_verbs, add_queue_verbs
 from omq.cli.output import FORMATS
 from omq.cli.subscribing import Since, Start
@@ -211,6 +212,13 @@ the published octets.""",
     topics.add_argument(
         "--format", choices=("table", "json"), default="table", help="json: one object per line"
     )
+    topics.add_argument(
+        "--lag",
+        action="store_true",
+        help="show how far subscribers are behind instead: messages that are ready and unconfirmed, and how "
+        "many messages the slowest subscriber is behind; takes the right to watch the topics",
+    )
+    watching.add_commands(command, _add_topic, _positive, _seconds)
 
     replay = command(
         "replay",

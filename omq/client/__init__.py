@@ -22,6 +22,7 @@ from omq.client.feed import Feed, FeedRuns
 from omq.client.opened import OpenMessage
 from omq.client.sink import Sink
 from omq.client.subscription import Runs, Subscription
+from omq.client.watching import Numbers, Round, Rounds
 from omq.model import (
     BlockInfo,
     Delivery,
@@ -68,6 +69,7 @@ __all__ = [
     "Message",
     "MessageRun",
     "MessageTooLong",
+    "Numbers",
     "OmqError",
     "OpenMessage",
     "Persistence",
@@ -78,6 +80,8 @@ __all__ = [
     "Replay",
     "ReplyBlocked",
     "Response",
+    "Round",
+    "Rounds",
     "Runs",
     "ServerError",
     "Sink",

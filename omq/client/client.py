@@ -25,6 +25,7 @@ from omq.client.replies import unexpected
 from omq.client.sink import Sink
 from omq.client.sink_heads import Heads
 from omq.client.subscription import DEFAULT_CAPACITY, Subscription
+from omq.client.watching import Rounds, watching_server
 from omq.model import (
     BlockInfo,
     Delivery,
@@ -41,16 +42,25 @@ from omq.protocol.omq.client import Answer, AnsweredCommand
 from omq.protocol.omq.types import (
     BlockList,
     Blocks,
+    ConnectionList,
     Declare,
     Declared,
     Delete,
     Deleted,
+    Disconnect,
+    Done,
     Fetch,
     Manage,
     Managed,
+    Purge,
+    Retain,
+    SubscriberList,
+    Subscribers,
     TopicList,
     Topics,
 )
+from omq.protocol.omq.types import Connections as ConnectionsFrom
+from omq.watching import ConnectionInfo, Retention, SubscriberInfo
 
 BATCH_OCTETS = 64 << 10
 """About how many octets of bodies `publish_many` turns into lines at a time."""
@@ -310,6 +320,67 @@ class Client:
         match await self._call(Manage(request)):
             case Managed(answer):
                 return answer
+            case other:
+                raise unexpected(other)
+
+    # -- watch and control ---------------------------------------------------------------------------------
+
+    def watch(self, period: float = 1.0) -> AbstractAsyncContextManager[Rounds]:
+        """Watch the server: `async with client.watch() as rounds:` gives an iterator over rounds of its
+        statistics, one in each `period` seconds, on a separate connection. See docs/PROTOCOL.md, "Watch and
+        control".
+
+        Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.watching.Rounds`.
+        """
+        settings = self._connections.settings
+        return watching_server(
+            settings.host,
+            settings.port,
+            settings.security,
+            settings.id,
+            settings.connect_seconds,
+            round(1000 * period),
+        )
+
+    async def connections(self, first: int = 1) -> tuple[ConnectionInfo, ...]:
+        """List the connections of the server with ids from `first` on. Raises ServerError."""
+        found: list[ConnectionInfo] = []
+        while True:
+            match await self._call(ConnectionsFrom(first)):
+                case ConnectionList(connections):
+                    if not connections:
+                        return tuple(found)
+                    found += connections
+                    first = connections[-1].id + 1
+                case other:
+                    raise unexpected(other)
+
+    async def subscribers(self, topic: Name) -> tuple[SubscriberInfo, ...]:
+        """List the subscribers of a topic that are the furthest behind, at most 100. Raises ServerError."""
+        match await self._call(Subscribers(_name(topic))):
+            case SubscriberList(subscribers):
+                return subscribers
+            case other:
+                raise unexpected(other)
+
+    async def disconnect(self, connection: int) -> bool:
+        """End a connection of the server; return False if there is none with this id. Raises ServerError."""
+        return bool(await self._done(Disconnect(connection)))
+
+    async def purge(self, topic: Name) -> int:
+        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return how
+        many there were. Raises ServerError.
+        """
+        return await self._done(Purge(_name(topic)))
+
+    async def retain(self, topic: Name, retention: Retention) -> None:
+        """Change the retention of a topic: `Limits(octets, ms)`, or `Configured()`. Raises ServerError."""
+        await self._done(Retain(_name(topic), retention))
+
+    async def _done(self, command: Disconnect | Purge | Retain) -> int:
+        match await self._call(command):
+            case Done(count):
+                return count
             case other:
                 raise unexpected(other)
 

@@ -1,0 +1,350 @@
+"""The commands that watch and control a server: top, connections, topics --lag, disconnect, purge, retain."""
+
+import argparse
+import base64
+import dataclasses
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from omq import watching
+from omq.cli.output import columns, for_terminal, shown, watch_output, write_all
+from omq.client import Client, Numbers, OmqError, Round
+from omq.model import Delivery, Persistence, delivery_name, persistence_name
+
+CLEAR = b"\x1b[H\x1b[2J"
+"""Moves the cursor home, and clears the screen of a terminal."""
+
+SORTS = ("in", "out", "behind", "ready", "octets", "name")
+"""By what `omq top` sorts topics."""
+
+MOST_WARNINGS = 3
+"""How many of the last warnings `omq top` shows."""
+
+
+class Failed(OmqError):
+    """A command cannot do what it was asked to."""
+
+
+# -- topics -------------------------------------------------------------------------------------------------
+
+
+class Rates:
+    """The rates of topics between two rounds."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Numbers] = {}
+        self._rates: dict[int, tuple[float, float]] = {}
+
+    def take(self, round: Round) -> None:
+        """Note the numbers of a round."""
+        changed = set(round.changed)
+        for id in self._rates:
+            if id not in changed:
+                self._rates[id] = (0.0, 0.0)
+        for id in round.changed:
+            now, before = round.topics[id], self._before.get(id)
+            seconds = 0.0 if before is None else (now.time_us - before.time_us) / 1_000_000
+            if before is None or seconds <= 0:
+                self._rates[id] = (0.0, 0.0)
+            else:
+                self._rates[id] = (
+                    (now.topic.messages_in - before.topic.messages_in) / seconds,
+                    (now.topic.messages_out - before.topic.messages_out) / seconds,
+                )
+        for id in round.gone:
+            self._rates.pop(id, None)
+        # What did not change was the same at the end of the round: the next difference begins there.
+        self._before = {
+            id: dataclasses.replace(numbers, time_us=max(numbers.time_us, round.time_us))
+            if id not in changed
+            else numbers
+            for id, numbers in round.topics.items()
+        }
+
+    def of(self, id: int) -> tuple[float, float]:
+        """Return the messages in and out of a topic in each second."""
+        return self._rates.get(id, (0.0, 0.0))
+
+
+def _rows(topics: Sequence[watching.TopicWatch], rates: Rates) -> str:
+    head = ("TOPIC", "DELIVERY", "PERSISTENCE", "IN/S", "OUT/S", "MESSAGES", "OCTETS", "READY",
+            "UNCONFIRMED", "BEHIND", "SUBSCRIBERS")  # fmt: skip
+    rows = [head] + [
+        (
+            shown(topic.topic),
+            delivery_name(topic.delivery),
+            persistence_name(topic.persistence),
+            *(f"{rate:.0f}" for rate in rates.of(topic.id)),
+            *map(str, (topic.messages, topic.octets, topic.ready, topic.unconfirmed, topic.behind)),
+            str(topic.subscribers),
+        )
+        for topic in topics
+    ]
+    return columns(rows, range(3, 11))
+
+
+def _sorted(topics: Sequence[watching.TopicWatch], rates: Rates, by: str) -> list[watching.TopicWatch]:
+    def key(topic: watching.TopicWatch) -> tuple[float, bytes]:
+        rate_in, rate_out = rates.of(topic.id)
+        first = {
+            "in": rate_in,
+            "out": rate_out,
+            "behind": topic.behind,
+            "ready": topic.ready,
+            "octets": topic.octets,
+            "name": 0,
+        }[by]
+        return -first, topic.topic
+
+    return sorted(topics, key=key)
+
+
+async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
+    """omq topics --lag."""
+    async with client.watch() as rounds:
+        one = await anext(rounds)
+    found = sorted((numbers.topic for numbers in one.topics.values()), key=lambda topic: topic.topic)
+    if options.format == "json":
+        text = "".join(_json(topic) for topic in found)
+    else:
+        head = ("NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "WAITING")
+        rows = [head] + [
+            (
+                shown(topic.topic),
+                *map(str, (topic.messages, topic.ready, topic.unconfirmed, topic.behind)),
+                *map(str, (topic.subscribers, topic.waiting)),
+            )
+            for topic in found
+        ]
+        text = columns(rows, range(1, 7))
+    await _print(options.format, text)
+
+
+# -- top ----------------------------------------------------------------------------------------------------
+
+
+async def top(client: Client, options: argparse.Namespace) -> None:
+    """omq top."""
+    rates = Rates()
+    lines: list[watching.Line] = []
+    is_live = os.isatty(1) and not options.once
+    async with trio.open_nursery() as nursery, client.watch(options.interval) as rounds:
+        nursery.start_soon(watch_output, nursery.cancel_scope)
+        number = 0
+        async for round in rounds:
+            rates.take(round)
+            lines = [*lines, *round.lines][-MOST_WARNINGS:]
+            number += 1
+            if options.once and number == 1:
+                continue  # rates need two rounds
+            if options.format == "json":
+                await _print("json", _json_round(round, rates))
+            else:
+                text = _screen(round, rates, lines, options, is_live=is_live)
+                await _print("lines", text, before=CLEAR if is_live else b"")
+            if options.once:
+                break
+        nursery.cancel_scope.cancel()
+
+
+def _screen(
+    round: Round, rates: Rates, lines: Sequence[watching.Line], options: argparse.Namespace, *, is_live: bool
+) -> str:
+    head = [] if round.server is None else _head(round.server)
+    head += [f"{line.level.decode()} {shown(line.logger)}: {shown(line.text)}" for line in lines]
+    topics = [numbers.topic for numbers in round.topics.values()]
+    total = [sum(each) for each in zip((0.0, 0.0), *(rates.of(topic.id) for topic in topics), strict=True)]
+    head.append(f"topics: {len(topics)}, {total[0]:.0f} messages/s in, {total[1]:.0f} messages/s out")
+    size = shutil.get_terminal_size()
+    rows = size.lines - len(head) - 3 if is_live else len(topics)
+    if options.limit is not None:
+        rows = min(rows, options.limit)
+    table = _rows(_sorted(topics, rates, options.sort)[: max(1, rows)], rates)
+    text = "\n".join([*head, "", table])
+    if is_live:
+        text = "\n".join(line[: size.columns] for line in text.split("\n"))
+    return text
+
+
+def _head(server: watching.Server) -> list[str]:
+    spoken = ", ".join(f"{each.connections} {shown(each.protocol)}" for each in server.protocols)
+    held = sum(share.used for share in server.memory)
+    limit = sum(share.limit for share in server.memory)
+    full = [f"{shown(s.name)} {_percent(s)}" for s in server.memory if s.used * 2 > s.limit]
+    commits = ", ".join(
+        f"{shown(writer.level)} {writer.last_commit_us / 1000:.1f} ms" for writer in server.writers
+    )
+    found = [
+        f"omq {shown(server.version)}, up {_duration(server.uptime)}",
+        f"connections: {server.connections} of {server.max_connections} ({spoken or 'none'}),"
+        f" {server.subscriptions} subscriptions",
+        f"memory: {_octets(held)} of {_octets(limit)}" + (f"; {', '.join(full)}" if full else ""),
+        f"last commits: {commits}",
+        f"disk: {_octets(server.disk_free)} free, the store has {_octets(server.store_octets)}",
+    ]
+    found += [f"{shown(w.level)}: {shown(w.refusal)}" for w in server.writers if w.refusal is not None]
+    return found
+
+
+def _percent(share: watching.Share) -> str:
+    return f"{100 * share.used // share.limit} %"
+
+
+def _octets(octets: float) -> str:
+    for unit in ("octets", "KiB", "MiB", "GiB"):
+        if octets < 1024:
+            return f"{octets:.0f} {unit}" if unit == "octets" else f"{octets:.1f} {unit}"
+        octets /= 1024
+    return f"{octets:.1f} TiB"
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    days, seconds = divmod(seconds, 86_400)
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{days} d {clock}" if days else clock
+
+
+def _json_round(round: Round, rates: Rates) -> str:
+    topics = [
+        {
+            **_jsonable_fields(numbers.topic),
+            **dict(zip(("in_per_second", "out_per_second"), rates.of(id), strict=True)),
+        }
+        for id, numbers in round.topics.items()
+    ]
+    record = {
+        "time": round.time_us / 1_000_000,
+        "server": None if round.server is None else _jsonable_fields(round.server),
+        "warnings": [_jsonable_fields(line) for line in round.lines],
+        "topics": topics,
+    }
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+# -- connections --------------------------------------------------------------------------------------------
+
+
+async def connections(client: Client, options: argparse.Namespace) -> None:
+    """omq connections."""
+    if options.topic is not None:
+        await _subscribers(client, options)
+        return
+    found = await client.connections()
+    if options.format == "json":
+        await _print("json", "".join(_json(each) for each in found))
+        return
+    head = ("ID", "CLIENT", "PEER", "PROTOCOL", "AGE", "IN", "OUT", "SUBSCRIPTIONS", "BEHIND", "HELD",
+            "STALLED", "WHY SLOW")  # fmt: skip
+    rows = [head] + [
+        (
+            str(each.id),
+            shown(each.client) or "-",
+            shown(each.peer),
+            shown(each.protocol),
+            _duration(each.age),
+            str(each.octets_in),
+            str(each.octets_out),
+            str(each.subscriptions),
+            str(each.behind),
+            str(each.held),
+            "-" if each.stalled is None else _duration(each.stalled),
+            "-" if each.slow is None else shown(each.slow),
+        )
+        for each in found
+    ]
+    await _print("table", columns(rows, {0, 4, 5, 6, 7, 8, 9, 10}))
+
+
+async def _subscribers(client: Client, options: argparse.Namespace) -> None:
+    found = await client.subscribers(options.topic)
+    if options.format == "json":
+        await _print("json", "".join(_json(each) for each in found))
+        return
+    head = ("CONNECTION", "CLIENT", "PEER", "PROTOCOL", "POSITION", "BEHIND", "CREDIT", "UNCONFIRMED")
+    rows = [head] + [
+        (
+            str(each.connection),
+            shown(each.client) or "-",
+            shown(each.peer),
+            shown(each.protocol),
+            "-" if each.position is None else str(each.position),
+            str(each.behind),
+            "-" if each.credit is None else str(each.credit),
+            str(each.unconfirmed),
+        )
+        for each in found
+    ]
+    await _print("table", columns(rows, {0, 4, 5, 6, 7}))
+
+
+async def disconnect(client: Client, options: argparse.Namespace) -> None:
+    """omq disconnect."""
+    if not await client.disconnect(options.connection):
+        raise Failed(f"there is no connection {options.connection}")
+
+
+# -- topics in use ------------------------------------------------------------------------------------------
+
+
+async def purge(client: Client, options: argparse.Namespace) -> None:
+    """omq purge."""
+    await _print("lines", f"{await client.purge(options.topic)}\n")
+
+
+def unclear(options: argparse.Namespace) -> str | None:
+    """Return what is wrong with the options of omq retain, if anything."""
+    is_limited = options.octets is not None or options.seconds is not None
+    if is_limited + options.unlimited + options.configured != 1:
+        return "give limits (--octets, --seconds), or either --unlimited or --configured"
+    return None
+
+
+async def retain(client: Client, options: argparse.Namespace) -> None:
+    """omq retain."""
+    if options.configured:
+        await client.retain(options.topic, watching.Configured())
+        return
+    ms = None if options.seconds is None else math.ceil(1000 * options.seconds)
+    await client.retain(options.topic, watching.Limits(options.octets, ms))
+
+
+# -- output -------------------------------------------------------------------------------------------------
+
+
+async def _print(form: str, text: str, before: bytes = b"") -> None:
+    octets = before + (for_terminal(form, text.encode()) if os.isatty(1) else text.encode())
+    await trio.to_thread.run_sync(write_all, octets, abandon_on_cancel=True)
+
+
+def _json(record: object) -> str:
+    return json.dumps(_jsonable_fields(record), ensure_ascii=False) + "\n"
+
+
+def _jsonable_fields(record: object) -> Mapping[str, object]:
+    assert dataclasses.is_dataclass(record)
+    return {each.name: _jsonable(getattr(record, each.name)) for each in dataclasses.fields(record)}
+
+
+def _jsonable(value: object) -> object:
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case Delivery():
+            return delivery_name(value)
+        case tuple():
+            return [_jsonable(each) for each in value]
+        case int() | float() | None:
+            return value
+        case _ if isinstance(value, Persistence):
+            return persistence_name(value)
+        case _:
+            return _jsonable_fields(value)

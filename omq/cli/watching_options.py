@@ -1,0 +1,74 @@
+"""The options of the commands that watch and control a server."""
+
+import argparse
+from collections.abc import Callable
+
+from omq.cli.watching import SORTS
+
+AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
+
+
+def add_commands(
+    command: AddCommand,
+    add_topic: Callable[[argparse.ArgumentParser], None],
+    positive: Callable[[str], int],
+    seconds: Callable[[str], float],
+) -> None:
+    """Add the commands. `command` makes the parser of one; `add_topic` adds its argument TOPIC."""
+    top = command(
+        "top",
+        "show what the server does now: rates, queues, memory, disk, warnings",
+        "It takes the right to watch topics; for the server itself, to watch all topics. End it with Ctrl-C.",
+    )
+    top.add_argument(
+        "--interval",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="how often to show it: 0.1 to 3600 (default: 1)",
+    )
+    top.add_argument("--sort", choices=SORTS, default="in", help="by what to sort the topics (default: in)")
+    top.add_argument("--limit", type=positive, metavar="N", help="show at most N topics")
+    top.add_argument("--once", action="store_true", help="show it once, after one interval, and end")
+    top.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object for each interval"
+    )
+
+    connections = command(
+        "connections",
+        "list the connections: client, address, protocol, octets, how far behind, why slow",
+        "It takes the right to watch all topics.",
+    )
+    connections.add_argument(
+        "--topic", metavar="TOPIC", help="list the subscribers of this topic that are the furthest behind"
+    )
+    connections.add_argument(
+        "--format", choices=("table", "json"), default="table", help="json: one object per line"
+    )
+
+    disconnect = command(
+        "disconnect", "end a connection of a client", "It takes the right to administer all topics."
+    )
+    disconnect.add_argument("connection", type=int, metavar="ID", help="its id, as omq connections lists it")
+
+    add_topic(
+        command(
+            "purge",
+            "delete the messages of a topic, and print their number",
+            "Of a round-robin topic it deletes those that no subscriber has. It takes the right to administer"
+            " the topic.",
+        )
+    )
+
+    retain = command(
+        "retain",
+        "change how long a topic in use keeps messages",
+        "The server deletes the oldest messages beyond these limits. They also hold after a restart, whatever"
+        " the\nconfiguration says. It takes the right to administer the topic.",
+    )
+    add_topic(retain)
+    limits = retain.add_argument_group("limits")
+    limits.add_argument("--octets", type=positive, metavar="N", help="keep at most so many octets")
+    limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
+    limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
+    limits.add_argument("--configured", action="store_true", help="keep what the configuration says")

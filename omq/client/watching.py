@@ -1,0 +1,175 @@
+"""Watch a server on a separate connection: its numbers, and those of its topics, round by round."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Self
+
+import trio
+
+from omq import watching
+from omq.client.errors import ConnectionLost, ProtocolError, ServerError
+from omq.client.network import Security, Stream
+from omq.client.reasons import reason
+from omq.client.silence import receive
+from omq.client.stream import open_greeted
+from omq.protocol.omq.client import Answered, ClientSession, Declined, Event, Reported, Told, Unasked
+from omq.protocol.omq.frames import FrameError
+from omq.protocol.omq.types import Watch
+
+READ_OCTETS = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of a topic, and when they were read."""
+
+    time_us: int
+    topic: watching.TopicWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the server sent in one round. The mapping of all topics changes with the next round."""
+
+    time_us: int
+    """The server's time at the end of the round, in microseconds since the epoch."""
+    server: watching.Server | None
+    """None without the right to watch the server."""
+    topics: Mapping[int, Numbers]
+    """All topics, by their ids."""
+    changed: tuple[int, ...]
+    """The ids of those that are new or have changed."""
+    gone: tuple[int, ...]
+    """The ids of those that were deleted since the last round."""
+    lines: tuple[watching.Line, ...]
+    """New warnings and errors of the server's log."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What has come of a round so far."""
+
+    server: watching.Server | None = None
+    changed: list[int] = field(default_factory=list)
+    gone: list[int] = field(default_factory=list)
+    lines: list[watching.Line] = field(default_factory=list)
+
+
+class Picture:
+    """What a watcher knows, from the values of its Statistics frames."""
+
+    def __init__(self) -> None:
+        self._topics: dict[int, Numbers] = {}
+        self._parts = _Parts()
+
+    def take(self, statistics: watching.Statistics) -> Round | None:
+        """Take the next value; return the round that it completes."""
+        parts = self._parts
+        match statistics:
+            case watching.Began():
+                self._topics.clear()
+            case watching.Server():
+                parts.server = statistics
+            case watching.Warnings(lines):
+                parts.lines += lines
+            case watching.Gone(ids):
+                parts.gone += ids
+                for id in ids:
+                    self._topics.pop(id, None)
+            case watching.Topics(time_us, topics):
+                for topic in topics:
+                    self._topics[topic.id] = Numbers(time_us, topic)
+                    parts.changed.append(topic.id)
+            case watching.Complete(time_us):
+                self._parts = _Parts()
+                return Round(
+                    time_us,
+                    parts.server,
+                    MappingProxyType(self._topics),
+                    tuple(parts.changed),
+                    tuple(parts.gone),
+                    tuple(parts.lines),
+                )
+        return None
+
+
+class Rounds:
+    """An iterator over the rounds of a Watch. Iterating raises ServerError, ConnectionLost and ProtocolError.
+
+    A caller that takes rounds slowly gets fewer: the server begins the next one when this one is read.
+    """
+
+    def __init__(self, stream: Stream, id: bytes, period_ms: int) -> None:
+        self._stream = stream
+        self._session: ClientSession[None] = ClientSession(id)
+        self._session.ask(Watch(period_ms), None)
+        self._events: deque[Event[None]] = deque()
+        self._picture = Picture()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Round:
+        while True:
+            match await self._event():
+                case Reported(statistics):
+                    completed = self._picture.take(statistics)
+                    if completed is not None:
+                        return completed
+                case Answered():
+                    pass
+                case Declined(_, _, text):
+                    raise ServerError(_shown(text), "Watch", b"")
+                case Told(text):
+                    raise ConnectionLost("the server closed the connection", _shown(text))
+                case other:
+                    raise ProtocolError(f"the server answered what was not asked: {other!r:.200}")
+
+    async def _event(self) -> Event[None]:
+        while not self._events:
+            await self.flush()
+            try:
+                data = await receive(self._stream, READ_OCTETS)
+                self._events += self._session.feed(bytes(data))
+            except FrameError as error:
+                raise ProtocolError(f"the server sent what is no frame: {error}") from error
+            except Unasked as error:
+                raise ProtocolError(str(error)) from error
+            except trio.BrokenResourceError as error:
+                raise ConnectionLost(f"the connection broke: {reason(error)}") from error
+            if not data:
+                raise ConnectionLost("the server closed the connection")
+        await self.flush()
+        return self._events.popleft()
+
+    async def flush(self) -> None:
+        """Send the session's output: at first Connect and Watch. Raises ConnectionLost."""
+        if octets := self._session.take_output():
+            try:
+                await self._stream.send_all(octets)
+            except trio.BrokenResourceError as error:
+                raise ConnectionLost(f"the connection broke: {reason(error)}") from error
+
+
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
+@asynccontextmanager
+async def watching_server(
+    host: str, port: int, security: Security | None, id: bytes, seconds: float, period_ms: int
+) -> AsyncIterator[Rounds]:
+    """Run a Watch on a connection that closes at the end of the block.
+
+    Raises ConnectionFailed and HandshakeRefused.
+    """
+    stream = await open_greeted(host, port, seconds, security)
+    try:
+        rounds = Rounds(stream, id, period_ms)
+        await rounds.flush()
+        yield rounds
+    finally:
+        stream.socket.close()

@@ -1,0 +1,106 @@
+"""omq top, connections, topics --lag, disconnect, purge and retain, as processes against a server process."""
+
+import json
+
+import pytest
+from cli_helpers import Shell
+
+
+def records(shell: Shell, *command: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in shell.ok(*command, "--format", "json").splitlines()]
+
+
+def lag(shell: Shell, topic: str) -> dict[str, object]:
+    (found,) = [record for record in records(shell, "topics", "--lag") if record["topic"] == topic]
+    return found
+
+
+def test_what_waits_in_a_topic_is_shown_and_purged(shell: Shell) -> None:
+    shell.ok("declare", "watched-jobs", "--delivery", "round-robin", "--persistence", "strong")
+    shell.ok("pub", "watched-jobs", "-", "--confirm", input=b"one\ntwo\n")
+    found = lag(shell, "watched-jobs")
+    assert (found["ready"], found["unconfirmed"], found["messages_in"]) == (2, 0, 2)
+    assert (found["delivery"], found["persistence"]) == ("round-robin", "strong")
+    head, *rows = shell.ok("topics", "--lag").decode().splitlines()
+    assert head.split() == ["NAME", "MESSAGES", "READY", "UNCONFIRMED", "BEHIND", "SUBSCRIBERS", "WAITING"]
+    assert ["watched-jobs", "2", "2", "0", "0", "0", "0"] in [row.split() for row in rows]
+    assert shell.ok("purge", "watched-jobs") == b"2\n"
+    assert lag(shell, "watched-jobs")["ready"] == 0
+
+
+def test_the_retention_of_a_topic_is_changed(shell: Shell) -> None:
+    shell.ok("declare", "watched-log")
+    shell.ok("retain", "watched-log", "--octets", "1000000", "--seconds", "0.5")
+    found = lag(shell, "watched-log")
+    assert (found["retention_octets"], found["retention_ms"]) == (1_000_000, 500)
+    for option in ("--configured", "--unlimited"):
+        shell.ok("retain", "watched-log", option)
+        found = lag(shell, "watched-log")
+        assert (found["retention_octets"], found["retention_ms"]) == (None, None)
+
+
+@pytest.mark.parametrize("options", [(), ("--octets", "1", "--unlimited"), ("--unlimited", "--configured")])
+def test_a_retention_must_be_clear(shell: Shell, options: tuple[str, ...]) -> None:
+    done = shell.omq("retain", "watched-log", *options)
+    assert (done.returncode, b"give limits" in done.stderr) == (2, True)
+
+
+def test_a_subscriber_is_found_and_disconnected(shell: Shell) -> None:
+    shell.ok("declare", "watched-news")
+    reader = shell.start("sub", "watched-news", "--exact")
+    try:
+        shell.wait_for_subscriber("watched-news")
+        (subscriber,) = records(shell, "connections", "--topic", "watched-news")
+        assert (subscriber["client"], subscriber["behind"]) == ("omq sub", 0)
+        (connection,) = [
+            each for each in records(shell, "connections") if each["id"] == subscriber["connection"]
+        ]
+        assert connection["furthest"] == [
+            {
+                "topic": "watched-news",
+                "position": 1,
+                "behind": 0,
+                "credit": None,
+                "unconfirmed": 0,
+                "octets": 0,
+            }
+        ]
+        assert shell.ok("connections").decode().splitlines()[0].split()[:4] == [
+            "ID",
+            "CLIENT",
+            "PEER",
+            "PROTOCOL",
+        ]
+        assert "omq sub" in shell.ok("connections", "--topic", "watched-news").decode()
+        shell.ok("disconnect", str(subscriber["connection"]))
+        assert reader.wait(30) == 1
+    finally:
+        reader.kill()
+        reader.communicate()
+    assert records(shell, "connections", "--topic", "watched-news") == []
+    done = shell.omq("disconnect", str(subscriber["connection"]))
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"omq: there is no connection %d\n" % subscriber["connection"],
+    )
+
+
+def test_top_shows_the_server_and_its_topics(shell: Shell) -> None:
+    shell.ok("declare", "watched-\x1b[31m")
+    shown = shell.ok("top", "--once", "--interval", "0.1", "--sort", "name").decode()
+    assert shown.startswith("omq ")
+    assert "\x1b" not in shown
+    assert "watched-\\x1b[31m" in shown
+    (record,) = records(shell, "top", "--once", "--interval", "0.1")
+    assert {"time", "server", "warnings", "topics"} == record.keys()
+    assert isinstance(record["server"], dict)
+    assert [each["protocol"] for each in record["server"]["protocols"]] == ["omq"]
+
+
+def test_top_goes_on_until_its_output_is_closed(shell: Shell) -> None:
+    with shell.start("top", "--interval", "0.1", "--format", "json") as live:
+        assert live.stdout is not None
+        times = [json.loads(live.stdout.readline())["time"] for _ in range(3)]
+        assert times == sorted(set(times))
+        live.stdout.close()
+        assert live.wait(30) == 0
