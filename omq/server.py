@@ -4,8 +4,9 @@ See docs/PROTOCOL.md, "The first eight octets".
 """
 
 import logging
+import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from omq.access.rights import Right
 from omq.access.session import Session
 from omq.config import Config, parse_address
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.histogram import Distribution, Histogram
 from omq.drivers.housekeeping import (
     keep_deleting,
     keep_flushing,
@@ -46,7 +48,7 @@ from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import look_seconds
-from omq.terminals.connection.statistics import ConnectionStatistics, Kind, SubscriptionStatistics
+from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal
@@ -158,9 +160,12 @@ class Server:
         self._handshakes: set[trio.CancelScope] = set()
         # The connections whose client is not known yet, the oldest first.
         self._newcomers: dict[trio.CancelScope, None] = {}
-        self._stopping = False
+        self.is_stopping = False
         self._since = trio.current_time()
         self._served: Counter[Kind] = Counter()
+        self.ended: defaultdict[Kind, Ended] = defaultdict(Ended)
+        """The sums of the connections that have ended."""
+        self._lag = Histogram()
         self._site: Site | None = None
         self._site_lock = trio.Lock()
         self._turned_away_count = self._strangers_count = self._defects_count = 0
@@ -363,7 +368,7 @@ class Server:
 
         terminal = HttpTerminal(arrival, self._context, site)
         await self._serve(Kind.HTTP, terminal)
-        if terminal.upgraded is not None and not self._stopping:
+        if terminal.upgraded is not None and not self.is_stopping:
             await self._serve_websocket(terminal.upgraded, arrival.known)
 
     async def _load_site(self) -> "Site":
@@ -372,10 +377,14 @@ class Server:
         """
         async with self._site_lock:
             if self._site is None:
-                await in_thread(partial(import_module, "omq.terminals.http.terminal"))
+                for module in ("omq.terminals.http.terminal", "omq.metrics.metrics"):
+                    await in_thread(partial(import_module, module))
+                from omq.metrics.metrics import Metrics
+                from omq.metrics.readiness import Readiness
                 from omq.terminals.http.site import Site
 
-                self._site = await Site.load(self._context, {})
+                watched = {"/metrics": Metrics(self).answer, "/readyz": Readiness(self).answer}
+                self._site = await Site.load(self._context, watched)
             return self._site
 
     async def _serve_websocket(self, transport: Transport, known: Callable[[], None]) -> None:
@@ -411,12 +420,14 @@ class Server:
         self._next_connection += 1
         self._served[kind] += 1
         try:
-            if self._stopping:
+            if self.is_stopping:
                 return
             await terminal.serve()
         finally:
             del self._terminals[terminal]
             self._served[kind] -= 1
+            found = terminal.statistics()
+            self.ended[found.kind] = self.ended[found.kind].plus(found)
 
     async def sweep(self) -> None:
         """Send Pings and expire unused leases, until cancelled."""
@@ -424,7 +435,15 @@ class Server:
             log, "looking after the connections", look_seconds(self.config.ping_seconds), self._sweep_once
         )
 
+    @property
+    def loop_lag(self) -> Distribution:
+        """How long a task that could run had to wait for its turn, about once a second."""
+        return self._lag.snapshot()
+
     async def _sweep_once(self) -> None:
+        began = time.perf_counter()
+        await trio.lowlevel.checkpoint()
+        self._lag.observe(time.perf_counter() - began)
         now = trio.current_time()
         for terminal in list(self._terminals):
             terminal.sweep(now)
@@ -453,7 +472,7 @@ class Server:
 
     def stop(self) -> None:
         """End every connection after its outstanding answers."""
-        self._stopping = True
+        self.is_stopping = True
         for limit in list(self._handshakes):
             limit.cancel()
         for terminal in list(self._terminals):

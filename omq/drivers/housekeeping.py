@@ -35,7 +35,7 @@ POSITION_SECONDS = 0.1
 async def keep_flushing(writer: Writer, seconds: float) -> None:
     """Take a checkpoint every `seconds`."""
     what = f"{writer.environment.level.value}: not made durable"
-    await repeat(log, what, seconds, partial(in_thread, writer.environment.checkpoint))
+    await repeat(log, what, seconds, writer.checkpoint)
 
 
 async def watch_disk(catalogue: Catalogue, config: Config) -> None:
@@ -105,7 +105,7 @@ async def keep_tidy(catalogue: Catalogue, level: Level) -> None:
         if writer.was_full:
             # The room of deleted blocks becomes free only when no checkpoint needs it any more.
             writer.was_full = False
-            await in_thread(writer.environment.checkpoint)
+            await writer.checkpoint()
         await in_thread(writer.environment.reader_check)
 
     await repeat(log, level.value, TIDY_SECONDS, tidy_all)

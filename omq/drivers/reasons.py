@@ -3,6 +3,7 @@
 Every terminal maps the reasons to codes of its own: DMP to response codes, AMQP to reply codes.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,12 +44,17 @@ class Failure:
 DELETED = Failure(Reason.DELETED, "the topic was deleted")
 
 
+refusals: "Counter[Reason]" = Counter()
+"""How many requests were refused so far for each reason, by all servers of this process."""
+
+
 class Refused(Exception):
     """A driver refuses a request. The message is one sentence for the client."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
         self.failure = Failure(reason, text)
+        refusals[reason] += 1
 
     @classmethod
     def of(cls, failure: Failure) -> "Refused":

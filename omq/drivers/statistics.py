@@ -8,6 +8,7 @@ server starts, and only grows, so the difference of two snapshots is a rate.
 from dataclasses import dataclass
 from typing import Protocol
 
+from omq.drivers.histogram import Distribution
 from omq.drivers.reasons import Failure
 from omq.model import Delivery, Persistence, Topic
 from omq_storage.levels import Level
@@ -104,6 +105,12 @@ class WriterStatistics:
     """The time that all of those took together, so far. The total divided by `commits` is the mean."""
     last_commit_seconds: float
     """The time that the last of those took; 0.0 before the first."""
+    commit_times: Distribution
+    """The times of those."""
+    checkpoint_times: Distribution
+    """The times of the checkpoints so far that succeeded."""
+    committing_seconds: float
+    """How long the current commit has lasted; 0.0 without one."""
     messages: int
     """Messages stored so far."""
     octets: int
@@ -112,3 +119,5 @@ class WriterStatistics:
     """Failed commits of one topic so far: a failed commit of N topics counts N times."""
     refusal: Failure | None
     """Why posts are refused now, as publishers learn; None if posts are stored."""
+    trouble: Failure | None
+    """Why the last commit stored nothing, or the last checkpoint failed; None if both succeeded."""

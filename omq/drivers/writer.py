@@ -23,6 +23,7 @@ from typing import TypeVar
 import trio
 
 from omq.drivers.budget import Budget
+from omq.drivers.histogram import Histogram
 from omq.drivers.posts import LATE, Post, Stored
 from omq.drivers.problems import DEFECT, for_clients
 from omq.drivers.reasons import DELETED, Failure, Refused
@@ -140,6 +141,11 @@ class Writer:
         self._messages = 0
         self._octets = 0
         self._failures = 0
+        self._commit_times = Histogram()
+        self._checkpoint_times = Histogram()
+        self._began: float | None = None  # the current commit
+        self._trouble: Failure | None = None
+        self._checkpoint_trouble: Failure | None = None
         self._fragments: deque[_Waiting] = deque()
         self._turn_of_fragments = trio.Lock()
 
@@ -156,6 +162,10 @@ class Writer:
             octets=self._octets,
             failures=self._failures,
             refusal=self.refusal,
+            commit_times=self._commit_times.snapshot(),
+            checkpoint_times=self._checkpoint_times.snapshot(),
+            committing_seconds=0.0 if self._began is None else time.perf_counter() - self._began,
+            trouble=self._trouble or self._checkpoint_trouble,
         )
 
     def submit(self, post: Post) -> None:
@@ -251,6 +261,17 @@ class Writer:
         if status.f_bavail * status.f_frsize < self.disk_reserve:
             raise StoreFull(Limit.DISK, f"The disk of {path} has less free than the reserve.")
         self.environment.put_fragments(parts)
+
+    async def checkpoint(self) -> None:
+        """Make everything that was written so far durable. Raises StoreError."""
+        began = time.perf_counter()
+        try:
+            await in_thread(self.environment.checkpoint)
+        except StoreError as problem:
+            self._checkpoint_trouble = for_clients(problem)
+            raise
+        self._checkpoint_trouble = None
+        self._checkpoint_times.observe(time.perf_counter() - began)
 
     def paused(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager that stops the writer during its block."""
@@ -394,7 +415,8 @@ class Writer:
         """
         if isinstance(problem, StoreError):
             self._problems.add(problem)
-            return dict.fromkeys(drivers, for_clients(problem))
+            self._trouble = for_clients(problem)
+            return dict.fromkeys(drivers, self._trouble)
         for driver in drivers:
             self._tell_defect(driver, defective)
         return {}
@@ -409,7 +431,7 @@ class Writer:
         sequences = {
             driver.topic.id: portion.sequences for driver, portion in portions.items() if portion.sequences
         }
-        began = time.perf_counter()  # real time: a commit waits for a disk
+        began = self._began = time.perf_counter()  # real time: a commit waits for a disk
         try:
             extents = await in_thread(partial(self.environment.append, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
@@ -420,6 +442,8 @@ class Writer:
             for driver, portion in portions.items():
                 failures |= await self._append({driver: portion}, defective)
             return failures
+        finally:
+            self._began = None
         self._count(blocks, time.perf_counter() - began)
         for driver, portion in portions.items():
             try:
@@ -432,6 +456,8 @@ class Writer:
     def _count(self, blocks: Sequence[Block | Fragmented], seconds: float) -> None:
         """Count what a commit stored."""
         self._commits += 1
+        self._trouble = None
+        self._commit_times.observe(seconds)
         self._last_commit_seconds = seconds
         self._commit_seconds += seconds
         self._messages += sum(block.count for block in blocks)

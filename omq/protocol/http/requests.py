@@ -5,7 +5,6 @@ bounded before they are parsed, and pipelined requests wait unparsed until those
 """
 
 import re
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -149,8 +148,10 @@ class Requests:
         self.is_over = True
         return BadRequest(status, why)
 
-    def answer(self, answer: Answer, method: str = "GET") -> bytes:
-        """Return the octets of the answer to the last request."""
+    def answer(self, answer: Answer, method: str = "GET") -> list[bytes]:
+        """Return the octets of the answer to the last request, in parts. One of them is the body itself: the
+        connections that send one page have it once.
+        """
         fields = [
             ("Date", formatdate(usegmt=True)),
             *self._fields,
@@ -160,19 +161,14 @@ class Requests:
             fields += [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
         if answer.ends or self.is_over:
             fields.append(("Connection", "close"))
-        events: deque[h11.Event] = deque(
-            [h11.Response(status_code=answer.status, headers=fields, reason=_reason(answer.status))]
-        )
+        reason = HTTPStatus(answer.status).phrase
+        events: list[h11.Event] = [h11.Response(status_code=answer.status, headers=fields, reason=reason)]
         if answer.body and method != "HEAD" and answer.status != 304:
             events.append(h11.Data(data=answer.body))
         events.append(h11.EndOfMessage())
-        octets = b"".join(self._http.send(event) or b"" for event in events)
+        parts = [part for event in events for part in self._http.send_with_data_passthrough(event) or ()]
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
             self._http.start_next_cycle()
         else:
             self.is_over = True
-        return octets
-
-
-def _reason(status: int) -> str:
-    return HTTPStatus(status).phrase
+        return [part for part in parts if part]

@@ -74,3 +74,20 @@ class ConnectionStatistics:
     stalled_seconds: float | None
     """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
     held: HeldOctets
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the connections of one kind that have ended had."""
+
+    connections: int = 0
+    octets_in: int = 0
+    octets_out: int = 0
+
+    def plus(self, connection: ConnectionStatistics) -> "Ended":
+        """Return the sums with a further connection."""
+        return Ended(
+            self.connections + 1,
+            self.octets_in + connection.octets_in,
+            self.octets_out + connection.octets_out,
+        )

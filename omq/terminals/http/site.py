@@ -1,6 +1,7 @@
 """What an HTTP server answers: its paths, who may ask for them, and the checks of each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -36,6 +37,9 @@ FIELDS = (
 
 NO_STORE = (("Cache-Control", "no-store"),)
 
+AT_A_TIME = 4
+"""How many answers to clients with the right `watch` are made and sent at a time: they can be large."""
+
 Resource = Callable[[Request], Awaitable[Answer]]
 """Answers requests for one path that only clients with the right `watch` may see."""
 
@@ -53,6 +57,7 @@ class Site:
         self._context = context
         self._pages = pages
         self._watched = watched
+        self._slots = trio.CapacityLimiter(AT_A_TIME)
         self._sites = Sites.of((*_names(config), *config.http_hosts), config.http_origins)
 
     @classmethod
@@ -60,12 +65,12 @@ class Site:
         """Read the pages, and make the site of a server."""
         return cls(context, await in_thread(load_pages), watched)
 
-    async def answer(self, request: Request, transport: Transport) -> Answer | Opening:
-        """Answer a request, or return that it may open the WebSocket."""
+    async def answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
+        """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
         refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
         if refusal is not None:
             return Answer.text(refusal.status, refusal.why, ends=True)
-        answer = await self._answer(request, transport)
+        answer = await self._answer(request, transport, held)
         origin = request.field(b"origin")
         if isinstance(answer, Answer) and origin is not None and self._sites.is_foreign(origin):
             allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
@@ -74,7 +79,7 @@ class Site:
             )
         return answer
 
-    async def _answer(self, request: Request, transport: Transport) -> Answer | Opening:
+    async def _answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
         path = request.path
         resource = self._watched.get(path)
         page = self._pages.get(path)
@@ -94,10 +99,12 @@ class Site:
         if page is not None:
             return _page(page, request)
         if resource is not None:
-            return await self._watch(resource, request, transport)
+            return await self._watch(resource, request, transport, held)
         return Answer.text(200, "ok", NO_STORE)
 
-    async def _watch(self, resource: Resource, request: Request, transport: Transport) -> Answer:
+    async def _watch(
+        self, resource: Resource, request: Request, transport: Transport, held: AsyncExitStack
+    ) -> Answer:
         access = self._context.access
         host = transport.host()
         id = b""
@@ -121,7 +128,13 @@ class Site:
             return Answer.text(503, "too many secrets are being checked: try again", NO_STORE)
         try:
             session.check_server(Right.WATCH)
-            return await resource(request)
+            await held.enter_async_context(self._slots)
+            if (limit := session.rates.sent) is not None:
+                await trio.sleep_until(limit.until)
+            answer = await resource(request)
+            if limit is not None:
+                limit.spend(len(answer.body))
+            return answer
         except Refused as refused:
             return Answer.text(403, str(refused), NO_STORE)
         finally:

@@ -1,5 +1,6 @@
 """One connection of HTTP: it reads requests and answers them one by one, until one opens the WebSocket."""
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -26,6 +27,9 @@ IDLE_SECONDS = 60.0
 
 TAKE_SECONDS = 30.0
 """How long a client may take to read an answer."""
+
+PIECE_OCTETS = 64 << 10
+"""How much is sent before other connections have their turn."""
 
 GOODBYE_SECONDS = 2.0
 """How long the last answer may take when the server stops."""
@@ -73,10 +77,11 @@ class HttpTerminal:
             case BadRequest(status, why):
                 return await self._send(Answer.text(status, why, ends=True), "GET")
             case Request():
-                answered = await self._site.answer(request, self._transport)
-                if isinstance(answered, Opening):
-                    return await self._open_websocket(request)
-                return await self._send(answered, request.method)
+                async with AsyncExitStack() as held:
+                    answered = await self._site.answer(request, self._transport, held)
+                    if isinstance(answered, Opening):
+                        return await self._open_websocket(request)
+                    return await self._send(answered, request.method)
             case _:
                 assert_never(request)
 
@@ -102,11 +107,14 @@ class HttpTerminal:
 
     async def _send(self, answer: Answer, method: str) -> bool:
         """Send an answer. Return whether a further request may follow."""
-        octets = self._requests.answer(answer, method)
+        parts = self._requests.answer(answer, method)
         with trio.move_on_after(TAKE_SECONDS) as limit:
             self._is_sending = True
             try:
-                await self._transport.send(octets)
+                for part in parts:
+                    for start in range(0, len(part), PIECE_OCTETS):
+                        await self._transport.send(memoryview(part)[start : start + PIECE_OCTETS])
+                        await trio.lowlevel.checkpoint()
             finally:
                 self._is_sending = False
         if limit.cancelled_caught:

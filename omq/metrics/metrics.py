@@ -1,0 +1,30 @@
+"""The answer to a request for `/metrics`."""
+
+import trio
+
+from omq.metrics.exposition import Exposition
+from omq.metrics.server import ServerMetrics
+from omq.metrics.slices import Slices
+from omq.metrics.source import Source
+from omq.metrics.topics import TopicMetrics
+from omq.protocol.http.requests import Answer, Request
+
+NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class Metrics:
+    """Answers requests for `/metrics`, one at a time."""
+
+    def __init__(self, source: Source) -> None:
+        self._server = ServerMetrics(source)
+        self._topics = TopicMetrics(source)
+        self._turn = trio.Lock()
+
+    async def answer(self, request: Request) -> Answer:
+        """Return all metrics as they are now."""
+        async with self._turn:
+            slices = Slices()
+            exposition = Exposition(request.field(b"accept"))
+            await exposition.add(await self._server.collect(slices), slices)
+            await exposition.add(await self._topics.collect(slices), slices)
+        return Answer(200, exposition.octets(), exposition.content_type, NO_STORE)

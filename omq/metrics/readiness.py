@@ -1,0 +1,43 @@
+"""Whether a server is ready: it can store what clients publish."""
+
+from functools import partial
+
+from omq.metrics.source import Source
+from omq.protocol.http.requests import Answer, Request
+from omq.threads import in_thread
+from omq_storage.errors import StoreError
+
+SLOW_SECONDS = 10.0
+"""A commit that lasts longer means that the disk does not answer."""
+
+NO_STORE = (("Cache-Control", "no-store"),)
+
+
+class Readiness:
+    """Answers requests for `/readyz`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def answer(self, request: Request) -> Answer:
+        """Return 200, or 503 with one line for each reason."""
+        reasons = await self._reasons()
+        if reasons:
+            return Answer(503, "".join(f"{reason}\n" for reason in reasons).encode(), fields=NO_STORE)
+        return Answer.text(200, "ready", NO_STORE)
+
+    async def _reasons(self) -> list[str]:
+        reasons = ["the server stops"] if self._source.is_stopping else []
+        for level, writer in self._source.catalogue.writers.items():
+            found = writer.statistics()
+            if found.refusal is not None:
+                reasons.append(f"{level.value}: {found.refusal}")
+            elif found.trouble is not None:
+                reasons.append(f"{level.value}: {found.trouble}")
+            if found.committing_seconds >= SLOW_SECONDS:
+                reasons.append(f"{level.value}: a commit has taken {found.committing_seconds:.0f} s")
+            try:
+                await in_thread(partial(writer.environment.usage))
+            except StoreError as problem:
+                reasons.append(f"{level.value}: {problem}")
+        return reasons

@@ -1,0 +1,253 @@
+"""The metrics of a server as a whole."""
+
+import logging
+import os
+import platform
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from importlib.metadata import version
+
+from prometheus_client import ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from omq.drivers.histogram import BOUNDS, Distribution
+from omq.drivers.memory import MemoryStatistics
+from omq.drivers.reasons import Reason, refusals
+from omq.logs import LogThrottle
+from omq.metrics.slices import Slices
+from omq.metrics.source import PROTOCOLS, Source
+from omq.statistics import ServerStatistics
+from omq.terminals.connection.statistics import Ended
+from omq.threads import in_thread
+from omq_storage import codec
+from omq_storage.errors import StoreError
+from omq_storage.levels import Level
+
+log = logging.getLogger("omq.metrics")
+
+_PROCESS = ProcessCollector(registry=None)
+_VERSION = version("omq-server")  # it reads a file: this module is imported in a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What the stores take."""
+
+    used: dict[Level, int]
+    disk_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The sums over connections."""
+
+    open: Counter[str]
+    ended: dict[str, Ended]
+    """By protocol: those that have ended, with the octets of the open ones."""
+    unconfirmed: int
+    stalled: int
+
+
+def _measure(source: Source) -> Stores:
+    """This blocks. Raises OSError and StoreError."""
+    writers = source.catalogue.writers
+    used = {level: writer.environment.usage().used for level, writer in writers.items()}
+    status = os.statvfs(source.config.store)
+    return Stores(used, status.f_bavail * status.f_frsize)
+
+
+class ServerMetrics:
+    """The families of a server."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._problems = LogThrottle.of_problem(log, "the stores cannot be measured")
+
+    async def collect(self, slices: Slices) -> list[Metric]:
+        """Return all families."""
+        connections = await self._connections(slices)
+        stores: Stores | None = None
+        try:
+            stores = await in_thread(partial(_measure, self._source))
+        except (OSError, StoreError) as problem:
+            self._problems.add(problem)
+        found = self._source.statistics()
+        families: list[Metric] = []
+        for some in (
+            _PROCESS.collect(),
+            _about(found),
+            _connection_families(found, connections),
+            _memory_families(found.memory, self._source.config.memory_bytes),
+            _writer_families(found),
+            [_refused(), _histogram("omq_loop_lag_seconds", LAG, "", {"": self._source.loop_lag})],
+            [] if stores is None else _store_families(stores, self._source.config.disk_reserve_bytes),
+        ):
+            families += some
+            await slices.step()
+        return families
+
+    async def _connections(self, slices: Slices) -> Connections:
+        # What ended comes first: a connection that ends meanwhile is among the open ones then.
+        ended: defaultdict[str, Ended] = defaultdict(Ended)
+        for protocol in PROTOCOLS.values():
+            ended[protocol] = Ended()
+        for kind, sums in self._source.ended.items():
+            before = ended[PROTOCOLS[kind]]
+            ended[PROTOCOLS[kind]] = Ended(
+                before.connections + sums.connections,
+                before.octets_in + sums.octets_in,
+                before.octets_out + sums.octets_out,
+            )
+        opened: Counter[str] = Counter(dict.fromkeys(PROTOCOLS.values(), 0))
+        unconfirmed = stalled = 0
+        for terminal in self._source.terminals():
+            one = terminal.statistics()
+            protocol = PROTOCOLS[one.kind]
+            opened[protocol] += 1
+            ended[protocol] = ended[protocol].plus(one)
+            unconfirmed += one.unconfirmed
+            stalled += one.stalled_seconds is not None
+            await slices.step()
+        return Connections(opened, dict(ended), unconfirmed, stalled)
+
+
+LAG = "How long a task that could run waited for its turn; one sample about every second."
+
+
+def _about(found: ServerStatistics) -> Iterator[Metric]:
+    about = {"version": _VERSION, "python": platform.python_version(), "codec": codec.describe()}
+    yield InfoMetricFamily("omq_build", "What runs.", about)
+    started = time.time() - found.seconds
+    yield GaugeMetricFamily("omq_start_time_seconds", "When the server was started.", started)
+    yield GaugeMetricFamily("omq_topics", "Topics.", found.topics)
+    yield GaugeMetricFamily("omq_topics_limit", "The most topics that there may be.", found.max_topics)
+    yield GaugeMetricFamily("omq_subscriptions", "Subscriptions and feeds.", found.subscriptions)
+    most = found.max_subscriptions
+    yield GaugeMetricFamily("omq_subscriptions_limit", "The most subscriptions that there may be.", most)
+    yield GaugeMetricFamily("omq_leases", "Leases that are not used yet.", found.leases)
+    yield GaugeMetricFamily("omq_leases_limit", "The most leases that there may be.", found.max_leases)
+    yield GaugeMetricFamily("omq_direct_nodes", "Nodes of AMQP 1.0 without a queue.", found.direct_nodes)
+    yield CounterMetricFamily(
+        "omq_direct_undelivered_messages", "Messages to those that nobody took.", found.undelivered
+    )
+
+
+def _connection_families(found: ServerStatistics, connections: Connections) -> Iterator[Metric]:
+    opened = GaugeMetricFamily("omq_connections", "Open connections.", labels=["protocol"])
+    for protocol, count in sorted(connections.open.items()):
+        opened.add_metric([protocol], count)
+    opened.add_metric(["unknown"], found.handshakes)
+    yield opened
+    yield GaugeMetricFamily(
+        "omq_connections_limit", "The most connections that there may be.", found.max_connections
+    )
+    accepted = CounterMetricFamily(
+        "omq_connections_accepted", "Connections that said their protocol.", labels=["protocol"]
+    )
+    received = CounterMetricFamily(
+        "omq_protocol_received_bytes", "Octets received, without those of TLS.", labels=["protocol"]
+    )
+    sent = CounterMetricFamily(
+        "omq_protocol_sent_bytes", "Octets sent, without those of TLS.", labels=["protocol"]
+    )
+    for protocol, sums in sorted(connections.ended.items()):
+        accepted.add_metric([protocol], sums.connections)
+        received.add_metric([protocol], sums.octets_in)
+        sent.add_metric([protocol], sums.octets_out)
+    yield from (accepted, received, sent)
+    lost = CounterMetricFamily(
+        "omq_connections_failed", "Connections that ended before they were served.", labels=["reason"]
+    )
+    lost.add_metric(["limit"], found.turned_away)
+    lost.add_metric(["unrecognized"], found.strangers)
+    lost.add_metric(["defect"], found.defects)
+    yield lost
+    yield GaugeMetricFamily(
+        "omq_unconfirmed_messages",
+        "Messages that clients published and that are neither stored nor refused yet.",
+        connections.unconfirmed,
+    )
+    yield GaugeMetricFamily(
+        "omq_stalled_connections", "Connections whose client takes nothing.", connections.stalled
+    )
+
+
+def _memory_families(memory: MemoryStatistics, limit: int) -> Iterator[Metric]:
+    shares = GaugeMetricFamily("omq_memory_share_bytes", "Octets that each share holds.", labels=["share"])
+    for field in fields(memory):
+        if field.name != "waiting_tasks":
+            shares.add_metric([field.name], getattr(memory, field.name))
+    yield shares
+    yield GaugeMetricFamily("omq_memory_limit_bytes", "The limit of all shares together.", limit)
+    yield GaugeMetricFamily(
+        "omq_memory_waiting_tasks", "Tasks that wait until a share has room.", memory.waiting_tasks
+    )
+
+
+def _writer_families(found: ServerStatistics) -> Iterator[Metric]:
+    posts = GaugeMetricFamily("omq_writer_waiting_posts", "Posts that wait for a commit.", labels=["level"])
+    octets = GaugeMetricFamily("omq_writer_waiting_bytes", "Octets of those.", labels=["level"])
+    messages = CounterMetricFamily("omq_writer_stored_messages", "Messages stored.", labels=["level"])
+    stored = CounterMetricFamily("omq_writer_stored_bytes", "Octets of those.", labels=["level"])
+    failures = CounterMetricFamily("omq_writer_failures", "Failed commits of one topic.", labels=["level"])
+    refusing = GaugeMetricFamily("omq_writer_refusing", "1 while nothing is stored.", labels=["level"])
+    for writer in found.writers:
+        level = [writer.level.value]
+        posts.add_metric(level, writer.waiting_posts)
+        octets.add_metric(level, writer.waiting_octets)
+        messages.add_metric(level, writer.messages)
+        stored.add_metric(level, writer.octets)
+        failures.add_metric(level, writer.failures)
+        refusing.add_metric(level, float(writer.refusal is not None or writer.trouble is not None))
+    yield from (posts, octets, messages, stored, failures, refusing)
+    yield _histogram(
+        "omq_commit_duration_seconds",
+        "How long commits took that stored something.",
+        "level",
+        {writer.level.value: writer.commit_times for writer in found.writers},
+    )
+    yield _histogram(
+        "omq_checkpoint_duration_seconds",
+        "How long checkpoints took, which make everything durable.",
+        "level",
+        {writer.level.value: writer.checkpoint_times for writer in found.writers},
+    )
+
+
+def _store_families(stores: Stores, reserve: int) -> Iterator[Metric]:
+    used = GaugeMetricFamily("omq_store_used_bytes", "Octets that a store takes.", labels=["level"])
+    for level, octets in stores.used.items():
+        used.add_metric([level.value], octets)
+    yield used
+    yield GaugeMetricFamily("omq_disk_free_bytes", "Free octets of the stores' disk.", stores.disk_free)
+    yield GaugeMetricFamily(
+        "omq_disk_reserve_bytes", "Below so many free octets nothing more is stored.", reserve
+    )
+
+
+def _refused() -> Metric:
+    family = CounterMetricFamily("omq_refused_commands", "Commands that were refused.", labels=["reason"])
+    for reason in Reason:
+        family.add_metric([reason.name.lower()], refusals[reason])
+    return family
+
+
+def _histogram(name: str, documentation: str, label: str, found: dict[str, Distribution]) -> Metric:
+    family = HistogramMetricFamily(name, documentation, labels=[label] if label else [])
+    for value, distribution in found.items():
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip((*map(str, BOUNDS), "+Inf"), distribution.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        family.add_metric([value] if label else [], buckets, distribution.seconds)
+    return family

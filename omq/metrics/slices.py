@@ -1,0 +1,21 @@
+"""Long work on the Trio thread, in slices, so that the connections do not wait for it."""
+
+import time
+
+import trio
+
+SLICE_SECONDS = 0.0003
+"""How long to work before other tasks may run: with one more step, this stays below a millisecond."""
+
+
+class Slices:
+    """The slices of one piece of work."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + SLICE_SECONDS
+
+    async def step(self) -> None:
+        """Let other tasks run if the slice is over. Call it between short steps."""
+        if time.perf_counter() >= self._until:
+            await trio.lowlevel.checkpoint()
+            self._until = time.perf_counter() + SLICE_SECONDS

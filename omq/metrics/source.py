@@ -1,0 +1,53 @@
+"""What metrics are made from: the statistics of a server."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from omq.config import Config
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.histogram import Distribution
+from omq.statistics import ServerStatistics
+from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind
+
+PROTOCOLS = {
+    Kind.OMQ: "omq",
+    Kind.DMP: "dmp",
+    Kind.SINK: "dmp",
+    Kind.FEED: "dmp",
+    Kind.AMQP_0_9: "amqp_0_9",
+    Kind.AMQP_1_0: "amqp_1_0",
+    Kind.HTTP: "http",
+}
+"""The protocols by the kinds of connections."""
+
+
+class Connection(Protocol):
+    """A connection after its handshake."""
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return a snapshot of it."""
+
+
+class Source(Protocol):
+    """A server."""
+
+    config: Config
+    catalogue: Catalogue
+
+    def statistics(self) -> ServerStatistics:
+        """Return a snapshot of it."""
+
+    def terminals(self) -> Sequence[Connection]:
+        """Return its connections."""
+
+    @property
+    def ended(self) -> Mapping[Kind, Ended]:
+        """The sums of the connections that have ended."""
+
+    @property
+    def loop_lag(self) -> Distribution:
+        """How long a task that could run had to wait for its turn, about once a second."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it ends its connections."""

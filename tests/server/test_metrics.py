@@ -1,0 +1,376 @@
+"""`/metrics` and `/readyz`: see docs/HTTP.md."""
+
+import gc
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from omq.config import ClientConfig
+from omq.metrics.slices import Slices
+from omq.metrics.topics import TopicMetrics
+from omq.terminals.connection.statistics import Kind
+
+from . import dmp_conversation as dmp
+from .conversation import Host, eventually, publish, serving
+from .http_conversation import Answered, ask, basic, read_answer, request
+from .test_operations import SECRET
+
+CLIENTS = [
+    ClientConfig(name="watcher", secret=str(SECRET), watch=["*"]),
+    ClientConfig(name="reader", secret=str(SECRET), subscribe=["*"], watch=["prices"]),
+    ClientConfig(name="slow", secret=str(SECRET), watch=["*"], max_bytes_per_second=1000),
+]
+
+Samples = dict[str, float]
+
+
+def samples(text: str) -> Samples:
+    """The values by name and labels: `omq_topics` or `omq_connections{protocol="omq"}`."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            key = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+async def metrics(host: Host) -> Samples:
+    """What the server says of itself."""
+    answered = await ask(host, request("/metrics"))
+    assert answered.status == 200
+    assert answered.fields["content-type"].startswith("text/plain; version=")
+    return samples(answered.body.decode())
+
+
+async def test_the_metrics_tell_what_happens(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        reader = await host.connect()
+        await reader.say(b"(Subscribe prices From_current)")
+        await reader.settle()
+        await writer.send(publish(b"prices", [b"x" * 100] * 10))
+        await writer.confirm()
+        await reader.frame()
+        await reader.messages(10)
+        assert b"queue" in await writer.refusal(b"(Request jobs 1000000)") or True
+        await writer.say(b"(Declare jobs Round_robin (Persistent Strong))", b"(Publish jobs x)")
+        await writer.say(b"(Delete nothing)")
+        await writer.settle()
+        found = await metrics(host)
+        assert found['omq_topic_received_messages_total{topic="prices"}'] == 10
+        assert found['omq_topic_received_bytes_total{topic="prices"}'] == 10 * 117
+        assert found['omq_topic_sent_messages_total{topic="prices"}'] == 10
+        assert found['omq_topic_sent_bytes_total{topic="prices"}'] == 10 * 117
+        assert found['omq_topic_stored_messages{topic="jobs"}'] == 1
+        assert found['omq_topic_subscribers{topic="prices"}'] == 1
+        assert found['omq_topic_slowest_behind_messages{topic="prices"}'] == 0
+        assert found['omq_connections{protocol="omq"}'] == 2
+        assert found['omq_connections{protocol="http"}'] == 1
+        assert found["omq_subscriptions"] == 1
+        assert found["omq_topics"] == 2
+        assert found["omq_unconfirmed_messages"] == 0
+        assert found['omq_commit_duration_seconds_count{level="strong"}'] == 1
+        assert found['omq_commit_duration_seconds_count{level="weak"}'] >= 1
+        assert found['omq_commit_duration_seconds_bucket{le="+Inf",level="strong"}'] == 1
+        assert found['omq_writer_stored_messages_total{level="weak"}'] == 10
+        assert found['omq_refused_commands_total{reason="not_found"}'] >= 1
+        assert found['omq_store_used_bytes{level="strong"}'] > 0
+        assert found["omq_disk_free_bytes"] > 0
+        assert found['omq_memory_share_bytes{share="tails"}'] > 0
+        connections = [each.statistics() for each in host.server.terminals()]
+        received = sum(each.octets_in for each in connections if each.kind is Kind.OMQ)
+        assert found['omq_protocol_received_bytes_total{protocol="omq"}'] == received
+        assert abs(found["omq_start_time_seconds"] - time.time()) < 60
+
+
+async def test_counters_of_connections_stay_when_they_end(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.confirm()
+        (statistics,) = [each.statistics() for each in host.server.terminals()]
+        (await dmp.sink(host, client)).close()
+        client.close()
+        await eventually(lambda: host.connections == 0)
+        found = await metrics(host)
+        assert found['omq_connections{protocol="omq"}'] == 0
+        assert found['omq_connections_accepted_total{protocol="omq"}'] == 1
+        assert found['omq_connections_accepted_total{protocol="dmp"}'] == 1
+        assert found['omq_protocol_received_bytes_total{protocol="omq"}'] > statistics.octets_in > 0
+        assert found['omq_protocol_received_bytes_total{protocol="dmp"}'] > 0
+
+
+async def test_openmetrics_is_given_to_those_who_ask_for_it(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        await writer.send(publish(b"prices", [b"x"]))
+        await writer.confirm()
+        octets = request("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        answered = await ask(host, octets)
+        assert answered.fields["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        families = {family.name: family for family in parse_openmetrics(answered.body.decode())}
+        (sample, *_) = families["omq_topic_received_messages"].samples
+        assert (sample.labels, sample.value) == ({"topic": "prices"}, 1)
+
+
+PROMTOOL = shutil.which("promtool")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Debian's package prometheus")
+async def test_promtool_finds_nothing_wrong(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        for name in (b"prices", b'"quoted \\"name\\" with \\\\"', b'"two\\nlines"', b'"\\255"'):
+            await writer.say(b"(Publish %s x)" % name)
+        await writer.confirm()
+        answered = await ask(host, request("/metrics"))
+    assert PROMTOOL is not None
+    checked = await trio.run_process(
+        [PROMTOOL, "check", "metrics"],
+        stdin=answered.body,
+        capture_stdout=True,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert (checked.returncode, checked.stdout) == (0, b"")
+
+
+# -- topics ------------------------------------------------------------------------------------------------
+
+
+async def topic_samples(topics: TopicMetrics) -> Samples:
+    """The samples of the families."""
+    found: Samples = {}
+    for family in await topics.collect(Slices()):
+        for sample in family.samples:
+            found[f"{sample.name} {sample.labels.get('topic', '-')}"] = sample.value
+    return found
+
+
+async def test_topics_beyond_the_bound_are_one_sum_that_never_shrinks(store: Path) -> None:
+    async with serving(store) as host:
+        topics = TopicMetrics(host.server, most=2)
+        writer = await host.connect()
+        for name in (b"a", b"b", b"c", b"d"):
+            await writer.say(b"(Declare %s Broadcast Transient)" % name)
+            await writer.frame()
+        await writer.say(b"(Publish a x)", *[b"(Publish c x)"] * 2, *[b"(Publish d x)"] * 3)
+        await writer.confirm()
+        received = "omq_topic_received_messages_total "
+        found = await topic_samples(topics)
+        assert [found[received + name] for name in ("a", "b", "")] == [1, 0, 5]
+        assert found["omq_topics_without_series -"] == 2
+        assert (received + "c") not in found
+        await writer.say(b"(Publish d x)", b"(Delete d)", b"(Delete a)")
+        await writer.settle()
+        found = await topic_samples(topics)
+        assert [found[received + name] for name in ("b", "")] == [0, 6]
+        assert (received + "a") not in found
+        assert found["omq_topics_without_series -"] == 1
+        await writer.say(b"(Declare e Broadcast Transient)", b"(Publish e x)", b"(Publish c x)")
+        await writer.settle()
+        found = await topic_samples(topics)
+        assert [found[received + name] for name in ("b", "e", "")] == [0, 1, 7]
+
+
+async def test_names_that_look_alike_have_series_of_their_own(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        await writer.say(b'(Publish "\\255" x)', b'(Publish "\\\\xff" x)')
+        await writer.confirm()
+        found = await metrics(host)
+        names = [key for key in found if key.startswith("omq_topic_received_messages_total")]
+        assert len(names) == 3
+
+
+async def test_the_slowest_subscriber_is_told(store: Path) -> None:
+    async with serving(store) as host:
+        slow = await host.connect(receive_octets=4096)
+        await slow.say(b"(Subscribe prices From_current)")
+        await slow.settle()
+        fast = await host.connect()
+        await fast.say(b"(Subscribe prices From_current)")
+        await fast.settle()
+        writer = await host.connect()
+        await writer.send(publish(b"prices", [b"x" * 1000] * 8000))
+        await writer.confirm()
+        await fast.frame()
+        await fast.messages(8000)
+        behind = (await metrics(host))['omq_topic_slowest_behind_messages{topic="prices"}']
+        assert 1000 < behind <= 8000
+
+
+class Steps(trio.abc.Instrument):
+    """Measures the processor time of each step of a task."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began: float | None = None
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self._began is not None:
+            self.seconds.append(time.thread_time() - self._began)
+
+
+async def test_many_topics_do_not_hold_the_thread(store: Path) -> None:
+    async with serving(store) as host:
+        writer = await host.connect()
+        await writer.send(b"".join(b"(Declare t%d Broadcast Transient)\n" % n for n in range(700)))
+        await writer.settle()
+        await metrics(host)  # imports
+        steps = Steps()
+        client = await host.open()
+        gc.collect()
+        gc.disable()
+        trio.lowlevel.add_instrument(steps)
+        try:
+            await client.send(request("/metrics"))
+            await client.stream.receive_some(1)
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+            gc.enable()
+        assert sum(steps.seconds) > 0.01
+        longest = sorted(steps.seconds)
+        assert longest[-3] < 0.001, longest[-5:]  # other programs share the processor's caches
+
+
+# -- who may see it ----------------------------------------------------------------------------------------
+
+
+async def test_clients_with_the_right_watch_see_it(store: Path) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        for path in ("/metrics", "/readyz"):
+            answered = await ask(host, request(path))
+            assert answered.status == 401
+            assert answered.fields["www-authenticate"] == 'Basic realm="omq", charset="UTF-8"'
+            assert (await ask(host, request(path, Authorization=basic("watcher:sesame")))).status == 200
+            answered = await ask(host, request(path, Authorization=basic("reader:sesame")))
+            assert (answered.status, answered.body) == (403, b"this client may not watch the server\n")
+            for field in ("Basic", "Basic !", "Bearer x", basic("nobody")):
+                assert (await ask(host, request(path, Authorization=field))).status == 401
+        assert (await ask(host, request("/healthz"))).status == 200
+        await eventually(lambda: host.connections == 0)
+
+
+async def test_wrong_secrets_count_as_attempts(
+    store: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        assert (await ask(host, request("/metrics", Authorization=basic("watcher:wrong")))).status == 401
+        assert "a wrong secret for 'watcher'" in caplog.text
+        clock.rate = 0
+        client = await host.open()
+        await client.send(request("/metrics", Authorization=basic("watcher:sesame")))
+        buffered = bytearray()
+        waiting: list[Answered] = []
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def read() -> None:
+                waiting.append(await read_answer(client.stream, buffered))
+
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not waiting  # this address waits a second
+            clock.jump(1.1)
+        assert [answered.status for answered in waiting] == [200]
+
+
+async def test_a_secret_is_not_asked_for_where_others_can_read_it(store: Path) -> None:
+    """Only Linux answers at an address that is not a loopback one without a network: its own."""
+    address = own_address()
+    if address is None:
+        pytest.skip("this machine has no address but loopback ones")
+    async with serving(store, clients=CLIENTS, listen_http=[f"{address}:0"]) as host:
+        port = host.server.http_addresses[0][1]
+        stream = await trio.open_tcp_stream(address, port)
+        async with stream:
+            octets = request("/metrics", host=address, Authorization=basic("watcher:sesame"))
+            await stream.send_all(octets + request("/healthz", host=address))
+            buffered = bytearray()
+            answered = await read_answer(stream, buffered)
+            assert answered.status == 403
+            assert b"over TLS" in answered.body
+            assert (await read_answer(stream, buffered)).status == 200
+
+
+def own_address() -> str | None:
+    """An address of this machine that is no loopback one."""
+    found = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=False)
+    addresses = [each for each in found.stdout.split() if ":" not in each]
+    return addresses[0] if addresses else None
+
+
+async def test_a_client_is_answered_within_its_rate_limit(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        octets = request("/metrics", Authorization=basic("slow:sesame"))
+        assert (await ask(host, octets)).status == 200
+        before = trio.current_time()
+        clock.autojump_threshold = 0.05
+        assert (await ask(host, octets)).status == 200
+        assert trio.current_time() - before > 5
+
+
+# -- readiness ---------------------------------------------------------------------------------------------
+
+
+async def test_a_server_is_ready(store: Path) -> None:
+    async with serving(store) as host:
+        answered = await ask(host, request("/readyz"))
+        assert (answered.status, answered.body) == (200, b"ready\n")
+
+
+async def test_a_server_without_room_on_its_disk_is_not_ready(store: Path) -> None:
+    async with serving(store, disk_reserve_bytes=1 << 60) as host:
+        answered = await ask(host, request("/readyz"))
+        assert answered.status == 503
+        assert b"strong: the disk has less free than" in answered.body
+        assert (await metrics(host))['omq_writer_refusing{level="weak"}'] == 1
+        assert (await ask(host, request("/healthz"))).status == 200
+
+
+# -- the dashboard -----------------------------------------------------------------------------------------
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "omq.json"
+
+
+def expressions(node: object) -> Iterator[str]:
+    """All queries of a dashboard."""
+    match node:
+        case {"expr": str(expression)}:
+            yield expression
+        case dict():
+            for each in node.values():
+                yield from expressions(each)
+        case list():
+            for each in node:
+                yield from expressions(each)
+    if isinstance(node, dict) and isinstance(node.get("query"), dict):
+        yield str(node["query"].get("query", ""))
+
+
+async def test_every_metric_of_the_dashboard_exists(store: Path) -> None:
+    async with serving(store) as host:
+        found = {key.partition("{")[0] for key in await metrics(host)}
+    dashboard = json.loads(DASHBOARD.read_text())
+    named = {
+        name
+        for expression in expressions(dashboard)
+        for name in re.findall(r"\b(?:omq|process)_[a-z0-9_]+", expression)
+    }
+    assert len(named) > 20
+    assert named <= found, named - found
