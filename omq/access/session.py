@@ -336,6 +336,28 @@ class Session:
         driver = await self._find_leased(topic)
         return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
 
+    async def make_missing(self, runs: Mapping[bytes, Sequence[Batch]]) -> None:
+        """Make those topics that are about to be published to and do not exist, in few commits. Each offer
+        would make its own, one after another. A failure is left to the offers, as in `reserve_ids`.
+        """
+        publish, largest = self.rights.publish, self.max_message_bytes
+        missing = [
+            name
+            for name, batches in runs.items()
+            if name not in self._catalogue.by_name
+            and name in publish
+            and all(batch.longest <= largest for batch in batches)
+        ]
+        if len(missing) > 1:
+            await self._catalogue.make_undeclared(missing, self.admit)
+
+    async def make_all(self, names: Sequence[bytes], delivery: Delivery, persistence: Persistence) -> None:
+        """Make those of these topics that do not exist, in few commits. Then declare each by itself: that
+        reports a failure.
+        """
+        allowed = [name for name in names if name in self.rights.declare]
+        await self._catalogue.make(allowed, delivery, persistence, self.admit)
+
     async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> None:
         """Reserve ids for messages that are about to be offered to several transient topics, in one commit.
 

@@ -1,7 +1,8 @@
 """The catalogue of names: finds, creates and deletes drivers (terminal-driver RFC, section 3.5.1: lookup)."""
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -26,7 +27,7 @@ from omq.drivers.reservations import Reservations
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.stored_types import LEVELS
-from omq.drivers.topic_quota import Admit, TopicQuota
+from omq.drivers.topic_quota import Admit, AdmitName, Release, TopicQuota
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
@@ -55,8 +56,16 @@ DELETED_AT_ONCE = 8
 RELOADED_AT_ONCE = 64
 """How many topics get other limits of retention in one step."""
 
+MADE_AT_ONCE = 256
+"""How many topics are made in one commit."""
+
+ADDED_AT_ONCE = 16
+"""How many topics of such a commit get their drivers in one step."""
+
 READERS = 4
 """The number of threads that read from the store at a time."""
+
+log = logging.getLogger("omq.catalogue")
 
 
 class Catalogue:
@@ -382,6 +391,81 @@ class Catalogue:
                     Reason.NOT_FOUND, "there is no such topic, and this server wants topics declared"
                 )
             return await self._create(name, *self._config.default_types(), admit, declared=False)
+
+    async def make_undeclared(self, names: Iterable[bytes], admit: AdmitName) -> None:
+        """Make those of these topics that do not exist, with the default types, as far as that is possible.
+        See `make`.
+        """
+        if self._config.allow_undeclared:
+            await self.make(names, *self._config.default_types(), admit, declared=False)
+
+    async def make(
+        self,
+        names: Iterable[bytes],
+        delivery: Delivery,
+        persistence: Persistence,
+        admit: AdmitName,
+        *,
+        declared: bool = True,
+    ) -> None:
+        """Make topics that are about to be declared or published to, in few commits, because each commit
+        waits for the disk.
+
+        What cannot be made is left to the single declaration or publish, which tries again and is told why.
+        """
+        missing = [name for name in dict.fromkeys(names) if name not in self._drivers]
+        if len(missing) < 2:
+            return
+        for some in range(0, len(missing), MADE_AT_ONCE):
+            async with self._changing:
+                if not await self._make(
+                    missing[some : some + MADE_AT_ONCE], delivery, persistence, admit, declared=declared
+                ):
+                    return
+
+    async def _make(
+        self,
+        names: Sequence[bytes],
+        delivery: Delivery,
+        persistence: Persistence,
+        admit: AdmitName,
+        *,
+        declared: bool,
+    ) -> bool:
+        """Make topics in one commit. Return whether all of these exist now."""
+        released: dict[bytes, Release] = {}
+        made = False
+        try:
+            if not self._quota.has_room(len(names)):
+                return False
+            for name in names:
+                if name not in self._drivers:  # otherwise another client was faster
+                    _check_name(name)
+                    released[name] = self._quota.admit(partial(admit, name))
+            create = partial(
+                self._store.catalogue.create_many,
+                list(released),
+                delivery.value,
+                stored_persistence(persistence),
+                declared,
+                reserved=1,
+            )
+            # What is in the store gets its driver: whoever wants one of these topics waits for `_changing`.
+            with trio.CancelScope(shield=True):
+                records = await self._calls.or_refused(create)
+                made = True
+                for number, record in enumerate(records, 1):
+                    self._quota.created(record.id, released[record.name])
+                    self._add(Loaded(record))
+                    if not number % ADDED_AT_ONCE:
+                        await trio.lowlevel.checkpoint()
+        except Refused as refused:
+            log.debug("%d topics could not be made together: %s", len(names), refused)
+        finally:
+            if not made:
+                for release in released.values():
+                    release()
+        return made
 
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""

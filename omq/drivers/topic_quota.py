@@ -4,10 +4,14 @@ from collections.abc import Callable
 
 from omq.drivers.reasons import Reason, Refused
 
-Admit = Callable[[], Callable[[], None]]
-"""Called before a topic is created; raises Refused if it may not be. The result is called when the
-topic is deleted, or could not be created.
-"""
+Release = Callable[[], None]
+"""Called when a topic that was admitted is deleted, or could not be created."""
+
+Admit = Callable[[], Release]
+"""Called before a topic is created; raises Refused if it may not be."""
+
+AdmitName = Callable[[bytes], Release]
+"""The same for any topic, by its name."""
 
 
 class TopicQuota:
@@ -17,7 +21,7 @@ class TopicQuota:
         """`count` returns how many topics there are."""
         self.most = most
         self._count = count
-        self._released: dict[int, Callable[[], None]] = {}
+        self._released: dict[int, Release] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
 
     def check_room(self) -> None:
@@ -27,7 +31,11 @@ class TopicQuota:
                 Reason.QUOTA, f"the server has its {self.most} topics, the most it is configured for"
             )
 
-    def admit(self, admit: Admit | None) -> Callable[[], None]:
+    def has_room(self, count: int) -> bool:
+        """Return whether the quota allows so many more topics."""
+        return self._count() + count <= self.most
+
+    def admit(self, admit: Admit | None) -> Release:
         """Ask whether a topic may be created; None where no client asks for it. Raises Refused. Call what
         this returns if the topic could not be created, or else `created`.
         """
@@ -36,7 +44,7 @@ class TopicQuota:
         self.check_room()
         return _nothing
 
-    def created(self, topic: int, released: Callable[[], None]) -> None:
+    def created(self, topic: int, released: Release) -> None:
         """The topic with this id was admitted, and exists now."""
         self._released[topic] = released
 

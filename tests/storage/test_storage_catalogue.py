@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omq_storage.catalogue import Catalogue, TopicRecord
+from omq_storage.catalogue import TOPIC_IDS, Catalogue, TopicRecord
 from omq_storage.errors import Limit, NameTaken, StoreError, StoreFull, UnknownTopic
 
 MAP_SIZE = 1 << 24
@@ -32,6 +32,35 @@ def test_records_are_read_as_they_were_written(path: Path) -> None:
     catalogue = Catalogue(path, map_size=MAP_SIZE)
     assert catalogue.topics() == wanted
     assert catalogue.create(b"prices \xff\n", "", "", True).id == 2
+    catalogue.close()
+
+
+def test_topics_are_created_together_or_not_at_all(path: Path) -> None:
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    catalogue.create(b"costs", "", "", True)
+    made = catalogue.create_many([b"prices", b"sales"], "Broadcast", "Weak", False, reserved=1)
+    assert made == [
+        TopicRecord(1, b"prices", "Broadcast", "Weak", False, 1),
+        TopicRecord(2, b"sales", "Broadcast", "Weak", False, 1),
+    ]
+    for names in ([b"new", b"costs"], [b"new", b"newer", b"new"]):
+        with pytest.raises(NameTaken):
+            catalogue.create_many(names, "", "", True)
+    assert catalogue.create_many([], "", "", True) == []
+    catalogue.close()
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    assert catalogue.topics()[1:] == made
+    assert catalogue.create(b"new", "", "", True).id == 3
+    catalogue.close()
+
+
+def test_topics_beyond_the_last_id_are_not_created(path: Path) -> None:
+    Catalogue.make(path, [], TOPIC_IDS - 2, None, map_size=MAP_SIZE)
+    catalogue = Catalogue(path, map_size=MAP_SIZE)
+    before = len(catalogue.topics())
+    with pytest.raises(StoreError, match="topic ids were used"):
+        catalogue.create_many([b"%d" % number for number in range(3)], "", "", True)
+    assert len(catalogue.topics()) == before
     catalogue.close()
 
 

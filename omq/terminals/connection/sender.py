@@ -315,9 +315,10 @@ class Sender:
     def _gather(self, first: Source) -> Iterator[Share]:
         room = self._shared_octets
         parts = MOST_PARTS
+        left = self.backlog.begin if self.backlog.entries else math.inf
         for source in chain((first,), self._ready):
             flow = source.flow
-            if flow is None or flow.after > self.backlog.begin:
+            if flow is None or flow.after > left:
                 return
             blocks = flow.at_hand(room)
             if not blocks and (flow.ready() or source is first):

@@ -1,6 +1,6 @@
 """Execute the commands of an omq connection, through the session of its client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -14,7 +14,9 @@ from omq.access.session import Session, TooLarge, too_large
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import Reason, Refused
 from omq.management import subject
+from omq.model import Delivery, Persistence
 from omq.protocol.omq import types
+from omq.protocol.omq.lines import Event, Parsed
 from omq.protocol.omq.sentences import sentence
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.omq.fetches import Fetches
@@ -73,6 +75,7 @@ class Commands:
         rest = runs if self._held.lines else await self._push(runs)
         if len(rest) > 1:
             with self._excused:
+                await self._session.make_missing(rest)
                 await self._session.reserve_ids(rest)
         for number, (topic, batches) in enumerate(rest.items(), 1):
             await self._publish(topic, joined(batches))
@@ -128,6 +131,26 @@ class Commands:
                 self._replies.refuse_publish(sentence("Publish", topic, what))
 
     # -- other commands ------------------------------------------------------------------------------------
+
+    async def declare_ahead(self, events: Iterator[Event]) -> int:
+        """Make the new topics of the Declares with which these events begin, in one commit. Return how many
+        Declares these are: each must be executed, and its answer reports a failure.
+        """
+        names: list[bytes] = []
+        types_of_all: tuple[Delivery, Persistence] | None = None
+        for event in events:
+            match event:
+                case Parsed(types.Declare(topic, delivery, persistence)) if types_of_all in (
+                    None,
+                    (delivery, persistence),
+                ):
+                    types_of_all = delivery, persistence
+                    names.append(topic)
+                case _:
+                    break
+        if types_of_all is not None and len(names) > 1:
+            await self._session.make_all(names, *types_of_all)
+        return len(names)
 
     async def act(self, command: types.Command) -> None:
         """Execute a command, and answer it or say why it is refused."""

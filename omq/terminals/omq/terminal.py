@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, assert_never
 
 import trio
@@ -433,7 +434,8 @@ class OmqTerminal:
     async def _act_on(self, events: Sequence[Event]) -> bool:
         """Return False if the connection must end."""
         runs: dict[bytes, list[Batch]] = {}
-        for event in events:
+        prepared = 0  # the events before this one need no look ahead
+        for number, event in enumerate(events):
             state = self._state
             if isinstance(state, Greeting):
                 if not await self._connect(event):
@@ -451,6 +453,8 @@ class OmqTerminal:
                     await commands.publish_all(runs)
             match event:
                 case Parsed(command):
+                    if number >= prepared and isinstance(command, types.Declare):
+                        prepared = number + await commands.declare_ahead(islice(events, number, None))
                     await commands.room()
                     await commands.act(command)
                 case BadLine(error, publish):
