@@ -8,6 +8,7 @@ import trio.testing
 from certificates import Authority
 from trio.testing import MockClock
 
+import omq
 from omq.protocol.credentials import client_context
 from omq.terminals.connection.statistics import Kind
 
@@ -253,8 +254,29 @@ async def test_http_inside_tls(store: Path, authority: Authority) -> None:
 # -- files -------------------------------------------------------------------------------------------------
 
 
+async def test_files_are_served_with_their_types_and_tags(store: Path) -> None:
+    file = Path(omq.__file__).parent / "console" / "client" / "omq.js"
+    async with serving(store) as host:
+        answered = await ask(host, request("/client/omq.js"))
+        assert (answered.status, answered.body) == (200, file.read_bytes())
+        assert answered.fields["content-type"] == "text/javascript; charset=utf-8"
+        assert answered.fields["cache-control"] == "no-cache"
+        tag = answered.fields["etag"]
+        for condition in (tag, f'"other", W/{tag}', "*"):
+            client = await host.open()
+            octets = request("/client/omq.js", If_None_Match=condition)
+            await client.send(octets + request("/client/omq.js", If_None_Match='"other"'))
+            buffered = bytearray()
+            unchanged = await read_answer(client.stream, buffered)
+            assert (unchanged.status, unchanged.body, unchanged.fields["etag"]) == (304, b"", tag)
+            assert (await read_answer(client.stream, buffered)).body == file.read_bytes()
+        answered = await ask(host, request("/client/omq.js", "HEAD"))
+        assert answered.fields["content-length"] == str(file.stat().st_size)
+        assert (await ask(host, request("/client/omq.js", "POST"))).status == 405
+
+
 async def test_only_files_of_the_folder_are_served(store: Path) -> None:
     async with serving(store) as host:
         climbing = ("/../server.py", "/..%2fserver.py", "/%2e%2e/server.py")
-        for path in (*climbing, "//etc/passwd", "/__init__.py", "/."):
+        for path in (*climbing, "//etc/passwd", "/__init__.py", "/.", "/client", "/client/package.json"):
             assert (await ask(host, request(path))).status == 404, path
