@@ -4,10 +4,11 @@ See docs/PROTOCOL.md, "The first eight octets".
 """
 
 import logging
+import socket
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ from omq.overview import Overview, RecentLines, recent_lines
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
+from omq.systemd import PassedSockets
 from omq.terminals.amqp_0_9.terminal import AmqpTerminal
 from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.accepting import accept_all
@@ -219,8 +221,21 @@ class Server:
             writers=tuple(writer.statistics() for writer in self.catalogue.writers.values()),
         )
 
-    async def listen(self) -> "Listeners":
-        """Open the configured addresses. Raises ListenError."""
+    async def listen(self, passed: PassedSockets | None) -> "Listeners":
+        """Open the configured addresses, or use the sockets that were passed. Raises ListenError."""
+        if passed is None:
+            listeners = await self._open_addresses()
+        else:
+            listeners = Listeners(
+                _listeners(passed.listen), _listeners(passed.listen_tls), _listeners(passed.listen_http)
+            )
+        self.addresses = _addresses(listeners.any)
+        self.tls_addresses = _addresses(listeners.tls)
+        self.http_addresses = _addresses(listeners.http)
+        return listeners
+
+    async def _open_addresses(self) -> "Listeners":
+        """Raises ListenError."""
         listeners = Listeners([], [], [])
         try:
             for address in self.config.listen:
@@ -233,9 +248,6 @@ class Server:
             for listener in (*listeners.any, *listeners.tls, *listeners.http):
                 listener.socket.close()
             raise
-        self.addresses = _addresses(listeners.any)
-        self.tls_addresses = _addresses(listeners.tls)
-        self.http_addresses = _addresses(listeners.http)
         return listeners
 
     async def serve_connection(self, spoken: Spoken, stream: trio.SocketStream) -> None:
@@ -536,6 +548,10 @@ async def _open(address: str) -> list[trio.SocketListener]:
         raise ListenError(f"cannot listen on {address}: that is no host name") from problem
 
 
+def _listeners(sockets: Iterable[socket.socket]) -> list[trio.SocketListener]:
+    return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets]
+
+
 def _addresses(listeners: list[trio.SocketListener]) -> list[tuple[str, int]]:
     return [listener.socket.getsockname()[:2] for listener in listeners]
 
@@ -546,8 +562,9 @@ def check_files(config: Config) -> None:
 
 
 @asynccontextmanager
-async def open_server(config: Config) -> AsyncIterator[Server]:
+async def open_server(config: Config, passed: PassedSockets | None = None) -> AsyncIterator[Server]:
     """Run a server within the block; at its end, stop it: confirm what is posted, flush, close the stores.
+    It listens on the sockets that are `passed`, or else at the configured addresses.
 
     Raises StoreError when the store cannot be used (StoreInUse when another server has it), ListenError,
     omq.config.ConfigError when a certificate cannot be used, and omq.drivers.reasons.Refused when a
@@ -555,12 +572,14 @@ async def open_server(config: Config) -> AsyncIterator[Server]:
     not be closed as they should, after a disk refused to make them durable, say.
     """
     with recent_lines() as lines:
-        async with _open_server(config, lines) as server:
+        async with _open_server(config, lines, passed) as server:
             yield server
 
 
 @asynccontextmanager
-async def _open_server(config: Config, lines: RecentLines) -> AsyncIterator[Server]:
+async def _open_server(
+    config: Config, lines: RecentLines, passed: PassedSockets | None
+) -> AsyncIterator[Server]:
     shown = certificates(config)
     store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
     problem: ListenError | Refused | StoreError | None = None
@@ -577,7 +596,7 @@ async def _open_server(config: Config, lines: RecentLines) -> AsyncIterator[Serv
                 background.start_soon(writer.run)
             try:
                 await catalogue.open_stored()
-                listeners = await server.listen()
+                listeners = await server.listen(passed)
             except (ListenError, Refused, StoreError) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             else:

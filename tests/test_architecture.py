@@ -19,6 +19,7 @@ FLOORS = {
         "omq.management",
         "omq.replay",
         "omq.reloading",
+        "omq.systemd",
         "omq.client",
         "omq.printable",
         "omq.server",
@@ -49,6 +50,7 @@ FLOORS = {
         "omq.threads",
         "omq.protocol",
         "omq.statistics",
+        "omq.systemd",
         "omq_storage",
     },
     "omq.statistics": {"omq.drivers"},
@@ -73,6 +75,7 @@ FLOORS = {
         "omq.protocol.http",
         "omq_storage",
     },
+    "omq.systemd": {"omq.config"},
     "omq.terminals": set(),
     "omq.terminals.omq": {
         "omq.watching",

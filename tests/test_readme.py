@@ -169,7 +169,15 @@ def test_the_commands_for_wireshark(server: RunningServer, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/CONFIGURATION.md", "docs/SECURITY.md", "docs/SPARK.md"]
+    "document",
+    [
+        "README.md",
+        "deploy/README.md",
+        "docs/CONFIGURATION.md",
+        "docs/OPERATING.md",
+        "docs/SECURITY.md",
+        "docs/SPARK.md",
+    ],
 )
 def test_the_targets_of_links_exist(document: str) -> None:
     text = (ROOT / document).read_text()

@@ -25,6 +25,7 @@ from omq.config import Config, ConfigError, check, load
 from omq.drivers.reasons import Refused
 from omq.reloading import applied, need_restart
 from omq.server import ListenError, NotClosed, Server, check_files, open_server
+from omq.systemd import Manager, PassedSockets, passed_sockets
 from omq.threads import in_thread
 from omq_storage import codec
 from omq_storage.errors import StoreError
@@ -138,7 +139,8 @@ def main() -> None:
     if arguments.hash_secret:
         sys.exit(_hash_secret())
     try:
-        config = configuration(arguments)
+        passed = passed_sockets()
+        config = configuration(arguments, passed)
     except ConfigError as problem:
         sys.exit(_refuse(str(problem)))
     if arguments.check_config:
@@ -151,7 +153,7 @@ def main() -> None:
     _tell_codec()
     log.info("up to %d descriptors, and every connection uses one", raise_limit())
     try:
-        trio.run(run, config, partial(configuration, arguments))
+        trio.run(run, config, passed, partial(configuration, arguments, passed))
     except (StoreError, ListenError, ConfigError) as problem:
         sys.exit(_refuse(str(problem)))
     except Refused as problem:
@@ -182,8 +184,10 @@ def _hash_secret() -> int:
     return 0
 
 
-def configuration(arguments: argparse.Namespace) -> Config:
-    """Load the configuration file and apply the options. Raises ConfigError."""
+def configuration(arguments: argparse.Namespace, passed: PassedSockets | None) -> Config:
+    """Load the configuration file, and apply the options and the sockets that were passed. Raises
+    ConfigError.
+    """
     config = load(arguments.config)
     if arguments.listen_tls:
         config = msgspec.structs.replace(config, listen_tls=arguments.listen_tls, listen=[])
@@ -193,17 +197,20 @@ def configuration(arguments: argparse.Namespace) -> Config:
         value = getattr(arguments, key)
         if value is not None:
             config = msgspec.structs.replace(config, **{key: value})
+    if passed is not None:
+        config = msgspec.structs.replace(config, **passed.addresses())
     check(config)
     return config
 
 
-async def run(config: Config, read: Callable[[], Config]) -> None:
+async def run(config: Config, passed: PassedSockets | None, read: Callable[[], Config]) -> None:
     """Serve until SIGTERM or SIGINT. DESCRIPTION explains the other signals. `read` reads the configuration
     again; it raises ConfigError.
     """
+    manager = Manager()
     awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     with trio.open_signal_receiver(*awaited) as signals:
-        async with open_server(config) as server, trio.open_nursery() as nursery:
+        async with open_server(config, passed) as server, trio.open_nursery() as nursery:
             nursery.start_soon(give_back_much)
             tell_exposure(config)
             for address in server.addresses:
@@ -212,15 +219,21 @@ async def run(config: Config, read: Callable[[], Config]) -> None:
                 print(f"omq-server listening on {_shown(address)} (TLS only)", flush=True)
             for address in server.http_addresses:
                 print(f"omq-server listening on {_shown(address)} (HTTP only)", flush=True)
+            nursery.start_soon(manager.keep_alive)
+            addresses = (*server.addresses, *server.tls_addresses, *server.http_addresses)
+            manager.ready(status := f"serving on {', '.join(map(_shown, addresses))}")
             async for number in signals:
                 if number == signal.SIGHUP:
+                    manager.reloading()
                     await _reload(server, config, read)
+                    manager.ready(status)
                     continue
                 if number == signal.SIGUSR1:
                     tasks = trio.lowlevel.current_statistics().tasks_living
                     log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
                     continue
                 log.info("%s: stopping", signal.Signals(number).name)
+                manager.stopping()
                 nursery.cancel_scope.cancel()
                 break
         with trio.move_on_after(0):
