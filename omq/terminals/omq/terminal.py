@@ -316,7 +316,7 @@ class OmqTerminal:
         octets = self._replies.collect() if may_answer else b""
         if self._liveness.is_ping_due:
             octets += encode(types.Ping(self._liveness.ping()))
-        if not octets and not self._replies and may_answer:
+        if self._watching.watcher is not None and not octets and not self._replies and may_answer:
             octets = self._watching.take()
         if octets or not self._replies:
             return (octets,) if octets else ()

@@ -15,18 +15,19 @@ class Watching:
     def __init__(self, sender: Sender, replies: Replies) -> None:
         self._sender = sender
         self._replies = replies
-        self._watcher: Watcher | None = None
+        self.watcher: Watcher | None = None
+        """None while the client watches nothing: to look here is no call."""
 
     def watch(self, administration: Administration, period: int) -> None:
         """Begin to watch, in place of what was watched before; the period 0 ends it. Raises Refused."""
         watcher = administration.watch(period, self._sender.signal.set)
         self.close()
-        self._watcher = watcher
+        self.watcher = watcher
         self._replies.add(types.Watched(Began(period)), None if watcher is None else watcher.start)
 
     def take(self) -> bytes:
         """Return the next frame; nothing until there is one."""
-        watcher = self._watcher
+        watcher = self.watcher
         if watcher is None or watcher.is_idle:
             return b""
         statistics = watcher.take()
@@ -37,6 +38,6 @@ class Watching:
 
     def close(self) -> None:
         """Watch no more."""
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
+        if self.watcher is not None:
+            self.watcher.close()
+            self.watcher = None
