@@ -393,9 +393,12 @@ class Server:
                     await in_thread(partial(import_module, module))
                 from omq.metrics.metrics import Metrics
                 from omq.metrics.readiness import Readiness
-                from omq.terminals.http.site import Site
+                from omq.terminals.http.site import Resource, Site
 
-                watched = {"/metrics": Metrics(self).answer, "/readyz": Readiness(self).answer}
+                watched = {
+                    "/metrics": Resource(Metrics(self).answer, is_large=True),
+                    "/readyz": Resource(Readiness(self).answer),
+                }
                 self._site = await Site.load(self._context, watched)
             return self._site
 

@@ -60,6 +60,58 @@ async def test_requests_may_come_together_and_in_parts(store: Path) -> None:
         await eventually(lambda: host.connections == 0)
 
 
+async def test_a_request_may_offer_another_protocol(store: Path) -> None:
+    """As curl does for HTTP/2: the server stays with HTTP/1.1."""
+    async with serving(store) as host:
+        client = await host.open()
+        buffered = bytearray()
+        offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQ"}
+        await client.send(request("/healthz", **offer) + request("/healthz"))
+        for _ in range(2):
+            assert (await read_answer(client.stream, buffered)).body == b"ok\n"
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        request("/ws"),
+        request("/ws", Upgrade="websocket", Connection="Upgrade"),
+        request("/ws", Upgrade="h2c", Connection="Upgrade"),
+        request(
+            "/ws",
+            Upgrade="websocket",
+            Connection="Upgrade",
+            Sec_WebSocket_Version="12",
+            Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAAAA==",
+        ),
+        request(
+            "/ws",
+            "HEAD",
+            Upgrade="websocket",
+            Connection="Upgrade",
+            Sec_WebSocket_Version="13",
+            Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAAAA==",
+        ),
+    ],
+)
+async def test_a_request_that_opens_no_websocket_is_told_how(store: Path, octets: bytes) -> None:
+    async with serving(store) as host:
+        answered = await ask(host, octets)
+        assert answered.status == 426
+        assert (answered.fields["upgrade"], answered.fields["sec-websocket-version"]) == ("websocket", "13")
+
+
+async def test_a_client_that_reads_nothing_is_given_up(store: Path, clock: MockClock) -> None:
+    async with serving(store) as host:
+        client = await host.open(receive_octets=4096)
+        await client.send(b"".join([request("/client/lib/client.js")] * 400))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        (connection,) = host.server.terminals()
+        assert connection.statistics().is_sending
+        clock.jump(31)
+        await eventually(lambda: host.connections == 0)
+
+
 async def test_http_1_0_ends_the_connection(store: Path) -> None:
     async with serving(store) as host:
         client = await host.open()

@@ -5,9 +5,11 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -20,9 +22,11 @@ from omq.config import ClientConfig
 from omq.metrics.slices import Slices
 from omq.metrics.topics import TopicMetrics
 from omq.terminals.connection.statistics import Kind
+from omq_storage.errors import StoreFailed
+from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
-from .conversation import Host, eventually, publish, serving
+from .conversation import VERSION_ONE, Host, eventually, publish, serving
 from .http_conversation import Answered, ask, basic, read_answer, request
 from .test_operations import SECRET
 
@@ -315,6 +319,30 @@ def own_address() -> str | None:
     return addresses[0] if addresses else None
 
 
+async def test_requests_count_as_connections_of_their_client(store: Path) -> None:
+    watcher = ClientConfig(name="watcher", secret=str(SECRET), watch=["*"], max_connections=1)
+    async with serving(store, clients=[watcher]) as host:
+        client = await host.open()
+        await client.send(VERSION_ONE + b"(Connect 1 watcher:sesame)\n")
+        await client.octets(8)
+        await client.confirm()
+        octets = request("/metrics", Authorization=basic("watcher:sesame"))
+        answered = await ask(host, octets)
+        assert (answered.status, answered.body) == (
+            429,
+            b"this client has its 1 connections, the most it may have\n",
+        )
+        client.close()
+        assert (await ask(host, octets)).status == 200
+
+
+async def test_a_secret_that_is_not_checked_in_time_is_refused(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=CLIENTS, handshake_seconds=0.5) as host:
+        assert (await ask(host, request("/metrics", Authorization=basic("nobody:a")))).status == 401
+        answered = await ask(host, request("/metrics", Authorization=basic("watcher:sesame")))
+        assert answered.status == 503  # this address waits for a second
+
+
 async def test_a_client_is_answered_within_its_rate_limit(store: Path, clock: MockClock) -> None:
     async with serving(store, clients=CLIENTS) as host:
         octets = request("/metrics", Authorization=basic("slow:sesame"))
@@ -341,6 +369,57 @@ async def test_a_server_without_room_on_its_disk_is_not_ready(store: Path) -> No
         assert b"strong: the disk has less free than" in answered.body
         assert (await metrics(host))['omq_writer_refusing{level="weak"}'] == 1
         assert (await ask(host, request("/healthz"))).status == 200
+
+
+@pytest.mark.parametrize("level", [b"Strong", b"Weak", b"Async"])
+async def test_a_server_that_cannot_store_is_not_ready(
+    store: Path, level: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare prices Broadcast (Persistent %s))" % level)
+        environment = host.server.catalogue.writers[Level(level.decode().lower())].environment
+
+        def fail(*_: object) -> NoReturn:
+            raise StoreFailed("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(environment, "append", fail)
+            await client.say(b"(Publish prices x)", b"(Confirm 1)")
+            for _ in range(2):
+                await client.error()
+            answered = await ask(host, request("/readyz"))
+            assert answered.status == 503
+            assert answered.body.startswith(level.lower() + b": ")
+        await client.say(b"(Publish prices x)")
+        await client.confirm(2)
+        assert (await ask(host, request("/readyz"))).status == 200
+
+
+async def test_a_commit_that_does_not_end_is_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omq.metrics.readiness.SLOW_SECONDS", 0.05)
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare prices Broadcast (Persistent Strong))")
+        environment = host.server.catalogue.writers[Level.STRONG].environment
+        append, may_go_on = environment.append, threading.Event()
+
+        def wait(*arguments: Any) -> Any:
+            may_go_on.wait(20)
+            return append(*arguments)
+
+        monkeypatch.setattr(environment, "append", wait)
+        await client.say(b"(Publish prices x)")
+        writer = host.server.catalogue.writers[Level.STRONG]
+        try:
+            await eventually(lambda: writer.statistics().committing_seconds > 0.05)
+            answered = await ask(host, request("/readyz"))
+            assert answered.status == 503
+            assert answered.body == b"strong: a commit has taken 0 s\n"
+        finally:
+            may_go_on.set()
+        await client.confirm()
+        assert (await ask(host, request("/readyz"))).status == 200
 
 
 # -- the dashboard -----------------------------------------------------------------------------------------

@@ -27,11 +27,13 @@ class NoUpgrade(Exception):
     """The request does not open a WebSocket; the message says why."""
 
 
-def accept(path: str, fields: Sequence[tuple[bytes, bytes]]) -> bytes:
+def accept(method: str, target: str, fields: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return the octets that accept a request for a WebSocket. Raises NoUpgrade."""
+    if method != "GET":
+        raise NoUpgrade("only GET opens a WebSocket")
     handshake = H11Handshake(ConnectionType.SERVER)
     try:
-        handshake.initiate_upgrade_connection(list(fields), path)
+        handshake.initiate_upgrade_connection(list(fields), target)
     except RemoteProtocolError as problem:
         raise NoUpgrade(str(problem)) from problem
     request = next(handshake.events(), None)

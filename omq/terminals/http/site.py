@@ -38,10 +38,15 @@ FIELDS = (
 NO_STORE = (("Cache-Control", "no-store"),)
 
 AT_A_TIME = 4
-"""How many answers to clients with the right `watch` are made and sent at a time: they can be large."""
+"""How many large answers are made and sent at a time."""
 
-Resource = Callable[[Request], Awaitable[Answer]]
-"""Answers requests for one path that only clients with the right `watch` may see."""
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What is at one path that only clients with the right `watch` may see."""
+
+    answer: Callable[[Request], Awaitable[Answer]]
+    is_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +133,11 @@ class Site:
             return Answer.text(503, "too many secrets are being checked: try again", NO_STORE)
         try:
             session.check_server(Right.WATCH)
-            await held.enter_async_context(self._slots)
+            if resource.is_large:
+                await held.enter_async_context(self._slots)
             if (limit := session.rates.sent) is not None:
                 await trio.sleep_until(limit.until)
-            answer = await resource(request)
+            answer = await resource.answer(request)
             if limit is not None:
                 limit.spend(len(answer.body))
             return answer

@@ -126,7 +126,7 @@ class HttpTerminal:
 
     async def _open_websocket(self, request: Request) -> bool:
         try:
-            octets = websocket.accept(request.target, request.fields)
+            octets = websocket.accept(request.method, request.target, request.fields)
         except websocket.NoUpgrade as problem:
             fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
             return await self._send(Answer.text(426, str(problem), fields, ends=True), request.method)
