@@ -20,6 +20,10 @@ from omq.protocol.amqp_0_9 import delivery, runs
 from omq.protocol.amqp_0_9 import frames as amqp_frames
 from omq.protocol.amqp_0_9.methods import BasicAck, BasicPublish
 from omq.protocol.amqp_0_9.runs import Limits
+from omq.protocol.amqp_1_0 import frames as transfer_frames
+from omq.protocol.amqp_1_0 import performatives, stored
+from omq.protocol.amqp_1_0 import runs as transfer_runs
+from omq.protocol.amqp_1_0.performatives import Transfer
 from omq.protocol.dmp import reader as dmp_reader
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.omq import frames, lines, sexp
@@ -472,6 +476,60 @@ def write_deliveries(random: Random, native: Any) -> None:
     assert written is None or type(written) is bytes
 
 
+SECTIONS = (b"", b"\x00\x53\x70\x45", b"\x00\x53\x73\xc0\x04\x01\xa1\x01i", b"\x00\x53\x72\xc1\x01\x00")
+
+
+def wire_of_transfers(random: Random) -> bytes:
+    parts = []
+    delivery = random.choice((0, 200, 2**32 - 2))
+    for _ in range(random.randint(1, 8)):
+        transfer = Transfer(
+            random.choice((0, 0, 0, 300)), delivery, octets(random, 32), 0, random.random() < 0.2
+        )
+        kept = stored.Around(random.choice((0, 0, 1, 2, 16, 17)), random.choice(SECTIONS), b"")
+        payload = stored.message(kept, octets(random))
+        parts.append(
+            transfer_frames.write(random.choice((0, 0, 0, 1)), performatives.write(transfer), payload)
+        )
+        delivery = (delivery + random.choice((1, 1, 1, 2))) % 2**32
+    return b"".join(parts) * random.choice((1, 1, 3))
+
+
+def read_transfers(random: Random, native: Any) -> None:
+    """Transfers from any position, with any limits, held against the plain twin."""
+    data = mutated(random, wire_of_transfers(random))
+    position = number(random, len(data))
+    taken = native.take_transfers(data, position, number(random, 999), number(random, 9))
+    if taken is not None:
+        end, *_, spans, heads = taken
+        assert position < end <= len(data)
+        assert heads is None or len(heads) == spans.count
+        assert all(body in data for body in spans.bodies())
+    most = random.choice((30, 512, 65536))
+    assert transfer_runs.take_transfers(data, 0, most) == transfer_runs.take_transfers_plain(data, 0, most)
+
+
+def write_transfers(random: Random, native: Any) -> None:
+    """Blocks whose offsets lead anywhere as transfers, and surroundings that are none."""
+    made, offsets = block(random)
+    heads, head_offsets = block(random)
+
+    def around(head: bytes) -> Any:
+        if random.random() < 0.02:
+            return random.choice(STRANGERS)()
+        return random.choice((0, 1, 2, 3, 4, 16, number(random))), octets(random), octets(random)
+
+    has_heads = random.random() < 0.5
+    written = native.transfers(
+        held(random, made), held(random, offsets),
+        held(random, head_offsets) if has_heads else None, held(random, heads) if has_heads else None,
+        number(random), number(random), number(random, 3), number(random), octets(random, 6), number(random),
+        number(random), random.random() < 0.5, random.choice((9, 512, number(random))),
+        around if random.random() < 0.98 else random.choice(STRANGERS)(),
+    )  # fmt: skip
+    assert written is None or (type(written[0]), type(written[1])) == (bytes, int)
+
+
 KINDS = (
     frames_made,
     cut_blocks,
@@ -484,4 +542,6 @@ KINDS = (
     batches,
     read_amqp,
     write_deliveries,
+    read_transfers,
+    write_transfers,
 )

@@ -230,12 +230,17 @@ class _Reader:
         if constructor == _DESCRIBED:
             if not levels:
                 raise DecodeError(f"values are nested deeper than {MAX_NESTING}")
-            descriptor, at = self.read(at + 1, end, levels - 1)
+            descriptor, at = self._descriptor(at + 1, end, levels - 1)
             value, at = self.read(at, end, levels - 1)
             return Described(descriptor, value), at
         if constructor not in _KNOWN:
             raise DecodeError(f"there is no type 0x{constructor:02x}")
         return self._value(constructor, at + 1, end, levels)
+
+    def _descriptor(self, at: int, end: int, levels: int) -> tuple[Value, int]:
+        if at < end and self._octets[at] == _DESCRIBED:
+            raise DecodeError("a descriptor has a descriptor")
+        return self.read(at, end, levels)
 
     def _value(self, constructor: int, at: int, end: int, levels: int) -> tuple[Value, int]:
         self._left -= 1
@@ -286,7 +291,7 @@ class _Reader:
         descriptor: Value = None
         described = at < end and self._octets[at] == _DESCRIBED
         if described:
-            descriptor, at = self.read(at + 1, end, levels)
+            descriptor, at = self._descriptor(at + 1, end, levels)
         if at >= end:
             raise DecodeError("an array has no constructor")
         constructor, at = self._octets[at], at + 1
