@@ -101,6 +101,15 @@ async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
     assert await taken(two) == [b"d"]
 
 
+async def test_messages_that_wait_for_credit_keep_their_order(scene: Scene) -> None:
+    one = scene.consumer(0)
+    for body in (b"a", b"b", b"c"):
+        scene.send(body)
+    assert await taken(one) == []
+    one.grant(3, Credit.COUNT)
+    assert await taken(one) == [b"a", b"b", b"c"]
+
+
 async def test_a_held_consumer_leaves_its_messages_to_others(scene: Scene) -> None:
     one = scene.consumer(5)
     scene.send(b"a")

@@ -29,6 +29,10 @@ def test_the_memory_is_shared_out_as_documented() -> None:
         "replayed": memory.replayed.limit,
         "fetched": memory.fetched.limit,
         "listed": memory.listed.limit,
+        "stalled": memory.stalled.limit,
+        "unconfirmed": memory.unconfirmed.limit,
+        "unfinished": memory.unfinished.limit,
+        "uploaded": memory.uploaded.limit,
     }
     assert {what: limit // 64 for what, limit in limits.items()} == {
         "tails": 7,
@@ -40,6 +44,10 @@ def test_the_memory_is_shared_out_as_documented() -> None:
         "replayed": 2,
         "fetched": 2,
         "listed": 1,
+        "stalled": 2,
+        "unconfirmed": 1,
+        "unfinished": 3,
+        "uploaded": 1,
     }
     assert all(limit % 64 == 0 for limit in limits.values())
 

@@ -134,6 +134,15 @@ def test_every_post_is_taken_once_and_those_of_a_topic_in_their_order(
     assert not queue
 
 
+def test_one_commit_takes_many_posts() -> None:
+    """4 MiB, and the post with which it exceeds that; so a commit with an fsync serves many publishers."""
+    queue = Posts()
+    drivers = [Recipient() for _ in range(100)]
+    for driver in drivers:
+        queue.add(post(driver, 100_000, 1))
+    assert [len(group) for group in take_all(queue)] == [42, 42, 16]
+
+
 def test_topics_take_turns() -> None:
     busy, other, third = Recipient(), Recipient(), Recipient()
     queue = Posts()

@@ -483,6 +483,34 @@ async def test_only_a_queue_that_failed_gets_a_letter_again(
         each.close()
 
 
+async def test_a_letter_that_was_delivered_is_not_sent_again_with_the_one_before_it(
+    drivers: Drivers, mock_clock: trio.testing.MockClock
+) -> None:
+    one = await queue_of(drivers, b"one")
+    failing = await queue_of(drivers, b"failing", durable=True)
+    exchanges = Exchanges(drivers.catalogue)
+    await exchanges.declare(b"dlx", b"direct")
+    for name in (b"one", b"failing"):
+        await exchanges.bind(b"dlx", Destination(Kind.QUEUE, name), name)
+    source = await queue_of(drivers, b"q", dead_letter_exchange=b"dlx")
+    client = worker(source)
+    heads = [published(b"", key) for key in (b"failing", b"one", b"one")]
+    await post(source, b"a", b"b", b"c", heads=heads)
+    await client.read()
+    assert failing.writer is not None
+    failing.writer.refusal = Failure(Reason.NO_ROOM, "the disk is full")
+    assert client.channel.settle(range(1, 4), REJECTED) == 3
+    for refusal in (failing.writer.refusal, None):
+        failing.writer.refusal = refusal
+        for _ in range(3):
+            await quiet()
+            await drivers.drain()
+            await quiet()
+            mock_clock.jump(1.5)
+    assert (one.ready, failing.ready, source.info().messages) == (2, 1, 0)
+    client.close()
+
+
 @pytest.mark.parametrize(("filling", "kept"), [(0, 600), (60_000, 10), (65_300, 0)])
 async def test_a_letter_has_no_more_records_than_a_head_can_have(
     drivers: Drivers, filling: int, kept: int

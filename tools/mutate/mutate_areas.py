@@ -52,9 +52,16 @@ def _storage(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/storage/test_storage_{name}.py" for name in names)
 
 
+def _amqp(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/amqp_0_9/test_{name}.py" for name in names)
+
+
+QUEUES = (*_amqp("probe", "channels", "amqp_tools"), "tests/exchanges/test_dead_letters.py")
+"""Tests of queues and exchanges by AMQP 0-9-1."""
+
 DRIVERS = Area(
     "omq/drivers",
-    ("tests/drivers",),
+    ("tests/drivers", "tests/exchanges/test_dead_letters.py"),
     {
         "ages.py": _server("clocks"),
         "alarms.py": _server("stalled"),
@@ -63,22 +70,35 @@ DRIVERS = Area(
         "broadcast.py": _server("broadcast", "topics", "stalled", "many_topics"),
         "broadcast_channel.py": _server("broadcast", "topics", "stalled", "many_topics"),
         "budget.py": _server("stalled", "round_robin"),
+        "consumers.py": QUEUES,
+        "dead_lettering.py": QUEUES,
+        "dead_letters.py": QUEUES,
+        "direct.py": _server("amqp_1_0", "amqp_1_0_relay"),
+        "disuse.py": QUEUES,
+        "ephemeral_queues.py": QUEUES,
+        "expiring.py": QUEUES,
+        "limited.py": QUEUES,
         "catalogue.py": _server("topics", "reservations", "damaged_keys", "untold", "full_disk"),
         "confirmation.py": _server("replies"),
         "driver.py": _server("broadcast", "topics", "trouble", "untold", "store_trouble", "backlog"),
         "entrance.py": _server("round_robin", "publishing_workers"),
-        "feed.py": _server("dmp_leases", "dmp_feeds"),
-        "factory.py": _server("round_robin"),
+        "feed.py": (*_server("dmp_leases", "dmp_feeds"), *_amqp("direct")),
+        "factory.py": (*_server("round_robin"), *QUEUES),
         "holdings.py": _server("round_robin"),
         "housekeeping.py": _server("trouble", "clocks", "persistence", "full_disk", "scarcity"),
         "leftovers.py": _server("topics", "full_disk"),
+        "lifetime.py": QUEUES,
         "loading.py": _server("topics", "damaged_keys", "untold"),
         "memory.py": _server("stalled", "round_robin"),
         "offer.py": _server("publishing_workers"),
         "pieces.py": _server("stalled"),
         "places.py": _server("publishing_workers"),
+        "priority_queue.py": QUEUES,
+        "private_topics.py": QUEUES,
         "problems.py": _server("trouble"),
         "push.py": _server("many_topics"),
+        "queue.py": QUEUES,
+        "queue_options.py": QUEUES,
         "reservations.py": _server("reservations"),
         "round_robin.py": _server("round_robin", "stalled", "backlog"),
         "round_robin_channel.py": _server("round_robin", "stalled", "backlog"),
@@ -90,6 +110,7 @@ DRIVERS = Area(
         "stored_types.py": _server("topics", "dmp_leases"),
         "tail.py": _server("broadcast", "stalled"),
         "unfinished.py": _server("bad_input", "dmp_sinks"),
+        "uploads.py": _server("large_messages"),
         "waits.py": _server("publishing_workers"),
         "writer.py": _server("trouble", "topics", "persistence", "full_disk", "store_trouble"),
     },
@@ -97,10 +118,13 @@ DRIVERS = Area(
 
 ACCESS = Area(
     "omq/access",
-    ("tests/access", *_server("clients")),
+    ("tests/access", *_server("clients", "management", "operations"), *_amqp("rights", "probe")),
     {
+        "direct.py": _server("amqp_1_0", "amqp_1_0_relay"),
         "hashes.py": ("tests/cli/test_access_commands.py", "tests/test_security_doc.py"),
-        "leases.py": _server("dmp_leases"),
+        "leases.py": _server("dmp_leases", "dmp_sinks"),
+        "limits.py": _server("quotas"),
+        "management.py": (*_server("management"), *_amqp("amqp_tools")),
         "session.py": ("tests/access/test_session.py",),
     },
 )
