@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
+from link_load import load_links
 from queue_load import declare_amqp, load_amqp
 
 from omq.client import Client, Delivery, OmqError, connect
@@ -77,6 +78,7 @@ async def load(port: int, history: History, chance: random.Random) -> None:
         for name in PRODUCED:
             nursery.start_soon(_until_it_is_gone, port, partial(_produce, history, name, chance))
         nursery.start_soon(load_amqp, port, history, chance)
+        nursery.start_soon(load_links, port, history, chance)
         for kind in KINDS:
             if kind.is_amqp:
                 continue
