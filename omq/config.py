@@ -193,7 +193,9 @@ def load(path: Path | None) -> Config:
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path}: {problem}") from problem
     except msgspec.ValidationError as problem:
-        raise ConfigError(f"{path}: {_printable(_name_key(str(problem)))}") from problem
+        from omq.config_errors import sentence  # few starts need it
+
+        raise ConfigError(f"{path}: {sentence(problem, Config, table)}") from problem
     except RecursionError as problem:
         raise ConfigError(f"{path}: values are nested too deep") from problem
     except (
@@ -326,22 +328,3 @@ def parse_address(address: str, key: str = "listen") -> tuple[str, int]:
     if not colon or not host or not host.isprintable() or not digits or int(port) > 65535:
         raise ConfigError(f"{key}: {address!r} is not HOST:PORT with a port from 0 to 65535")
     return host, int(port)
-
-
-def _printable(text: str) -> str:
-    """Return `text` on one line, without control characters: a key may have any characters."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
-def _name_key(problem: str) -> str:
-    """Move the key to the beginning: msgspec puts its path last (`... - at `$.ping_seconds``)."""
-    unknown = "Object contains unknown field `"
-    if problem.startswith(unknown):
-        field, _, where = problem.removeprefix(unknown).partition("`")
-        inside = where.removeprefix(" - at `$.").rstrip("`")
-        return f"{inside + '.' if inside else ''}{field}: there is no such key"
-    what, _, where = problem.partition(" - at `")
-    key = where.rstrip("`").removeprefix("$").lstrip(".")
-    if key:
-        return f"{key}: {what}"
-    return what

@@ -55,6 +55,7 @@ FLOORS = {
     },
     "omq.statistics": {"omq.drivers"},
     "omq.reloading": {"omq.config"},
+    "omq.config_errors": {"omq.printable"},
     "omq.overview": {
         "omq.watching",
         "omq.statistics",
@@ -169,7 +170,7 @@ FLOORS = {
     },
     "omq.logs": {"omq.printable"},
     "omq.threads": set(),
-    "omq.config": {"omq.model"},
+    "omq.config": {"omq.model", "omq.config_errors"},
     "omq.client": {
         "omq.watching",
         "omq.errors",

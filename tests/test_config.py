@@ -121,6 +121,67 @@ def test_a_bad_configuration_is_one_line_that_names_the_file_and_the_key(
     assert key in message
 
 
+SECRET_WRONG = (
+    "clients[0].secret: the value is not allowed: it must be text in quotes or a list of 1 to 2 elements in "
+    "square brackets, each text in quotes"
+)
+
+SENTENCES = [
+    ("ping_seconds = 51", "ping_seconds: 51 is not allowed: it must be a number above 0 and at most 50"),
+    ("ping_seconds = []", "ping_seconds: a list is not allowed: it must be a number above 0 and at most 50"),
+    (
+        "max_topics = true",
+        "max_topics: true is not allowed: it must be an integer of at least 1 and at most 2147483647",
+    ),
+    ("insecure = 1", "insecure: 1 is not allowed: it must be true or false"),
+    ("retention_bytes = 0.5", "retention_bytes: 0.5 is not allowed: it must be an integer of at least 1"),
+    ("store = {}", "store: a table is not allowed: it must be text in quotes"),
+    ("listen = [5]", "listen[0]: 5 is not allowed: it must be text in quotes"),
+    (
+        f'listen = "{"x" * 99}"',
+        f'listen: "{"x" * 59}... is not allowed: it must be a list in square brackets, each text in quotes',
+    ),
+    (
+        'log_level = "loud\\n"',
+        'log_level: "loud\\n" is not allowed: it must be "debug", "error", "info" or "warning"',
+    ),
+    ("log_levels = 1", "log_levels: 1 is not allowed: it must be a table"),
+    (
+        'log_levels = {server = "x"}',
+        'log_levels: one of its values is not allowed: it must be "debug", "error", "info" or "warning"',
+    ),
+    (
+        "topics = 1",
+        "topics: 1 is not allowed: it must be tables, each below its heading in double square brackets",
+    ),
+    ('topics = [{name = "a"}, {name = 1}]', "topics[1].name: 1 is not allowed: it must be text in quotes"),
+    ("[[topics]]", "topics[0].name: it is required"),
+    ('[[topics]]\nname = "a"\nkind = "weak"', "topics[0].kind: there is no such key"),
+    ("surplus = 1", "surplus: there is no such key"),
+    (
+        'clients = [{name = "a", secret = 5}]',
+        SECRET_WRONG,
+    ),
+    (
+        'clients = [{name = "a", secret = []}]',
+        SECRET_WRONG,
+    ),
+    (
+        'clients = [{name = "a", secret = ["sesame", 5]}]',
+        "clients[0].secret[1]: the value is not allowed: it must be text in quotes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), SENTENCES)
+def test_a_wrong_value_is_named_with_what_is_allowed(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "omq.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert str(caught.value) == f"{file}: {said}"
+
+
 def test_the_command_refuses_a_bad_configuration(tmp_path: Path) -> None:
     # One case of each kind; all of them take the same way to the exit.
     for text, key in (BAD[0], BAD[6], BAD[25], BAD[-1]):

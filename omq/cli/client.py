@@ -31,6 +31,7 @@ from omq.cli.subscribing import sub
 from omq.client import (
     Client,
     Connecting,
+    ConnectionLost,
     OmqError,
     Sink,
     connect,
@@ -80,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if options.action in PRINTING and sys.stdout is None:
         say("standard output is closed")
         sys.exit(1)
-    logging.getLogger("omq").addHandler(LogLines())
+    lines = LogLines()
+    logging.getLogger("omq").addHandler(lines)
     code = 0
     if options.action is sub and options.output_dir is not None:
         try:
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         is_endless = options.action is sub and options.count is None
         code = 0 if is_endless or (options.action is watching.top and not options.once) else 1
     except* (OmqError, OSError) as group:
-        for line in _sentences(group):
+        for line in _sentences(group, lines):
             say(line)
         code = 1
     sys.exit(code)
@@ -141,10 +143,17 @@ def _connecting(options: argparse.Namespace, id: bytes) -> Connecting:
         raise InputError(str(error)) from error
 
 
-def _sentences(group: BaseExceptionGroup[OmqError | OSError]) -> Iterator[str]:
+def _sentences(group: BaseExceptionGroup[OmqError | OSError], lines: LogLines) -> Iterator[str]:
+    """Yield a sentence for each error, except for those that the log lines have."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            yield from _sentences(error)
+            yield from _sentences(error, lines)
+        elif (
+            isinstance(error, ConnectionLost)
+            and error.server_error is not None
+            and lines.has_said(error.server_error)
+        ):
+            continue  # the server said why it closes the connection, and that is enough
         elif isinstance(error, OSError) and error.strerror:
             yield f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         else:

@@ -147,9 +147,15 @@ class LogLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
+        self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        self._last = record.getMessage()
+        say(self._last)
+
+    def has_said(self, server_error: str) -> bool:
+        """Whether the last line was this Error of the server."""
+        return self._last == f"the server said: {server_error}"
 
 
 def write_all(octets: bytes) -> None:

@@ -47,7 +47,10 @@ def test_a_client_and_its_rights(tmp_path: Path) -> None:
     given = ("--config", configuration, "--listen", "127.0.0.1:0", "--store", tmp_path / "store")
     with running_server(*given, "--log-level", "debug") as server:
         shell = Shell(server.address, tmp_path)
-        assert b"no client has this name and secret" in shell.omq("ping").stderr
+        refused = b"omq: the server said: Connect: no client has this name and secret\n"
+        for command in (("ping",), ("topics",), ("sub", "news"), ("pub", "news", "x", "--dmp")):
+            done = shell.omq(*command)
+            assert (done.returncode, done.stderr) == (1, refused)
         done = shell.omq("pub", "news", "x")
         assert (done.returncode, b"no client has this name and secret" in done.stderr) == (1, True)
         done = shell.omq("--id-file", str(tmp_path / "id"), "ping")

@@ -1,0 +1,135 @@
+"""Sentences for values of the configuration that have the wrong type, or are out of bounds.
+
+msgspec says what it expected in the terms of Python. These sentences name the key and the value, and what is
+allowed, in the terms of TOML. They are made from the same types that msgspec checks.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from omq.printable import printable
+
+LONGEST_SHOWN = 60
+"""How many characters of a value are shown."""
+
+_PATH = re.compile(r"\.(?P<name>[^.\[`]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
+
+
+def sentence(problem: msgspec.ValidationError, kind: type, table: dict[str, object]) -> str:
+    """Return one line for what msgspec found wrong with this table, which is to become a `kind`."""
+    text = str(problem)
+    unknown = re.match(r"Object contains unknown field `(.*?)`(?: - at `\$([^`]*)`)?$", text, re.DOTALL)
+    if unknown is not None:
+        return f"{_shown_key(unknown[2] or '', unknown[1])}: there is no such key"
+    what, _, where = text.partition(" - at `$")
+    where = where.removesuffix("`")
+    missing = re.fullmatch(r"Object missing required field `(.*)`", what)
+    if missing is not None:
+        return f"{_shown_key(where, missing[1])}: it is required"
+    value, allowed = _find(where, kind, table)
+    what = "one of its values" if value is _UNKNOWN else _shown_value(where, value)
+    return f"{_shown_key(where)}: {what} is not allowed: it must be {allowed}"
+
+
+class _Unknown:
+    """In place of a value that msgspec does not locate."""
+
+
+_UNKNOWN = _Unknown()
+
+
+def _shown_key(where: str, name: str = "") -> str:
+    keys = [where.lstrip("."), name] if name else [where.lstrip(".")]
+    return printable(".".join(key.removesuffix("[...]") for key in keys if key))
+
+
+def _find(where: str, kind: type, table: object) -> tuple[object, str]:
+    """Return the value at a path, and what is allowed there."""
+    declared: inspect.Type = inspect.type_info(kind)
+    value = table
+    for step in _PATH.finditer(where):
+        declared = next(_inside(declared, step["name"]))
+        if isinstance(value, dict) and step["name"]:
+            value = value[step["name"]]
+        elif isinstance(value, list) and step["index"]:
+            value = value[int(step["index"])]
+        else:
+            value = _UNKNOWN
+    return value, _allowed(declared)
+
+
+def _inside(declared: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
+    """Yield the types of the field of this name, or of elements where there is no name."""
+    match declared:
+        case inspect.StructType(fields=fields):
+            yield from (field.type for field in fields if field.encode_name == name)
+        case inspect.ListType(item_type=inner) | inspect.DictType(value_type=inner):
+            yield inner
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _inside(each, name)
+        case _:
+            return
+
+
+def _allowed(declared: inspect.Type) -> str:
+    match declared:
+        case inspect.IntType():
+            return f"an integer{_bounds(declared)}"
+        case inspect.FloatType():
+            return f"a number{_bounds(declared)}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return "text in quotes"
+        case inspect.LiteralType(values=values):
+            return _either([f'"{value}"' for value in values])
+        case inspect.ListType(item_type=inspect.StructType()):
+            return "tables, each below its heading in double square brackets"
+        case inspect.ListType(item_type=inner, min_length=least, max_length=most):
+            bounds = "" if least is None or most is None else f" of {least} to {most} elements"
+            return f"a list{bounds} in square brackets, each {_allowed(inner)}"
+        case inspect.UnionType(types=types):
+            return _either([_allowed(each) for each in types if not isinstance(each, inspect.NoneType)])
+        case _:
+            return "a table"
+
+
+def _bounds(number: inspect.IntType | inspect.FloatType) -> str:
+    """Return the bounds of a number, as the end of a phrase."""
+    low = [
+        f" {word} {limit:g}" if isinstance(limit, float) else f" {word} {limit}"
+        for word, limit in (("above", number.gt), ("of at least", number.ge))
+        if limit is not None
+    ]
+    if number.le is None:
+        return "".join(low)
+    high = f"at most {number.le:g}" if isinstance(number.le, float) else f"at most {number.le}"
+    return f"{''.join(low)} and {high}" if low else f" of {high}"
+
+
+def _either(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+
+
+def _shown_value(where: str, value: Any) -> str:
+    """Return the value as TOML has it, shortened."""
+    if where.endswith(".secret") or ".secret[" in where:
+        return "the value"  # it may be the secret itself
+    match value:
+        case bool():
+            shown = "true" if value else "false"
+        case str():
+            shown = f'"{value}"'
+        case dict():
+            return "a table"
+        case list():
+            return "a list"
+        case _:
+            shown = str(value)
+    shown = printable(shown)
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
