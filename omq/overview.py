@@ -51,8 +51,8 @@ class Connected(Protocol):
     def is_limited(self) -> bool:
         """Whether a rate limit holds back what is sent."""
 
-    def shut_down(self) -> None:
-        """End the connection in order, within a short time."""
+    def disconnect(self, why: str) -> None:
+        """End the connection in order, within a short time, and tell the client why."""
 
 
 class Overseen(Protocol):
@@ -222,7 +222,7 @@ class Overview:
                 seen = terminal.statistics()
                 what = "the connection of %s from %s is ended by %s"
                 log.info(what, quoted(seen.client or b""), seen.peer, quoted(by))
-                terminal.shut_down()
+                terminal.disconnect("an operator ended the connection")
                 return True
         return False
 

@@ -40,6 +40,7 @@ from omq.drivers.seam import Channel
 from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.model import Topic
 from omq.overview import Overview, RecentLines, recent_lines
+from omq.printable import printable
 from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
@@ -52,7 +53,7 @@ from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import look_seconds
 from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
-from omq.terminals.connection.transport import Transport
+from omq.terminals.connection.transport import BY_CLIENT, Transport
 from omq.terminals.dmp.terminal import DmpTerminal
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.terminal import OmqTerminal
@@ -70,7 +71,11 @@ SHUTDOWN_SECONDS = 3.0
 RELOADED_AT_ONCE = 64
 """How many connections get a reloaded configuration in one step."""
 
+MOST_ENDS, ENDS_SECONDS = 100, 10.0
+"""The log has a line for the end of each connection, but at most so many in so many seconds."""
+
 log = logging.getLogger("omq.server")
+connections_log = logging.getLogger("omq.connections")
 
 
 class ListenError(Exception):
@@ -153,6 +158,9 @@ class Server:
         self._turned_away = LogThrottle(log, logging.WARNING, "connections were turned away")
         self._strangers = LogThrottle(log, logging.INFO, "connections did not begin as they must")
         self._withdrawn = LogThrottle(log, logging.INFO, "connections were closed after a reload")
+        self._ends = LogThrottle(
+            connections_log, logging.INFO, "connections ended", lines=MOST_ENDS, seconds=ENDS_SECONDS
+        )
         self._defects = LogThrottle(log, logging.ERROR, "connections ended by a defect of the server")
         self._context = Context.of(config, self._access, memory)
         self.pace = self._context.pace
@@ -434,6 +442,7 @@ class Server:
         self._terminals[terminal] = self._next_connection
         self._next_connection += 1
         self._served[kind] += 1
+        peer = terminal.statistics().peer
         try:
             if self.is_stopping:
                 return
@@ -443,6 +452,17 @@ class Server:
             self._served[kind] -= 1
             found = terminal.statistics()
             self.ended[found.kind] = self.ended[found.kind].plus(found)
+            if kind is not Kind.HTTP:
+                self._tell_end(found, peer)
+
+    def _tell_end(self, seen: ConnectionStatistics, peer: str) -> None:
+        """Log the end of a connection."""
+        client = "an unknown client" if seen.client is None else quoted(seen.client)
+        line = (
+            f"{peer}: {client} ({seen.kind.value}) disconnected after {seen.seconds:.1f} s: "
+            f"{printable(seen.ending or BY_CLIENT)}; {seen.octets_in} octets in, {seen.octets_out} out"
+        )
+        self._ends.add(line, peer=peer, client=seen.client)
 
     async def sweep(self) -> None:
         """Send Pings and expire unused leases, until cancelled."""

@@ -34,6 +34,7 @@ FLOORS = {
     },
     "omq": {"omq.client"},  # the package's own `__init__`
     "omq.server": {
+        "omq.printable",
         "omq.model",
         "omq.overview",
         "omq.terminals.omq",

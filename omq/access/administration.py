@@ -4,9 +4,8 @@ The statistics of a topic take the right `watch` to it; to purge it and to chang
 `administer`. What concerns the server takes these rights to all topics: see `Session.check_server`.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from heapq import nlargest
-from typing import TypeVar
 
 from omq import watching
 from omq.access.overseer import Overseer
@@ -18,8 +17,6 @@ from omq.drivers.driver import Driver
 from omq.drivers.lifetime import check_user
 from omq.drivers.purging import purge
 from omq.drivers.reasons import Reason, Refused
-
-T = TypeVar("T")
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
 """Milliseconds between the rounds of a watcher."""
@@ -61,8 +58,11 @@ class Administration:
         if first < 0:
             raise Refused(Reason.INVALID, "a number cannot be negative")
         found: list[watching.ConnectionInfo] = []
-        async for each in _in_turns(self._overseer.connections(first)):
-            found.append(each)
+        clock = Clock()
+        for each in self._overseer.connections(first):
+            await clock.pause()
+            if each is not None:
+                found.append(each)
             if len(found) == MOST_CONNECTIONS:
                 break
         return tuple(found)
@@ -72,8 +72,11 @@ class Administration:
         self._session.check_server(Right.WATCH)
         topic = self._find(name).topic
         found: list[watching.SubscriberInfo] = []
-        async for each in _in_turns(self._overseer.subscribers(topic.id)):
-            found.append(each)
+        clock = Clock()
+        for each in self._overseer.subscribers(topic.id):
+            await clock.pause()
+            if each is not None:
+                found.append(each)
             if len(found) >= 2 * MOST_SUBSCRIBERS:
                 found = _furthest(found)
         return tuple(_furthest(found))
@@ -110,12 +113,3 @@ class Administration:
 
 def _furthest(found: list[watching.SubscriberInfo]) -> list[watching.SubscriberInfo]:
     return nlargest(MOST_SUBSCRIBERS, found, key=lambda each: each.behind)
-
-
-async def _in_turns(items: Iterator[T | None]) -> AsyncIterator[T]:
-    """Yield the items; the other connections have their turns meanwhile."""
-    clock = Clock()
-    for item in items:
-        await clock.pause()
-        if item is not None:
-            yield item

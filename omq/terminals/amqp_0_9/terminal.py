@@ -182,6 +182,7 @@ class AmqpTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            ending=self._transport.ending,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
             subscriptions=len(self.open_channels()),
@@ -263,6 +264,7 @@ class AmqpTerminal:
         """End the connection with Connection.Close."""
         if isinstance(self._state, Closing | Over):
             return
+        self._transport.ends(str(problem))
         self._state = Closing()
         self._close_channels()
         self._outbox.add(self._protocol.close(problem))

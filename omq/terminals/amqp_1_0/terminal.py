@@ -154,6 +154,7 @@ class Amqp1Terminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            ending=self._transport.ending,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),
             subscriptions=len(self.open_channels()),
@@ -224,6 +225,7 @@ class Amqp1Terminal:
 
     def _fail(self, problem: ConnectionProblem) -> None:
         """End the connection with a close."""
+        self._transport.ends(str(problem))
         self._drop(self._protocol.close(problem))
         self._collect()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)

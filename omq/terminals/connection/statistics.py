@@ -74,6 +74,8 @@ class ConnectionStatistics:
     stalled_seconds: float | None
     """How long ago its client counted as stalled, as it does not take what is being sent; None if it does."""
     held: HeldOctets
+    ending: str | None = None
+    """Why it ends; None while it is open, and where its client simply ended it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ MOST_PARTS = 1024
 LINGER_SECONDS = 1.0
 """How long the other side may take to read the last frame and to close, after the server has finished."""
 
+BY_CLIENT = "its client ended it"
+
 LINGER_OCTETS = 64 << 20
 """The most octets that are read and dropped meanwhile."""
 
@@ -42,6 +44,13 @@ class Transport:
         """The number of octets handed to the socket. It is exact also if a send breaks or is cancelled."""
         self.pending: Octets = b""
         """What this object has taken over and the socket has not: nothing without TLS."""
+        self.ending: str | None = None
+        """Why the connection ends, for the log; None while it is open."""
+
+    def ends(self, why: str) -> None:
+        """Note why the connection ends; the first reason counts."""
+        if self.ending is None:
+            self.ending = why
 
     def peer(self) -> str:
         """Return the address and port of the other side, for the log."""
@@ -102,7 +111,11 @@ class Transport:
         except BlockingIOError:
             raise
         except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+            raise self._broken(problem) from problem
+
+    def _broken(self, problem: OSError) -> trio.BrokenResourceError:
+        self.ends(f"it broke ({problem.strerror or problem})")
+        return trio.BrokenResourceError(f"the connection broke: {problem}")
 
     def arrived(self) -> int:
         """Return how many octets a read would give now, at most MOST_OCTETS."""
@@ -121,7 +134,7 @@ class Transport:
         except BlockingIOError:
             return 0
         except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+            raise self._broken(problem) from problem
         self.sent += taken
         return taken
 
@@ -153,7 +166,7 @@ class Transport:
         try:
             await trio.lowlevel.wait_writable(self.stream.socket)
         except OSError as problem:
-            raise trio.BrokenResourceError(f"the connection broke: {problem}") from problem
+            raise self._broken(problem) from problem
 
     async def say_end(self) -> None:
         """Announce the end of the stream, if the protocol can. Raises trio.BrokenResourceError."""
@@ -164,6 +177,7 @@ class Transport:
         Closing a socket with unread octets resets the connection, and the reset may discard what was sent
         last before the other side has read it, such as the Error that explains the end.
         """
+        self.ends(BY_CLIENT)
         try:
             with trio.move_on_after(LINGER_SECONDS):
                 await self.say_end()

@@ -109,6 +109,7 @@ class DmpTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            ending=self._transport.ending,
             unconfirmed=unconfirmed,
             waiting_answers=0,
             subscriptions=len(self.open_channels()),
@@ -155,6 +156,7 @@ class DmpTerminal:
             self._service.shut_down(f"530 NOT-ALLOWED {why}")
 
     def _end(self, why: str) -> None:
+        self._transport.ends(why)
         self._stopping = why
         self._waiting.cancel()
         if isinstance(self._service, SinkService):

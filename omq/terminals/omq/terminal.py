@@ -182,6 +182,7 @@ class OmqTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            ending=self._transport.ending,
             unconfirmed=self._replies.unconfirmed,
             waiting_answers=len(self._replies) + len(self._fetches),
             subscriptions=len(self._subscriptions),
@@ -269,11 +270,13 @@ class OmqTerminal:
 
     def fail(self, text: bytes) -> None:
         """End the connection with an Error after the answers that are ready."""
+        self._transport.ends(text.decode())
         self._replies.add(types.Error(text))
         self.shut_down()
 
     def shut_down(self) -> None:
         """End the connection: stop commands and messages, and send the answers that are ready."""
+        self._transport.ends("the server is stopping")
         match self._state:
             case Greeting() | Serving() | Stopping():
                 self._state = Stopping()
