@@ -75,6 +75,8 @@ async def test_a_request_may_offer_another_protocol(store: Path) -> None:
     "octets",
     [
         request("/ws"),
+        b"GET http://127.0.0.1/ws HTTP/1.0\r\n\r\n",
+        b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: \xff\r\nUpgrade: \xff\r\n\r\n",
         request("/ws", Upgrade="websocket", Connection="Upgrade"),
         request("/ws", Upgrade="h2c", Connection="Upgrade"),
         request(

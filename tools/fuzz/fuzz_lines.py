@@ -50,6 +50,9 @@ def check_handshake(data: bytes) -> None:
             assert data == handshake.DMP_HEADER
         case handshake.Tls():
             assert data.startswith(b"\x16\x03")
+        case handshake.Http(octets):
+            assert octets == data
+            assert b" " in data
 
 
 # -- lines --------------------------------------------------------------------------------------------------
@@ -240,7 +243,13 @@ TARGETS = (
         "handshake",
         "the first eight octets of a connection",
         check_handshake,
-        (bytes(7) + b"\x01", handshake.DMP_HEADER, b"AMQP\0\0\x09\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01"),
+        (
+            bytes(7) + b"\x01",
+            handshake.DMP_HEADER,
+            b"AMQP\0\0\x09\x01",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01",
+            b"GET / HT",
+        ),
         (b"AMQP", b"\x0a\x01\x00\x01", b"\x01\x01\x00\x09", b"\x03\x01\x00\x00"),
         longest=16,
     ),

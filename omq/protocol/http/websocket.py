@@ -7,6 +7,7 @@ text message has lines; the line feed behind its last line may be missing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import h11
 from wsproto import ConnectionType
 from wsproto.events import AcceptConnection
 from wsproto.events import Request as Upgrade
@@ -36,6 +37,10 @@ def accept(method: str, target: str, fields: Sequence[tuple[bytes, bytes]]) -> b
         handshake.initiate_upgrade_connection(list(fields), target)
     except RemoteProtocolError as problem:
         raise NoUpgrade(str(problem)) from problem
+    except h11.LocalProtocolError as problem:  # HTTP/1.0, for example, needs no Host, and this does
+        raise NoUpgrade(str(problem)) from problem
+    except UnicodeDecodeError as problem:
+        raise NoUpgrade("a header field of the handshake is not ASCII") from problem
     request = next(handshake.events(), None)
     if not isinstance(request, Upgrade):
         raise NoUpgrade("the request does not ask for a WebSocket")
