@@ -37,6 +37,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
 from omq.drivers.seam import Channel
+from omq.drivers.statistics import NodeStatistics
 from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.model import Topic
 from omq.overview import Overview, RecentLines, recent_lines
@@ -194,6 +195,10 @@ class Server:
         """The connections after their handshake, the oldest first."""
         return list(self._terminals)
 
+    def nodes(self) -> list[NodeStatistics]:
+        """Return the statistics of the nodes of AMQP 1.0 without a queue."""
+        return self._access.nodes.statistics()
+
     def numbered(self) -> list[tuple[Terminal, int]]:
         """The connections after their handshake with their ids, the oldest first."""
         return list(self._terminals.items())
@@ -220,6 +225,7 @@ class Server:
             max_leases=config.max_leases,
             direct_nodes=len(self._access.nodes),
             undelivered=self._access.nodes.totals.undelivered,
+            stalls=self._access.nodes.totals.stalls,
             topics=self.catalogue.topic_count,
             max_topics=config.max_topics,
             turned_away=self._turned_away_count,

@@ -44,6 +44,8 @@ class ServerStatistics:
     """Nodes of AMQP 1.0 without a queue, to which a link is attached."""
     undelivered: int
     """Messages to those so far that no consumer took, or for which there was no memory."""
+    stalls: int
+    """How often so far a producer of AMQP 1.0 had used up its credit and got none."""
     topics: int
     max_topics: int
     turned_away: int

@@ -14,6 +14,7 @@ from omq.drivers.budget import Budget
 from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, Producer
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
+from omq.drivers.statistics import NodeStatistics
 
 DYNAMIC = b"amqp:/_omq/temp."
 """How the names begin that the server makes."""
@@ -33,6 +34,10 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def statistics(self) -> list[NodeStatistics]:
+        """Return a snapshot of each node."""
+        return [node.statistics() for node in self._nodes.values()]
 
     def get(self, name: bytes) -> DirectNode | None:
         """Return the node of this name, if there is one."""
@@ -66,6 +71,7 @@ class Direct:
     def __init__(self, session: Session, nodes: Nodes) -> None:
         self._session = session
         self._nodes = nodes
+        self.totals = nodes.totals
         self._own: set[bytes] = set()
         """The names that the server made for this connection."""
 

@@ -32,7 +32,7 @@ from omq.drivers.seam import (
     Subscriber,
     Taken,
 )
-from omq.drivers.statistics import ChannelStatistics, Traffic
+from omq.drivers.statistics import ChannelStatistics, NodeStatistics, Traffic
 from omq_storage.batches import Bodies
 from omq_storage.blocks import Block
 
@@ -84,6 +84,7 @@ class DirectTraffic:
     octets_in: int = 0
     messages_out: int = 0
     octets_out: int = 0
+    undelivered: int = 0
 
 
 @dataclass(slots=True)
@@ -92,6 +93,8 @@ class DirectTotals:
 
     undelivered: int = 0
     """Messages that no consumer took, or for which there was no memory."""
+    stalls: int = 0
+    """How often a producer, of a node or of a topic, had used up its credit and got none."""
 
 
 class DirectNode:
@@ -146,7 +149,7 @@ class DirectNode:
         """
         block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
         if not self._memory.try_take(block.held):
-            self._totals.undelivered += 1
+            self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = _Message(self._next, block, done)
         self._next += 1
@@ -177,9 +180,13 @@ class DirectNode:
                 self._waiting.append(message)
             self.changed()
             return False
-        self._totals.undelivered += 1
+        self._count_undelivered()
         self._finish(message, message.outcome, message.told)
         return True
+
+    def _count_undelivered(self) -> None:
+        self._totals.undelivered += 1
+        self.traffic.undelivered += 1
 
     def _finish(self, message: _Message, outcome: Outcome, told: bytes = b"") -> None:
         self._memory.give(message.block.held)
@@ -234,6 +241,22 @@ class DirectNode:
             self.place(message)
         self.freed()
         self._look_used()
+
+    def statistics(self) -> NodeStatistics:
+        """Return a snapshot of the node."""
+        traffic = self.traffic
+        return NodeStatistics(
+            name=self.name,
+            producers=len(self._producers),
+            consumers=len(self._channels),
+            credit=sum(channel.room() for channel in self._channels),
+            waiting=len(self._waiting),
+            messages_in=traffic.messages_in,
+            octets_in=traffic.octets_in,
+            messages_out=traffic.messages_out,
+            octets_out=traffic.octets_out,
+            undelivered=traffic.undelivered,
+        )
 
     # -- its end -------------------------------------------------------------------------------------------
 

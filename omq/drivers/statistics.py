@@ -91,6 +91,30 @@ class DiskStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """One node of AMQP 1.0 without a queue."""
+
+    name: bytes
+    producers: int
+    """Links that send to it."""
+    consumers: int
+    """Links that receive from it."""
+    credit: int
+    """How many more messages its consumers take now."""
+    waiting: int
+    """Messages that wait for a consumer with credit."""
+    messages_in: int
+    """Messages so far, also those that came to nobody."""
+    octets_in: int
+    """Octets of their bodies."""
+    messages_out: int
+    """Messages passed to sockets so far."""
+    octets_out: int
+    undelivered: int
+    """Messages so far that no consumer took, or for which there was no memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriterStatistics:
     """The writer of one sync level."""
 

@@ -139,6 +139,9 @@ def _about(found: ServerStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "omq_direct_undelivered_messages", "Messages to those that nobody took.", found.undelivered
     )
+    yield CounterMetricFamily(
+        "omq_amqp_1_0_stalls", "How often a producer of AMQP 1.0 had used up its credit.", found.stalls
+    )
 
 
 def _connection_families(found: ServerStatistics, connections: Connections) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import assert_never
 
 from omq.access.direct import Direct
-from omq.drivers.direct import DirectChannel, DirectNode
+from omq.drivers.direct import DirectChannel, DirectNode, Done
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Accepted, Modified, Outcome, Rejected, Released
 from omq.protocol.amqp_1_0 import performatives, serials, stored
@@ -60,6 +60,10 @@ class DirectIncoming(Producing):
         """Outcomes that the client does not know yet."""
         self._must_renew = False
 
+    @property
+    def address(self) -> bytes | None:
+        return None if self._node is None else self._node.name
+
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
         self._begin(direct.produce(name, self), target)
@@ -108,26 +112,27 @@ class DirectIncoming(Producing):
         except Refused as refused:
             self._reject(done, condition_of(refused.reason), str(refused))
 
-    def _begun(self, delivery: int | None) -> Callable[[Outcome, bytes], None] | None:
-        """A message came; its outcome is wanted if it has a delivery-id here."""
+    def _begun(self, delivery: int | None) -> Done:
+        """A message came; the client wants its outcome if it has a delivery-id here."""
         self._must_renew = True
         self._wake(self)
-        self.unconfirmed += delivery is not None
-        return None if delivery is None else partial(self._done, delivery)
+        self.unconfirmed += 1
+        return partial(self._done, delivery)
 
-    def _reject(self, done: Callable[[Outcome, bytes], None] | None, condition: Condition, text: str) -> None:
-        if done is not None:
-            done(Rejected(), rejection(condition, text))
+    def _reject(self, done: Done, condition: Condition, text: str) -> None:
+        done(Rejected(), rejection(condition, text))
 
     async def flush(self) -> None:
         """Everything is offered at once."""
 
     # -- outcomes ------------------------------------------------------------------------------------------
 
-    def _done(self, delivery: int, outcome: Outcome, told: bytes) -> None:
+    def _done(self, delivery: int | None, outcome: Outcome, told: bytes) -> None:
         self.unconfirmed -= 1
-        self._told.append((delivery, delivery, told or state_for(outcome)))
-        self._wake(self)
+        self.undelivered += not isinstance(outcome, Accepted)
+        if delivery is not None:
+            self._told.append((delivery, delivery, told or state_for(outcome)))
+            self._wake(self)
 
     def credited(self) -> None:
         self._must_renew = True

@@ -68,6 +68,10 @@ class Incoming(Producing):
         """What came before `_bodies` in this read."""
         self._posted: deque[Posted] = deque()
 
+    @property
+    def address(self) -> bytes:
+        return self._name
+
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
         self.link.accept(target, self._most)
@@ -79,6 +83,7 @@ class Incoming(Producing):
         try:
             made = stored.store(message)
         except DecodeError as problem:
+            self.undelivered += 1
             if not settled:
                 self._reject(delivery, Condition.DECODE_ERROR, str(problem))
             self._renew()
@@ -136,6 +141,7 @@ class Incoming(Producing):
         while self._posted and self._posted[0].confirmation.settled:
             posted = self._posted.popleft()
             self.unconfirmed -= posted.count
+            self.undelivered += posted.failures()
             self._settle(posted.told())
         self._renew()
 

@@ -30,7 +30,7 @@ from omq.terminals.amqp_1_0.refusals import problem_of
 from omq.terminals.amqp_1_0.relay import Relay
 from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
-from omq.terminals.connection.statistics import SubscriptionStatistics
+from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
 Link = SendingLink | ReceivingLink
 
@@ -91,6 +91,10 @@ class Links:
             if outgoing.channel is not None
         ]
 
+    def statistics(self) -> list[LinkStatistics]:
+        """Return the statistics of the links on which the client sends."""
+        return [incoming.statistics() for incoming in self._incoming.values()]
+
     def channels(self) -> Iterator[Channel]:
         """Yield the open channels of the seam."""
         for outgoing in self._outgoing.values():
@@ -131,12 +135,18 @@ class Links:
                 await incoming.flush()
             except LinkProblem as problem:
                 self._detach(incoming.link, problem)
+            self._look_stalled(incoming)
+
+    def _look_stalled(self, incoming: Producing) -> None:
+        if incoming.has_stalled():
+            self._direct.totals.stalls += 1
 
     def tell(self) -> None:
         """Tell producers the outcomes that are known, and renew their credit."""
         news, self._news = self._news, {}
         for incoming in news:
             incoming.tell()
+            self._look_stalled(incoming)
 
     def _has_news(self, incoming: Producing) -> None:
         self._news[incoming] = None

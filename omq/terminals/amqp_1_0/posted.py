@@ -34,6 +34,11 @@ class Posted:
     count: int
     confirmation: Confirmation
 
+    def failures(self) -> int:
+        """Return how many of the messages were not stored."""
+        outcomes = self.confirmation.outcomes(self.count)
+        return sum(count for count, failure in outcomes if failure is not None)
+
     def told(self) -> Iterator[Told]:
         """Yield the outcomes of the messages whose client wants to know."""
         runs = iter(self.deliveries)

@@ -8,6 +8,7 @@ from omq.protocol.amqp_1_0.events import Part
 from omq.protocol.amqp_1_0.link import ReceivingLink
 from omq.protocol.amqp_1_0.runs import TransferRun
 from omq.terminals.amqp_1_0.posted import Told
+from omq.terminals.connection.statistics import LinkStatistics
 
 
 class Producing(ABC):
@@ -21,6 +22,33 @@ class Producing(ABC):
         self._parts = bytearray()
         self.unconfirmed = 0
         """How many messages have no outcome yet."""
+        self._stalls = 0
+        self._is_stalled = False
+        self.undelivered = 0
+        """How many messages were not accepted."""
+
+    @property
+    @abstractmethod
+    def address(self) -> bytes | None:
+        """The name of its topic or node; None if each message has an address of its own."""
+
+    def statistics(self) -> LinkStatistics:
+        """Return a snapshot of the link."""
+        return LinkStatistics(
+            name=self.link.name,
+            address=self.address,
+            credit=self.link.credit,
+            unconfirmed=self.unconfirmed,
+            stalls=self._stalls,
+            undelivered=self.undelivered,
+        )
+
+    def has_stalled(self) -> bool:
+        """Return whether the client has used up its credit since the last call, and has got none."""
+        was, self._is_stalled = self._is_stalled, self.link.is_attached and not self.link.credit
+        begins = self._is_stalled and not was
+        self._stalls += begins
+        return begins
 
     @property
     def held(self) -> int:

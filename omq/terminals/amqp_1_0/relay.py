@@ -15,7 +15,7 @@ from omq.access.rights import Right
 from omq.access.session import Session
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.reasons import DELETED, Refused
-from omq.drivers.seam import Outcome
+from omq.drivers.seam import Accepted, Outcome
 from omq.protocol.amqp_1_0 import sections, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.link import ReceivingLink
@@ -74,6 +74,10 @@ class Relay(Producing):
         """By the encoded address."""
         self._told: list[Told] = []
         """Outcomes that the client does not know yet."""
+
+    @property
+    def address(self) -> None:
+        return None
 
     def accept(self, target: bytes) -> None:
         """Answer the attach, and let the client begin."""
@@ -165,15 +169,17 @@ class Relay(Producing):
 
     def _stored(self, posted: Posted) -> None:
         self.unconfirmed -= posted.count
+        self.undelivered += posted.failures()
         self._told.extend(posted.told())
         self._wake(self)
 
     def _done(self, delivery: int | None, outcome: Outcome, told: bytes) -> None:
-        self._end(delivery, told or state_for(outcome))
+        self._end(delivery, told or state_for(outcome), is_accepted=isinstance(outcome, Accepted))
 
-    def _end(self, delivery: int | None, state: bytes) -> None:
+    def _end(self, delivery: int | None, state: bytes, *, is_accepted: bool = False) -> None:
         """The outcome of a message is known; without a delivery-id the client does not want to know it."""
         self.unconfirmed -= 1
+        self.undelivered += not is_accepted
         if delivery is not None:
             self._told.append((delivery, delivery, state))
         self._wake(self)

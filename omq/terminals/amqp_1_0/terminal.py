@@ -48,6 +48,7 @@ from omq.terminals.connection.statistics import (
     ConnectionStatistics,
     HeldOctets,
     Kind,
+    LinkStatistics,
     SubscriptionStatistics,
 )
 
@@ -179,6 +180,10 @@ class Amqp1Terminal:
     def is_limited(self) -> bool:
         """Whether a rate limit holds back what is sent."""
         return self._sender.is_limited
+
+    def links(self) -> list[LinkStatistics]:
+        """Return the statistics of the links on which the client sends."""
+        return [] if self._admitted is None else self._admitted.links.statistics()
 
     @property
     def _client(self) -> bytes | None:

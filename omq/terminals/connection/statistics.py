@@ -46,6 +46,23 @@ class SubscriptionStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """One link of AMQP 1.0 on which the client sends. The others are subscriptions."""
+
+    name: str
+    address: bytes | None
+    """Its topic or node; None for the anonymous relay."""
+    credit: int
+    """How many more messages the client may send now."""
+    unconfirmed: int
+    """Messages that have no outcome yet."""
+    stalls: int
+    """How often so far the client had used up its credit and got none."""
+    undelivered: int
+    """Messages so far that were not accepted, also those that came settled."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
     """One connection after its handshake."""
 

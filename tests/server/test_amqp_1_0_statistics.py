@@ -1,0 +1,53 @@
+"""AMQP 1.0 in numbers: stalls and undelivered messages, by link and by address."""
+
+from pathlib import Path
+
+from omq.drivers.statistics import NodeStatistics
+from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
+from omq.terminals.connection.statistics import LinkStatistics
+
+from .amqp_1_0_peer import REJECTED, opened, text
+from .conversation import Host, serving
+
+
+def links(host: Host) -> dict[str, LinkStatistics]:
+    """The links on which clients send, by their names."""
+    terminals = [each for each in host.server.terminals() if isinstance(each, Amqp1Terminal)]
+    return {link.name: link for terminal in terminals for link in terminal.links()}
+
+
+def nodes(host: Host) -> dict[bytes, NodeStatistics]:
+    return {node.name: node for node in host.server.nodes()}
+
+
+async def test_stalls_and_undelivered_messages_are_counted(store: Path) -> None:
+    async with serving(store, amqp1_credit=2) as host, opened(host.port) as client, opened(host.port) as slow:
+        await slow.receiver("unicast.slow", credit=1)
+        await slow.settle()
+        await client.sender("unicast.slow", 1)
+        await client.sender("unicast.nobody", 2)
+        await client.sender("queue", 3)
+        assert host.server.statistics().stalls == 0
+        await client.publish(text("one"), 1)
+        await client.settle()
+        assert nodes(host)[b"unicast.slow"].consumers == 1
+        link = links(host)["sender-1"]
+        assert (link.address, link.credit, link.unconfirmed, link.stalls) == (b"unicast.slow", 0, 1, 1)
+        message = await slow.message()
+        await slow.told(message.delivery, message.delivery, REJECTED)
+        assert (await client.outcome()).state == REJECTED
+        for settled in (False, True):
+            await client.publish(text("nobody"), 2, settled=settled)
+            await client.settle()
+        told = links(host)
+        assert {name: link.undelivered for name, link in told.items()} == {
+            "sender-1": 1, "sender-2": 2, "sender-3": 0,
+        }  # fmt: skip
+        assert told["sender-3"].address == b"queue"
+        node = nodes(host)[b"unicast.nobody"]
+        assert (node.producers, node.consumers, node.messages_in, node.undelivered) == (1, 0, 2, 2)
+        statistics = host.server.statistics()
+        assert (statistics.stalls, statistics.undelivered) == (1, 2)
+        await client.publish(b"\x41", 3)  # malformed
+        await client.settle()
+        assert links(host)["sender-3"].undelivered == 1
