@@ -27,6 +27,9 @@ test("a topic's name may have any octets but must not be empty", withClient(asyn
   await client.confirm();
   assert.equal((await take(client.fetch(topic), 1))[0].text, "x");
   await client.delete(topic);
+  for (const long of ["x".repeat(256), "ü".repeat(200)]) {
+    await assert.rejects(client.declare(long), { name: "Refused", message: /the topic's name/ });
+  }
   await client.publish("", "1");
   await client.publish("", "2");
   const refused = await client.confirm().then(assert.fail, (error) => error);
@@ -180,3 +183,53 @@ test("an error that will not go away ends the attempts", async () => {
   const open = () => connectTcp("omq://127.0.0.1:1");
   await assert.rejects(keepConnected(open, { signal, use: assert.fail, isFinal: () => true }), ConnectionLost);
 });
+
+test("what happens is watched, and controlled", withClient(async (client) => {
+  const topic = fresh("watched");
+  await client.declare(topic);
+  await client.publish(topic, "1");
+  await client.confirm();
+  const seen = [];
+  let round = 0;
+  for await (const value of client.watch(100)) {
+    seen.push(value);
+    if (value.kind === "Complete" && ++round === 2) break;
+  }
+  assert.deepEqual(seen.slice(0, 2).map(({ kind }) => kind), ["Began", "Server"]);
+  assert.equal(seen[1].version.split(".").length, 3);
+  assert.ok(seen[1].memory.every(({ used, limit }) => used <= limit));
+  const info = seen.filter(({ kind }) => kind === "Topics").flatMap(({ list }) => list).find((each) => each.topic === topic);
+  assert.deepEqual([info.persistence, info.last, info.messagesIn, info.retentionMs], ["Weak", 1n, 1, null]);
+
+  const other = await connectTcp(ADDRESS, { id: "the other" });
+  await other.subscribe(topic);
+  const [subscriber] = await client.subscribers(topic);
+  assert.deepEqual([subscriber.client, subscriber.protocol, subscriber.position], ["the other", "omq", 2n]);
+  const found = (await client.connections()).find(({ id }) => id === subscriber.connection);
+  assert.deepEqual([found.client, found.encrypted, found.stalled, found.furthest[0].topic], ["the other", false, null, topic]);
+  await client.disconnect(found.id);
+  assert.ok((await other.closed) instanceof ConnectionLost);
+
+  await client.retain(topic, { ms: 3_600_000 });
+  await client.retain(topic, undefined);
+  assert.equal(await client.purge(topic), 1);
+  await assert.rejects(take(client.watch(1), 1), { name: "Refused", message: /a period is 0, or/ });
+}));
+
+test("the first message since a time is found", withClient(async (client) => {
+  const topic = fresh("times");
+  await client.declare(topic);
+  const times = [];
+  for (let turn = 0; turn < 4; turn++) {
+    for (let at = 0; at < 700; at++) await client.publish(topic, `${turn}`);
+    await client.confirm();
+  }
+  for await (const { id, time } of client.fetch(topic)) times[Number(id)] = time;
+  for (const id of [1, 700, 1500, 2800]) {
+    const date = new Date(Math.ceil(times[id] / 1000));
+    const expected = times.findIndex((time) => time >= date.getTime() * 1000);
+    assert.equal(await client.firstSince(topic, date), expected < 0 ? undefined : BigInt(expected));
+  }
+  assert.equal(await client.firstSince(topic, new Date(0)), 1n);
+  assert.equal(await client.firstSince(topic, new Date(4e12)), undefined);
+}));

@@ -6,6 +6,7 @@ import { encodeName, printable } from "./names.js";
 import { Session, nameOf } from "./session.js";
 import { Bare, atom, list, messageId, number, record } from "./sexp.js";
 import { Subscription } from "./subscription.js";
+import { Watcher } from "./watcher.js";
 import { openWebSocket } from "./websocket.js";
 
 /**
@@ -65,6 +66,8 @@ export class Client {
   #byId = new Map();
   /** @type {Map<string, (sentence: string) => void>} */
   #requests = new Map();
+  /** @type {Watcher | undefined} */
+  #watcher;
   /** @type {(failure: ConnectionLost | undefined) => void} */
   #tellClosed = () => {};
 
@@ -387,6 +390,50 @@ export class Client {
     return this.#ask("Blocks", topic, first, count);
   }
 
+  /**
+   * The id of the first stored message since a time; undefined if there is none.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {Date} date
+   * @returns {Promise<bigint | undefined>}
+   */
+  async firstSince(topic, date) {
+    const wanted = date.getTime() * 1000;
+    const name = nameOf(topic);
+    const info = (await this.topics()).find((each) => each.topic === name);
+    if (!info || info.last === 0n) return undefined;
+    // Times never decrease: halve the range of ids until few are left.
+    let [low, high] = [info.first, info.last + 1n];
+    while (high - low > BigInt(FETCH_AT_ONCE)) {
+      const middle = (low + high) / 2n;
+      const found = await this.#firstStored(topic, middle, high);
+      if (!found || found.time >= wanted) high = middle;
+      else low = found.id;
+    }
+    for await (const message of this.fetch(topic, { first: low, count: Number(info.last - low) + 1 })) {
+      if (/** @type {number} */ (message.time) >= wanted) return message.id;
+    }
+    return undefined;
+  }
+
+  /**
+   * The first stored message from `from` on, and its time. There may be gaps.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {bigint} from
+   * @param {bigint} end
+   * @returns {Promise<{id: bigint, time: number} | undefined>}
+   */
+  async #firstStored(topic, from, end) {
+    let [block] = await this.blocks(topic, from, 1);
+    if (!block) [block] = await this.blocks(topic, from, Number(end - from)); // there is a gap
+    if (!block || block.first >= from) return block && { id: block.first, time: block.time };
+    for await (const { id, time } of this.fetch(topic, { first: from, count: 1 })) {
+      return { id, time: /** @type {number} */ (time) };
+    }
+    return undefined;
+  }
+
   // -- queues -------------------------------------------------------------------------------------------------------
 
   /**
@@ -411,16 +458,6 @@ export class Client {
   }
 
   /**
-   * Delete the messages of a queue that are ready.
-   *
-   * @param {string | Uint8Array} queue
-   * @returns {Promise<number>} their number
-   */
-  async purge(queue) {
-    return number((await this.#manage("Purge", [["queue", queue]])).count);
-  }
-
-  /**
    * @param {string} request
    * @param {[string, import("./sexp.js").Written][]} fields
    */
@@ -428,6 +465,93 @@ export class Client {
     const parts = fields.map(([name, value]) => [new Bare(name), value]);
     const [, ...rest] = list(await this.#ask("Manage", /** @type {any} */ ([new Bare(request), ...parts])));
     return record(rest);
+  }
+
+  // -- watching and administering -----------------------------------------------------------------------------------
+
+  /**
+   * Statistics of the server and its topics. This needs the right to watch.
+   *
+   * @param {number} [period]  milliseconds
+   * @returns {AsyncGenerator<any>} values with a `kind`: Began, Server, Warnings, Topics, Gone, and Complete at the end
+   *   of each round; docs/PROTOCOL.md describes them
+   */
+  async *watch(period = 1000) {
+    this.#check();
+    if (this.#watcher) throw new OmqError("this client is watching already");
+    const watcher = (this.#watcher = new Watcher());
+    try {
+      this.#session.say("Watch", period);
+      this.#flushSoon();
+      yield* watcher.values();
+    } finally {
+      this.#watcher = undefined;
+      if (!this.#over) {
+        this.#session.say("Watch", 0);
+        this.#flushSoon();
+      }
+    }
+  }
+
+  /**
+   * All connections. This needs the right to watch.
+   *
+   * @returns {Promise<any[]>} docs/PROTOCOL.md describes their fields
+   */
+  async connections() {
+    const found = [];
+    for (let first = 0; ; first = found[found.length - 1].id + 1) {
+      const some = await this.#ask("Connections", first);
+      if (!some.length) return found;
+      found.push(...some);
+    }
+  }
+
+  /**
+   * The subscribers of a topic that are the furthest behind. This needs the right to watch.
+   *
+   * @param {string | Uint8Array} topic
+   * @returns {Promise<any[]>}
+   */
+  subscribers(topic) {
+    return this.#ask("Subscribers", topic);
+  }
+
+  /**
+   * End another connection. This needs the right to administer, as do the methods below.
+   *
+   * @param {number} id  of `connections`
+   */
+  async disconnect(id) {
+    await this.#ask("Disconnect", id);
+  }
+
+  /**
+   * Delete the messages of a topic; of a queue, those that are ready.
+   *
+   * @param {string | Uint8Array} topic
+   * @returns {Promise<number>} their number
+   */
+  async purge(topic) {
+    return Number(await this.#ask("Purge", topic));
+  }
+
+  /**
+   * Change how long a topic keeps its messages.
+   *
+   * @param {string | Uint8Array} topic
+   * @param {{octets?: number | null, ms?: number | null} | undefined} limits  null: without this limit; undefined:
+   *   what the server's configuration says
+   */
+  async retain(topic, limits) {
+    const limit = (/** @type {string} */ name, /** @type {number | null | undefined} */ value) => [
+      new Bare(name),
+      value === null || value === undefined ? [] : [value],
+    ];
+    const retention = limits
+      ? [new Bare("Limits"), limit("octets", limits.octets), limit("ms", limits.ms)]
+      : new Bare("Configured");
+    await this.#ask("Retain", topic, /** @type {any} */ (retention));
   }
 
   // -- the connection -----------------------------------------------------------------------------------------------
@@ -546,6 +670,9 @@ export class Client {
         }
         break;
       }
+      case "statistics":
+        this.#watcher?.take(event.value);
+        break;
       case "told":
         this.#told(event);
         break;
@@ -558,6 +685,7 @@ export class Client {
   #told({ constructor, argument, sentence }) {
     this.#lastSentence = sentence;
     if (constructor === "Publish" && this.#refusals.length < REFUSALS_KEPT) this.#refusals.push(sentence);
+    if (constructor === "Watch") this.#watcher?.end(new Refused(sentence));
     if (constructor === "Request") this.#requests.get(argument ?? "")?.(sentence);
     this.#options.onError?.(sentence);
   }
@@ -581,6 +709,7 @@ export class Client {
     clearInterval(this.#watchdog);
     for (const token of this.#session.abandon()) token.reject(this.#over);
     for (const subscription of this.#subscriptions.values()) subscription.end(failure);
+    this.#watcher?.end(this.#over);
     this.#subscriptions.clear();
     this.#byId.clear();
     this.#tellClosed(failure);

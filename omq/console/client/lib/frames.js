@@ -19,6 +19,10 @@ export const Type = Object.freeze({
   DELETED: 10,
   BLOCKS: 11,
   MANAGED: 12,
+  STATISTICS: 13,
+  CONNECTIONS: 14,
+  SUBSCRIBERS: 15,
+  DONE: 16,
 });
 
 const LENGTH = 4;
@@ -116,8 +120,8 @@ export function readTopic(payload) {
 }
 
 /** @param {Uint8Array} payload */
-export function readConfirmed(payload) {
-  if (payload.length !== 8) throw new ProtocolError("the server sent a confirmation that cannot be read");
+export function readNumber(payload) {
+  if (payload.length !== 8) throw new ProtocolError("the server sent a number that cannot be read");
   return new DataView(payload.buffer, payload.byteOffset, 8).getBigInt64(0);
 }
 

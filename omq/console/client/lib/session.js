@@ -7,9 +7,10 @@
  */
 
 import { ProtocolError } from "./errors.js";
-import { FrameDecoder, Type, readBlocks, readConfirmed, readMessage, readTopic, readTopics } from "./frames.js";
-import { decodeName } from "./names.js";
+import { FrameDecoder, Type, readBlocks, readMessage, readNumber, readTopic, readTopics } from "./frames.js";
+import { decodeName, encodeName } from "./names.js";
 import { line, parse, readAtom } from "./sexp.js";
+import { readRecords, readStatistics } from "./statistics.js";
 
 /**
  * @typedef {import("./sexp.js").Written | import("./sexp.js").Bare} Part
@@ -36,6 +37,7 @@ import { line, parse, readAtom } from "./sexp.js";
 const VERSION = Uint8Array.of(0, 0, 0, 0, 0, 0, 0, 1);
 
 const SENTENCE = /^([A-Z][a-z_]*)(?: ("(?:[^"\\]|\\[^])*"|[^" ]\S*?))?: /;
+const UNKNOWN = /^Unknown command ([A-Z][a-z_]*)$/;
 const GONE = /^messages ([0-9]+) to ([0-9]+) are gone: ([^]*)$/;
 
 const text = new TextDecoder("utf-8");
@@ -49,10 +51,15 @@ const ANSWERS = {
   Unsubscribe: [Type.UNSUBSCRIBED, readTopic],
   Declare: [Type.DECLARED, readTopic],
   Delete: [Type.DELETED, readTopic],
-  Confirm: [Type.CONFIRMED, readConfirmed],
+  Confirm: [Type.CONFIRMED, readNumber],
   Topics: [Type.TOPICS, readTopics],
   Blocks: [Type.BLOCKS, readBlocks],
   Manage: [Type.MANAGED, parse],
+  Connections: [Type.CONNECTIONS, readRecords],
+  Subscribers: [Type.SUBSCRIBERS, readRecords],
+  Disconnect: [Type.DONE, readNumber],
+  Purge: [Type.DONE, readNumber],
+  Retain: [Type.DONE, readNumber],
 };
 
 /** A connection's state, without a socket. */
@@ -161,6 +168,8 @@ export class Session {
       case Type.PING:
         this.say("Ack", new Date().toISOString());
         return undefined;
+      case Type.STATISTICS:
+        return { kind: "statistics", value: readStatistics(payload) };
       case Type.ERROR:
         return this.#error(text.decode(payload));
       case Type.BLOCK:
@@ -197,7 +206,7 @@ export class Session {
    * @returns {Event}
    */
   #error(sentence) {
-    const match = SENTENCE.exec(sentence);
+    const match = SENTENCE.exec(sentence) ?? UNKNOWN.exec(sentence); // an older server does not know all commands
     if (!match) return { kind: "told", constructor: "", argument: undefined, sentence };
     const constructor = match[1];
     const argument = match[2] === undefined ? undefined : readAtom(match[2]);
@@ -208,20 +217,33 @@ export class Session {
       const value = /** @type {Gone} */ ({ constructor, topic: argument, first: BigInt(first), last: BigInt(last), reason });
       return { kind: "gone", token: constructor === "Fetch" ? fetch?.token : undefined, gone: value };
     }
-    if (fetch && constructor === "Fetch" && (argument === undefined || argument === fetch.topic)) {
+    if (fetch && constructor === "Fetch" && isAbout(argument, fetch.topic)) {
       this.#fetches.shift();
       return { kind: "refused", token: fetch.token, sentence };
     }
     const expected = this.#expected[0];
-    if (
-      expected?.constructor === constructor &&
-      (argument === undefined || expected.argument === undefined || argument === expected.argument)
-    ) {
+    if (expected?.constructor === constructor && isAbout(argument, expected.argument)) {
       this.#expected.shift();
       return { kind: "refused", token: expected.token, sentence };
     }
     return { kind: "told", constructor, argument, sentence };
   }
+}
+
+/** The octets of the longest argument that a sentence has in full; a longer one is cut, and ends in `...`. */
+const LONGEST_ARGUMENT = 255;
+
+/**
+ * Whether a sentence with this argument may answer a command with that one.
+ *
+ * @param {string | undefined} printed
+ * @param {string | undefined} argument
+ */
+function isAbout(printed, argument) {
+  if (printed === undefined || argument === undefined || printed === argument) return true;
+  const octets = encodeName(argument);
+  if (octets.length <= LONGEST_ARGUMENT) return false;
+  return printed === decodeName(octets.subarray(0, LONGEST_ARGUMENT - 3)) + "...";
 }
 
 /**

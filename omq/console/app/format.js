@@ -1,0 +1,63 @@
+/** Numbers, sizes and times for people. */
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { maximumFractionDigits: 1, notation: "compact" });
+const precise = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+/** @param {number | bigint} number */
+export const count = (number) => whole.format(number);
+
+/** @param {number} perSecond */
+export function rate(perSecond) {
+  if (!perSecond) return "0";
+  if (perSecond < 0.1) return "<0.1";
+  return perSecond < 10 ? precise.format(perSecond) : perSecond < 10_000 ? whole.format(perSecond) : short.format(perSecond);
+}
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** @param {number} octets */
+export function size(octets) {
+  let unit = 0;
+  while (octets >= 1024 && unit < UNITS.length - 1) {
+    octets /= 1024;
+    unit++;
+  }
+  return `${unit && octets < 100 ? precise.format(octets) : whole.format(octets)} ${UNITS[unit]}`;
+}
+
+/** @param {number} milliseconds */
+export function duration(milliseconds) {
+  const seconds = milliseconds / 1000;
+  if (seconds < 1) return `${precise.format(milliseconds)} ms`;
+  if (seconds < 60) return `${seconds < 10 ? precise.format(seconds) : whole.format(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+/** @param {number} microseconds */
+export function latency(microseconds) {
+  return microseconds < 1000 ? `${whole.format(microseconds)} µs` : duration(microseconds / 1000);
+}
+
+/** @param {number} microseconds  since the epoch */
+export function clock(microseconds) {
+  const date = new Date(microseconds / 1000);
+  return `${date.toLocaleTimeString("en-GB")}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** @param {number} microseconds  since the epoch */
+export function moment(microseconds) {
+  const date = new Date(microseconds / 1000 - new Date().getTimezoneOffset() * 60_000);
+  return date.toISOString().slice(0, 23).replace("T", " ");
+}
+
+/** @param {string} word  `Round_robin` */
+export const plain = (word) => word.replace("_", "-").replace("Broadcast", "Broadcast");
+
+/**
+ * @param {number} number
+ * @param {string} noun
+ */
+export const many = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;

@@ -1,0 +1,118 @@
+/** The connection of the console: it is made again when it is lost, and feeds the store. */
+
+import { OmqError, Refused, connect, keepConnected } from "../client/omq.js";
+
+const PERIOD_MS = 1000;
+const POLL_MS = 2000;
+const NO_CLIENT = "Connect: no client has this name and secret";
+const KEY = "omq-console-id";
+/** The id without a login. The server logs the part before a colon. */
+const NOBODY = "omq-console";
+
+/** Tells `state` (with `state`, `why`, `seconds`), `client` (with a new client) and `login` (a client is wanted). */
+export class Link extends EventTarget {
+  /** @type {import("../client/omq.js").Client | undefined} */
+  client = undefined;
+  /** @type {AbortController} */
+  #abort = new AbortController();
+  #store;
+
+  /** @param {import("./store.js").Store} store */
+  constructor(store) {
+    super();
+    this.#store = store;
+  }
+
+  /** The name that was signed in with; empty without. */
+  get name() {
+    return (sessionStorage.getItem(KEY) ?? "").split(":")[0];
+  }
+
+  /** Connect, and stay connected. */
+  async start() {
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    const url = new URL("/ws", location.href);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const id = sessionStorage.getItem(KEY);
+    try {
+      await keepConnected((signal) => connect(url, { id: id ?? NOBODY, signal, silence: 100 }), {
+        signal,
+        longest: 5,
+        onState: (state) => {
+          if (state.state !== "connected") this.client = undefined;
+          this.#tell("state", state);
+        },
+        use: (client) => {
+          this.client = client;
+          this.#tell("client", client);
+          void this.#observe(client);
+        },
+        isFinal: (error) => error instanceof OmqError && error.message === NO_CLIENT,
+      });
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error;
+      this.#tell("login", { isWrong: id !== null });
+    }
+  }
+
+  /**
+   * Sign in. The secret is kept until the tab is closed, and sent to this server only.
+   *
+   * @param {string} name
+   * @param {string} secret
+   */
+  signIn(name, secret) {
+    sessionStorage.setItem(KEY, `${name}:${secret}`);
+    void this.start();
+  }
+
+  /** Close the connection, until `start`. */
+  stop() {
+    this.#abort.abort();
+  }
+
+  signOut() {
+    sessionStorage.removeItem(KEY);
+    this.#store.clear();
+    void this.start();
+  }
+
+  /**
+   * Feed the store as long as this client is connected.
+   *
+   * @param {import("../client/omq.js").Client} client
+   */
+  async #observe(client) {
+    try {
+      for await (const value of client.watch(PERIOD_MS)) this.#store.take(value);
+    } catch (error) {
+      if (error instanceof Refused) await this.#poll(client); // it may not watch
+      else if (!(error instanceof OmqError)) throw error;
+    }
+  }
+
+  /** @param {import("../client/omq.js").Client} client */
+  async #poll(client) {
+    try {
+      while (client.isOpen) {
+        const begun = performance.now();
+        this.#store.takeList(await client.topics());
+        // A long list takes a while to be read; the page must have the most of the time.
+        const pause = Math.max(POLL_MS, 10 * (performance.now() - begun));
+        await new Promise((resolve) => setTimeout(resolve, pause));
+      }
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error;
+    }
+  }
+
+  /**
+   * @param {string} type
+   * @param {any} detail
+   */
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}

@@ -1,0 +1,106 @@
+/** Starts the console: chooses the page by the address, and tells about the connection. */
+
+import { connectionsPage } from "./connections.js";
+import { setText } from "./dom.js";
+import { Link } from "./link.js";
+import { loginPage } from "./login.js";
+import { serverPage } from "./server.js";
+import { Store } from "./store.js";
+import { topicPage } from "./topic.js";
+import { topicsPage } from "./topics.js";
+
+const store = new Store();
+const link = new Link(store);
+/** @type {import("./page.js").Context} */
+const context = { store, link, client: () => link.client };
+
+/** @param {string} id */
+const part = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+const [main, banner, status, who, signOut] = ["main", "banner", "link", "client", "sign-out"].map(part);
+
+/** @type {import("./page.js").View | undefined} */
+let view;
+
+/** @param {import("./page.js").View} next */
+function show(next) {
+  view?.close?.();
+  view = next;
+  main.replaceChildren(next.element);
+}
+
+function route() {
+  const [page, ...rest] = location.hash.replace(/^#\//, "").split("/");
+  const argument = rest.join("/");
+  if (page === "topics" && argument) show(topicPage(context, argument));
+  else if (page === "connections") show(connectionsPage(context));
+  else if (page === "server") show(serverPage(context));
+  else show(topicsPage(context));
+  view?.update?.();
+  document.title = `${part("main").querySelector("h1")?.textContent ?? "omq"} · omq`;
+  for (const item of document.querySelectorAll("nav a")) {
+    if (item.getAttribute("data-page") === (page || "topics")) item.setAttribute("aria-current", "page");
+    else item.removeAttribute("aria-current");
+  }
+}
+
+/** @type {ReturnType<typeof setInterval> | undefined} */
+let countdown;
+let wasConnected = false;
+let isSigningIn = false;
+
+/** @param {import("../client/lib/reconnecting.js").LinkState} state */
+function tellLink(state) {
+  clearInterval(countdown);
+  status.dataset.state = state.state;
+  setText(status, { connecting: "Connecting", connected: "Connected", lost: "Not connected" }[state.state]);
+  document.body.classList.toggle("stale", state.state !== "connected" && wasConnected);
+  if (state.state === "connected") {
+    banner.hidden = true;
+    wasConnected = true;
+    return;
+  }
+  if (state.state !== "lost") return;
+  const end = Date.now() + state.seconds * 1000;
+  const tell = () => {
+    const seconds = Math.max(0, Math.round((end - Date.now()) / 1000));
+    const what = wasConnected ? "The connection to the server was lost" : "There is no connection to the server";
+    setText(banner, `${what}: ${state.why.message}. Trying again${seconds ? ` in ${seconds} s` : ""}.`);
+  };
+  banner.hidden = false;
+  tell();
+  countdown = setInterval(tell, 1000);
+}
+
+link.addEventListener("state", (event) => tellLink(/** @type {CustomEvent} */ (event).detail));
+link.addEventListener("client", () => {
+  setText(who, link.name);
+  signOut.hidden = !link.name;
+  if (isSigningIn) {
+    isSigningIn = false;
+    route();
+  } else {
+    view?.reconnected?.();
+  }
+});
+link.addEventListener("login", (event) => {
+  isSigningIn = true;
+  setText(status, "Not signed in");
+  status.dataset.state = "lost";
+  banner.hidden = true;
+  signOut.hidden = true;
+  setText(who, "");
+  show(loginPage(context, /** @type {CustomEvent} */ (event).detail.isWrong));
+});
+store.addEventListener("round", () => view?.update?.());
+signOut.addEventListener("click", () => link.signOut());
+window.addEventListener("hashchange", () => {
+  if (isSigningIn) return;
+  route();
+  main.focus({ preventScroll: true });
+});
+// A page that the browser puts aside reads nothing: it must not stay connected.
+window.addEventListener("pagehide", () => link.stop());
+window.addEventListener("pageshow", (event) => event.persisted && void link.start());
+
+route();
+void link.start();

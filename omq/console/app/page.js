@@ -1,0 +1,42 @@
+/**
+ * What a page gets, and what it is.
+ *
+ * @typedef {object} Context
+ * @property {import("./store.js").Store} store
+ * @property {import("./link.js").Link} link
+ * @property {() => import("../client/omq.js").Client | undefined} client  the client that is connected now
+ *
+ * @typedef {object} View
+ * @property {HTMLElement} element
+ * @property {() => void} [update]  called after each round of statistics
+ * @property {() => void} [reconnected]  called with each new connection
+ * @property {() => void} [close]
+ */
+
+/**
+ * The path of a topic's page: its octets, escaped.
+ *
+ * @param {Uint8Array} octets
+ */
+export function pathOf(octets) {
+  return `#/topics/${Array.from(octets, (octet) =>
+    /[A-Za-z0-9._~-]/.test(String.fromCharCode(octet)) ? String.fromCharCode(octet) : `%${octet.toString(16).padStart(2, "0")}`,
+  ).join("")}`;
+}
+
+/**
+ * @param {string} path  what stands behind `#/topics/`
+ * @returns {Uint8Array}
+ */
+export function octetsOf(path) {
+  const octets = [];
+  for (let at = 0; at < path.length; at++) {
+    if (path[at] === "%") {
+      octets.push(parseInt(path.slice(at + 1, at + 3), 16) || 0);
+      at += 2;
+    } else {
+      octets.push(path.charCodeAt(at) & 255);
+    }
+  }
+  return Uint8Array.from(octets);
+}

@@ -1,0 +1,155 @@
+/**
+ * The live tail of a topic. However many messages come, the page draws a bounded number of them: at most `DRAWN` rows in
+ * one frame, some ten frames in a second, and it keeps `KEPT` rows. It counts what it does not draw.
+ */
+
+import { OmqError, TopicDeleted } from "../client/omq.js";
+import { contains } from "./bodies.js";
+import { h, select, setText } from "./dom.js";
+import { count } from "./format.js";
+import { messageRow } from "./messages.js";
+
+const DRAWN = 25;
+const KEPT = 200;
+const FRAME_MS = 100;
+
+/**
+ * @param {import("./page.js").Context} context
+ * @param {string} name
+ * @param {(id: bigint) => Promise<any>} [look]
+ * @returns {import("./page.js").View}
+ */
+export function tailView(context, name, look) {
+  /** @type {any[]} */
+  let pending = [];
+  let seen = 0;
+  let skipped = 0;
+  let missed = 0;
+  let isPaused = false;
+  let filter = "";
+  /** @type {import("./bodies.js").Form} */
+  let form = "text";
+  let timer = 0;
+  let isClosed = false;
+  /** @type {import("../client/omq.js").Subscription | undefined} */
+  let subscription;
+
+  const rows = h("div", { class: "messages", role: "log", "aria-label": "Live messages", "aria-live": "off", tabindex: 0 });
+  const note = h("p", { class: "empty" }, "Waiting for messages. What is published from now on appears here.");
+  const counts = h("span", { class: "counts", id: "tail-counts" }, "0 received");
+  const pause = h("button", { type: "button", "aria-pressed": "false", onclick: () => setPaused(!isPaused) }, "Pause");
+  const element = h(
+    "div",
+    { class: "tail panel" },
+    h(
+      "div",
+      { class: "tools" },
+      pause,
+      h("button", { type: "button", onclick: clear }, "Clear"),
+      select({ text: "Text", json: "JSON", hex: "Hex" }, { "aria-label": "Show bodies as", onchange: (/** @type {any} */ event) => setForm(event.target.value) }),
+      h("input", { type: "search", placeholder: "Filter bodies", "aria-label": "Filter bodies", oninput: (/** @type {any} */ event) => (filter = event.target.value.toLowerCase()) }),
+      counts,
+    ),
+    rows,
+    note,
+  );
+
+  /** @param {boolean} paused */
+  function setPaused(paused) {
+    isPaused = paused;
+    pause.setAttribute("aria-pressed", String(paused));
+    setText(pause, paused ? "Continue" : "Pause");
+    element.classList.toggle("paused", paused);
+    tell();
+  }
+
+  function clear() {
+    rows.replaceChildren();
+    pending = [];
+    seen = skipped = missed = 0;
+    tell();
+  }
+
+  /** @param {import("./bodies.js").Form} chosen */
+  function setForm(chosen) {
+    form = chosen;
+    for (const row of rows.children) row.restyle(form);
+  }
+
+  function tell() {
+    const parts = [`${count(seen)} received`];
+    const total = skipped + (subscription?.skipped ?? 0);
+    if (total) parts.push(`${count(total)} not drawn`);
+    if (missed) parts.push(`${count(missed)} missed`);
+    if (isPaused) parts.push("paused");
+    setText(counts, parts.join(" · "));
+  }
+
+  /** @param {import("../client/lib/messages.js").Message} message */
+  function take(message) {
+    seen++;
+    if (isPaused) skipped++;
+    else if (!filter || contains(message.body, filter)) {
+      pending.push({ id: message.id, body: message.body, time: Date.now() * 1000 });
+      if (pending.length > DRAWN) {
+        pending.shift();
+        skipped++;
+      }
+    }
+    if (!timer) timer = window.setTimeout(() => requestAnimationFrame(drawPending), FRAME_MS);
+  }
+
+  function drawPending() {
+    timer = 0;
+    if (isClosed) return;
+    if (isPaused) {
+      skipped += pending.length;
+      pending = [];
+      return void tell();
+    }
+    const made = pending.map((message) => {
+      const row = messageRow(message, form, look);
+      row.addEventListener("click", () => setPaused(true)); // it would move away while it is read
+      return row;
+    });
+    pending = [];
+    rows.prepend(...made.reverse());
+    while (rows.childElementCount > KEPT) rows.lastElementChild.remove();
+    note.hidden = rows.childElementCount > 0;
+    tell();
+  }
+
+  async function run() {
+    const client = context.client();
+    if (!client) return;
+    try {
+      subscription = await client.subscribe(name, {
+        whenFull: "skip",
+        onGone: ({ first, last }) => {
+          missed += Number(last - first) + 1;
+          tell();
+        },
+      });
+      if (isClosed) return void subscription.close();
+      for await (const message of subscription) take(message);
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error;
+      if (!isClosed) {
+        note.hidden = false;
+        setText(note, error instanceof TopicDeleted ? "The topic was deleted." : error.message);
+      }
+    }
+  }
+
+  void run();
+  return {
+    element,
+    close() {
+      isClosed = true;
+      clearTimeout(timer);
+      void subscription?.close();
+    },
+    // The page is kept when the connection is lost, so a reader loses nothing.
+    reconnected: () => void run(),
+  };
+}

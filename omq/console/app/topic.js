@@ -1,0 +1,297 @@
+/** The page of one topic: its numbers, its messages, its subscribers. */
+
+import { OmqError, Refused, decodeName, printable } from "../client/omq.js";
+import { browseView } from "./browse.js";
+import { confirmed, open, toast, tried } from "./dialogs.js";
+import { field, fill, h, setText } from "./dom.js";
+import { count, duration, many, rate, size } from "./format.js";
+import { notice } from "./grid.js";
+import { octetsOf } from "./page.js";
+import { draw, sparkline } from "./sparkline.js";
+import { tailView } from "./tail.js";
+import { declareDialog, retention, typesText, waiting } from "./topics.js";
+
+/**
+ * @param {import("./page.js").Context} context
+ * @param {string} path  the escaped octets of its name
+ * @returns {import("./page.js").View}
+ */
+export function topicPage(context, path) {
+  const { store } = context;
+  const name = decodeName(octetsOf(path));
+  const state = () => store.byName.get(name);
+  /** @type {import("./page.js").View | undefined} */
+  let view;
+  /** @type {number | undefined} */
+  let shown;
+
+  const element = h("div", { class: "holder" });
+  const types = h("span", { class: "badge" });
+  const chart = sparkline();
+  const figures = h("dl", { class: "figures" });
+  const panel = h("div", { class: "tab-panel", role: "tabpanel", id: "tab-panel" });
+  const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "What to show", onkeydown: moved });
+
+  const isQueue = () => state()?.delivery === "Round_robin";
+  const isPersistent = () => state()?.persistence !== "Transient";
+  const isReplayed = () => !isQueue() && isPersistent();
+
+  const look = async (/** @type {bigint} */ id) => {
+    const client = context.client();
+    if (client && isReplayed()) for await (const message of client.fetch(name, { first: id, count: 1 })) return message;
+    return undefined;
+  };
+
+  /** @type {Record<string, [title: string, make: () => import("./page.js").View]>} */
+  const VIEWS = {
+    live: ["Live", () => tailView(context, name, isReplayed() ? look : undefined)],
+    stored: ["Stored messages", () => browseView(context, name)],
+    publish: ["Publish", () => publishView(context, name)],
+    subscribers: ["Subscribers", () => subscribersView(context, name)],
+  };
+
+  /** @param {string} key */
+  function select(key) {
+    view?.close?.();
+    view = VIEWS[key][1]();
+    panel.replaceChildren(view.element);
+    panel.setAttribute("aria-labelledby", `tab-${key}`);
+    for (const tab of tabs.children) {
+      const isChosen = tab.id === `tab-${key}`;
+      tab.setAttribute("aria-selected", String(isChosen));
+      tab.tabIndex = isChosen ? 0 : -1;
+    }
+    view.update?.();
+  }
+
+  /** @param {KeyboardEvent} event */
+  function moved(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const all = [...tabs.children];
+    const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
+    next.focus();
+    next.click();
+  }
+
+  function build() {
+    // A live view of a queue would take its messages away from the workers.
+    const keys = isQueue() ? ["stored", "publish", "subscribers"] : isReplayed() ? ["live", "stored", "publish", "subscribers"] : ["live", "publish", "subscribers"];
+    tabs.replaceChildren(
+      ...keys.map((key) =>
+        h("button", { type: "button", role: "tab", id: `tab-${key}`, "aria-controls": "tab-panel", onclick: () => select(key) }, VIEWS[key][0]),
+      ),
+    );
+    fill(
+      element,
+      h(
+        "section",
+        { class: "page fills topic-page" },
+        h(
+          "div",
+          { class: "title" },
+          h("a", { href: "#/topics", class: "back", "aria-label": "All topics" }, "←"),
+          h("h1", {}, printable(name)),
+          types,
+          h(
+            "div",
+            { class: "tools" },
+            isPersistent() && h("button", { type: "button", onclick: () => retentionDialog(context, name) }, "Retention"),
+            (isPersistent() || isQueue()) && h("button", { type: "button", onclick: purge }, "Purge"),
+            h("button", { type: "button", class: "danger", id: "delete", onclick: remove }, "Delete"),
+          ),
+        ),
+        h("div", { class: "summary" }, figures, h("div", { class: "chart" }, chart, h("small", { class: "muted" }, "in per second, last minute"))),
+        tabs,
+        panel,
+      ),
+    );
+    select(keys[0]);
+  }
+
+  async function remove() {
+    const text = `All ${count(state()?.info.messages ?? 0)} messages of ${printable(name)} will be deleted, and its subscribers will be unsubscribed. This cannot be undone.`;
+    if (!(await confirmed({ title: `Delete ${printable(name)}?`, text, action: "Delete the topic" }))) return;
+    view?.close?.();
+    if (await tried(async () => context.client()?.delete(name))) {
+      toast(`Deleted ${printable(name)}`);
+      location.hash = "#/topics";
+    }
+  }
+
+  async function purge() {
+    const text = isQueue() ? "All messages that no worker has yet will be deleted." : "All stored messages will be deleted.";
+    if (!(await confirmed({ title: `Purge ${printable(name)}?`, text: `${text} This cannot be undone.`, action: "Delete the messages" }))) return;
+    await tried(async () => toast(`Deleted ${many((await context.client()?.purge(name)) ?? 0, "message")}`));
+  }
+
+  function update() {
+    const topic = state();
+    if (!topic) {
+      if (!store.isComplete || shown === -1) return;
+      shown = -1;
+      view?.close?.();
+      view = undefined;
+      fill(
+        element,
+        notice(
+          "There is no such topic",
+          h("p", {}, `The server has no topic ${printable(name)}, or this client has no right to it.`),
+          h("p", {}, h("button", { type: "button", class: "primary", onclick: () => declareDialog(context, name) }, "Declare it"), " ", h("a", { href: "#/topics" }, "All topics")),
+        ),
+      );
+      return;
+    }
+    if (shown !== topic.id) {
+      shown = topic.id;
+      build();
+    }
+    const { info } = topic;
+    setText(types, typesText(topic));
+    draw(chart, store.series(topic.history, topic.round));
+    const entries = {
+      "In": `${rate(topic.inRate)}/s`,
+      "Out": store.isWatching ? `${rate(topic.outRate)}/s` : "",
+      "Messages": count(info.messages),
+      "Size": size(info.octets),
+      "Ids": info.last > 0n ? `${info.first} – ${info.last}` : "none yet",
+      "Subscribers": count(info.subscribers),
+      [isQueue() ? "Not done" : "Slowest is behind"]: count(waiting(topic)),
+      "Unconfirmed": isQueue() && info.unconfirmed !== undefined ? count(info.unconfirmed) : "",
+      "Keeps": retention(info),
+      "Publishers waiting": info.waiting ? count(info.waiting) : "",
+      "Failed commits": info.failures ? count(info.failures) : "",
+    };
+    fill(figures, ...Object.entries(entries).filter(([, value]) => value).map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
+    view?.update?.();
+  }
+
+  update();
+  return {
+    element,
+    update,
+    reconnected: () => view?.reconnected?.(),
+    close: () => view?.close?.(),
+  };
+}
+
+/**
+ * @param {import("./page.js").Context} context
+ * @param {string} name
+ * @returns {import("./page.js").View}
+ */
+function publishView(context, name) {
+  const body = h("textarea", { rows: 8, name: "body", spellcheck: "false" });
+  const result = h("span", { class: "counts", role: "status" });
+  /** @param {Event} event */
+  async function publish(event) {
+    event.preventDefault();
+    const client = context.client();
+    if (!client) return void setText(result, "Not connected");
+    setText(result, "Sending");
+    try {
+      await client.publish(name, body.value);
+      await client.confirm();
+      setText(result, "Confirmed");
+    } catch (error) {
+      if (!(error instanceof OmqError || error instanceof RangeError)) throw error;
+      setText(result, error instanceof Refused && error.refusals.length ? error.refusals[0] : error.message);
+    }
+  }
+  const form = h("form", { class: "panel publish", onsubmit: publish }, field("Body", body, "Text, sent as UTF-8. Ctrl+Enter sends it."), h("div", { class: "buttons" }, result, h("button", { class: "primary" }, "Publish")));
+  body.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  return { element: form };
+}
+
+/**
+ * @param {import("./page.js").Context} context
+ * @param {string} name
+ * @returns {import("./page.js").View}
+ */
+function subscribersView(context, name) {
+  const table = h("tbody", {});
+  const note = h("p", { class: "empty", role: "status" }, "Loading");
+  const heads = ["Client", "From", "Protocol", "Position", "Behind", "Unconfirmed", "Stalled"];
+  const element = h(
+    "div",
+    { class: "panel" },
+    h("div", { class: "wide" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, at) => h("th", { scope: "col", class: at > 2 ? "number" : "" }, head)))), table)),
+    note,
+  );
+  let isAsking = false;
+  async function update() {
+    const client = context.client();
+    if (!client || isAsking) return;
+    isAsking = true;
+    try {
+      const found = await client.subscribers(name);
+      fill(
+        table,
+        ...found.map((each) =>
+          h(
+            "tr",
+            {},
+            h("th", { scope: "row" }, printable(each.client) || "–"),
+            h("td", {}, printable(each.peer)),
+            h("td", {}, each.protocol),
+            h("td", { class: "number" }, each.position === null ? "–" : String(each.position)),
+            h("td", { class: "number" }, count(each.behind)),
+            h("td", { class: "number" }, each.credit === null ? "–" : `${count(each.unconfirmed)} of ${count(each.credit)}`),
+            h("td", { class: "number" }, each.stalled === null ? "–" : duration(each.stalled)),
+          ),
+        ),
+      );
+      setText(note, found.length ? "" : "Nobody is subscribed.");
+      note.hidden = found.length > 0;
+    } catch (error) {
+      if (!(error instanceof OmqError)) throw error;
+      setText(note, error.message);
+      note.hidden = false;
+    } finally {
+      isAsking = false;
+    }
+  }
+  return { element, update: () => void update() };
+}
+
+/**
+ * @param {import("./page.js").Context} context
+ * @param {string} name
+ */
+function retentionDialog(context, name) {
+  const info = context.store.byName.get(name)?.info ?? {};
+  open(`Retention of ${printable(name)}`, (close) => {
+    const hours = h("input", { type: "number", min: 0, step: "any", name: "hours", value: info.retentionMs ? info.retentionMs / 3_600_000 : "" });
+    const mebi = h("input", { type: "number", min: 0, step: "any", name: "mebi", value: info.retentionOctets ? info.retentionOctets / 2 ** 20 : "" });
+    /** @param {{octets: number | null, ms: number | null} | undefined} limits */
+    const keep = async (limits) => {
+      if (await tried(async () => context.client()?.retain(name, limits))) {
+        close();
+        toast("The retention was changed");
+      }
+    };
+    const limit = (/** @type {any} */ input, /** @type {number} */ unit) => (input.value === "" ? null : Math.round(Number(input.value) * unit));
+    return [
+      h(
+        "form",
+        {
+          onsubmit: (/** @type {Event} */ event) => {
+            event.preventDefault();
+            void keep({ ms: limit(hours, 3_600_000), octets: limit(mebi, 2 ** 20) });
+          },
+        },
+        field("Hours", hours, "Older messages are deleted. Empty: no limit."),
+        field("MiB", mebi, "The oldest messages beyond this size are deleted. Empty: no limit."),
+        h(
+          "div",
+          { class: "buttons" },
+          h("button", { type: "button", onclick: close }, "Cancel"),
+          h("button", { type: "button", onclick: () => void keep(undefined) }, "As configured"),
+          h("button", { class: "primary" }, "Change"),
+        ),
+      ),
+    ];
+  });
+}

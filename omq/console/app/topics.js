@@ -1,0 +1,210 @@
+/** The page of all topics. */
+
+import { encodeName, printable } from "../client/omq.js";
+import { open, tried, toast } from "./dialogs.js";
+import { field, h, select, setText } from "./dom.js";
+import { count, duration, many, plain, rate, size } from "./format.js";
+import { Grid } from "./grid.js";
+import { pathOf } from "./page.js";
+import { draw, sparkline } from "./sparkline.js";
+
+/**
+ * What a topic keeps, in words.
+ *
+ * @param {any} info
+ */
+export function retention(info) {
+  if (info.retentionOctets === undefined || info.persistence === "Transient") return "";
+  const limits = [];
+  if (info.retentionMs !== null) limits.push(duration(info.retentionMs));
+  if (info.retentionOctets !== null) limits.push(size(info.retentionOctets));
+  return limits.length ? limits.join(", ") : "all";
+}
+
+/**
+ * Messages that wait: of a queue those that are not done, else how far the slowest subscriber is behind.
+ *
+ * @param {import("./store.js").TopicState} state
+ */
+export function waiting({ delivery, info }) {
+  return delivery === "Round_robin" ? info.messages : (info.behind ?? 0);
+}
+
+/**
+ * @param {import("./page.js").Context} context
+ * @returns {import("./page.js").View}
+ */
+export function topicsPage(context) {
+  const { store } = context;
+  let filter = "";
+  let kind = "";
+
+  const name = (/** @type {import("./store.js").TopicState} */ state) => printable(state.topic);
+  const text = (/** @type {(state: any) => string} */ of) => (/** @type {Element} */ cell, /** @type {any} */ state) => setText(cell, of(state));
+  const grid = new Grid({
+    label: "Topics",
+    name: "topics",
+    sort: "in",
+    key: (state) => state.id,
+    onOpen: (state) => (location.hash = pathOf(encodeName(state.topic))),
+    empty: "No topic matches the filter.",
+    columns: [
+      {
+        key: "name",
+        title: "Topic",
+        value: (state) => name(state).toLowerCase(),
+        make: () => h("a", {}),
+        update: (link, state) => {
+          setText(link, name(state));
+          link.setAttribute("href", pathOf(encodeName(state.topic)));
+          link.setAttribute("title", name(state));
+        },
+      },
+      { key: "kind", title: "Kind", isMinor: true, value: (state) => state.delivery, update: text((state) => (state.delivery === "Broadcast" ? "broadcast" : "queue")) },
+      { key: "kept", title: "Persistence", isMinor: true, value: (state) => state.persistence, update: text((state) => state.persistence.toLowerCase()) },
+      { key: "in", title: "In /s", isNumber: true, hint: "Messages published per second", value: (state) => state.inRate, update: text((state) => rate(state.inRate)) },
+      { key: "spark", title: "Last minute", isMinor: true, make: sparkline, update: (chart, state) => draw(chart, store.series(state.history, state.round)) },
+      { key: "out", title: "Out /s", isNumber: true, isMinor: true, hint: "Messages sent per second, to all subscribers together", value: (state) => state.outRate, update: text((state) => (store.isWatching ? rate(state.outRate) : "–")) },
+      { key: "messages", title: "Messages", isNumber: true, value: (state) => state.info.messages, update: text((state) => count(state.info.messages)) },
+      { key: "octets", title: "Size", isNumber: true, isMinor: true, value: (state) => state.info.octets, update: text((state) => size(state.info.octets)) },
+      { key: "subscribers", title: "Subscribers", isNumber: true, isMinor: true, value: (state) => state.info.subscribers, update: text((state) => count(state.info.subscribers)) },
+      { key: "behind", title: "Waiting", isNumber: true, hint: "Queues: messages that are not done. Others: how far the slowest subscriber is behind.", value: waiting, update: text((state) => count(waiting(state))) },
+      { key: "retention", title: "Keeps", isMinor: true, update: text((state) => retention(state.info)) },
+    ],
+  });
+
+  const total = h("p", { class: "counts", role: "status" });
+  const search = h("input", {
+    type: "search", placeholder: "Filter topics", "aria-label": "Filter topics",
+    oninput: (/** @type {any} */ event) => {
+      filter = event.target.value.toLowerCase();
+      update();
+    },
+  });
+  const chosen = select({ "": "All kinds", Broadcast: "Broadcast", Round_robin: "Queues" }, {
+    "aria-label": "Kind",
+    onchange: (/** @type {any} */ event) => {
+      kind = event.target.value;
+      update();
+    },
+  });
+  const list = h(
+    "section",
+    { class: "page fills" },
+    h("div", { class: "title" }, h("h1", {}, "Topics"), total, h("div", { class: "tools" }, search, chosen, h("button", { type: "button", class: "primary", onclick: () => declareDialog(context) }, "Declare a topic"))),
+    grid.element,
+  );
+  const element = h("div", { class: "holder" }, list);
+  let shown = list;
+
+  function update() {
+    const wanted = store.isComplete && store.topics.size === 0 ? greetingOf() : list;
+    if (wanted !== shown) {
+      shown = wanted;
+      element.replaceChildren(wanted);
+    }
+    const rows = [...store.topics.values()].filter(
+      (state) => (!kind || state.delivery === kind) && (!filter || name(state).toLowerCase().includes(filter)),
+    );
+    grid.show(rows);
+    const of = rows.length === store.topics.size ? "" : ` of ${count(store.topics.size)}`;
+    setText(total, store.isComplete ? `${count(rows.length)}${of} · ${rate(store.total.in)} messages/s in` : "Loading");
+    grid.note.hidden = rows.length > 0 || !store.isComplete;
+  }
+
+  /** @type {HTMLElement | undefined} */
+  let greeting;
+  const greetingOf = () => (greeting ??= greet(context));
+
+  update();
+  return { element, update, close: () => grid.close() };
+}
+
+/** @param {import("./page.js").Context} context */
+function greet(context) {
+  const server = location.protocol === "https:" ? `omqs://${location.host}` : `omq://${location.host}`;
+  const option = location.host === "127.0.0.1:7730" || location.host === "localhost:7730" ? "" : ` --server ${server}`;
+  const commands = [
+    ["Watch a topic, in one terminal", `omq sub weather${option}`],
+    ["Publish a message, in another", `omq pub weather "sunny, 21 degrees"${option}`],
+    ["List the topics", `omq topics${option}`],
+  ];
+  return h(
+    "section",
+    { class: "page greeting" },
+    h("h1", {}, "This server has no topics yet"),
+    h("p", {}, "A topic appears here with the first message or the first subscriber. Three commands to try:"),
+    h(
+      "ol",
+      { class: "steps" },
+      ...commands.map(([what, command]) =>
+        h(
+          "li",
+          {},
+          h("span", {}, what),
+          h("div", { class: "command" }, h("code", {}, command), h("button", { type: "button", class: "quiet", "aria-label": `Copy: ${what}`, onclick: () => void copy(command) }, "Copy")),
+        ),
+      ),
+    ),
+    h("p", {}, "Or ", h("button", { type: "button", class: "primary", onclick: () => declareDialog(context) }, "Declare a topic"), " here."),
+  );
+}
+
+/** @param {string} text */
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    toast("Copied");
+  } catch {
+    toast("The browser does not allow that: select the command and copy it", "bad");
+  }
+}
+
+/**
+ * Ask for the types of a new topic.
+ *
+ * @param {import("./page.js").Context} context
+ * @param {string} [name]
+ */
+export function declareDialog(context, name = "") {
+  open("Declare a topic", (close) => {
+    const topic = h("input", { type: "text", required: true, value: name, autocomplete: "off", name: "topic" });
+    const delivery = select({ Broadcast: "Broadcast: every subscriber gets every message", Round_robin: "Queue: each message goes to one subscriber" }, { name: "delivery" });
+    const persistence = select(
+      {
+        Weak: "Weak: written before it is confirmed, on disk every few seconds",
+        Strong: "Strong: on disk before it is confirmed",
+        Async: "Async: written before it is confirmed, on disk every minute",
+        Transient: "Transient: in memory only",
+      },
+      { name: "persistence" },
+    );
+    /** @param {Event} event */
+    async function declare(event) {
+      event.preventDefault();
+      const done = await tried(async () => {
+        await context.client()?.declare(topic.value, { delivery: delivery.value, persistence: persistence.value });
+      });
+      if (!done) return;
+      close();
+      toast(`Declared ${printable(topic.value)}`);
+      location.hash = pathOf(encodeName(topic.value));
+    }
+    return [
+      h(
+        "form",
+        { onsubmit: declare },
+        field("Name", topic),
+        field("Delivery", delivery),
+        field("Persistence", persistence),
+        h("div", { class: "buttons" }, h("button", { type: "button", onclick: close }, "Cancel"), h("button", { class: "primary" }, "Declare")),
+      ),
+    ];
+  });
+}
+
+/** @param {import("./store.js").TopicState} state */
+export function typesText(state) {
+  return `${state.delivery === "Broadcast" ? "Broadcast" : "Queue"}, ${plain(state.persistence).toLowerCase()}`;
+}
+

@@ -1,0 +1,492 @@
+"""The console in a real browser, against the real server."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from server_command import RunningServer, running_server
+
+from omq import blocking
+from omq.access.hashes import hash_of
+from omq.client import ConnectionLost
+from omq_storage.store import Store
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed")
+if not (shutil.which("chromium") and shutil.which("chromedriver")):
+    pytest.skip("chromium or chromium-driver is not installed", allow_module_level=True)
+
+from pages import Page, opened  # noqa: E402
+
+ATTACK = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with opened() as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    """The browser; after the test, its console must be empty."""
+    browser.errors()
+    yield browser
+    assert browser.errors() == []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[blocking.Client]:
+    with blocking.connect(f"omq://{server.address}", id="tester") as connected:
+        yield connected
+
+
+def origin(server: RunningServer) -> str:
+    return f"http://{server.address}"
+
+
+def publish(client: blocking.Client, topic: str, *bodies: str) -> None:
+    client.publish_many(topic, [body.encode() for body in bodies])
+    client.confirm()
+
+
+def tailing(page: Page, client: blocking.Client, topic: str) -> None:
+    """Wait until the tail of the page is subscribed."""
+    page.until(
+        lambda: any(each.topic == topic.encode() and each.subscribers for each in client.topics()),
+        f"nobody is subscribed to {topic}",
+    )
+
+
+# -- topics -------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_server_greets_with_three_commands(page: Page, tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
+        page.open(origin(running))
+        page.sees("h1", "This server has no topics yet")
+        assert [each.split()[:2] for each in page.texts(".command code")] == [
+            ["omq", "sub"],
+            ["omq", "pub"],
+            ["omq", "topics"],
+        ]
+        assert all(running.address in each for each in page.texts(".command code"))
+        with blocking.connect(f"omq://{running.address}") as client:
+            publish(client, "weather", "sunny")
+        page.sees(".rows .col-name", "weather")
+        page.leave()
+
+
+def test_a_topic_is_declared_used_and_deleted(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "other", "1")
+    page.open(origin(server))
+    page.click("button", "Declare a topic")
+    page.type("dialog input[name=topic]", "my prices")
+    page.script("document.querySelector('dialog select[name=persistence]').value = 'Strong'")
+    page.click("dialog button.primary")
+    page.sees(".topic-page h1", "my prices")
+    page.sees(".badge", "Broadcast, strong")
+
+    page.click("[role=tab]", "Publish")
+    page.type("textarea", "ACME 101.5")
+    page.click(".publish button.primary")
+    page.sees(".publish .counts", "Confirmed")
+    (info,) = (each for each in client.topics() if each.topic == b"my prices")
+    assert info.last == 1
+
+    page.click("#delete")
+    page.sees("dialog p", "This cannot be undone")
+    page.click("dialog button", "Cancel")
+    page.until(lambda: not page.all("dialog"), "the dialog stays open")
+    assert any(each.topic == b"my prices" for each in client.topics())
+    page.click("#delete")
+    page.click("dialog [data-confirm]")
+    page.sees(".toast", "Deleted my prices")
+    page.until(lambda: "my prices" not in page.texts(".rows .col-name"), "the topic stays in the table")
+    assert all(each.topic != b"my prices" for each in client.topics())
+
+
+def test_a_refusal_is_told(page: Page, server: RunningServer) -> None:
+    page.open(origin(server), "#/topics/none")
+    page.sees(".notice h1", "There is no such topic")
+    page.click(".notice button", "Declare it")
+    page.script("document.querySelector('dialog input[name=topic]').value = 'x'.repeat(256)")
+    page.click("dialog button.primary")
+    page.sees("dialog .toast.bad", "octets, more than 255")
+    page.click("dialog button", "Cancel")
+
+
+def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:
+    # Each topic is a transaction: in memory, that is quick.
+    folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else tmp_path
+    path = Path(tempfile.mkdtemp(dir=folder))
+    try:
+        with Store.open(path) as store:
+            for number in range(10_000):
+                store.catalogue.create(
+                    b"topic.%d" % number, "Broadcast", "Transient", declared=True, reserved=1
+                )
+        with running_server("--listen", "127.0.0.1:0", "--store", path) as running:
+            page.open(origin(running))
+            page.sees(".title .counts", "10,000 ")
+            assert len(page.all(".rows .row")) < 60
+            page.click(".col-name .sort")
+            page.until(lambda: page.texts(".rows .col-name")[0] == "topic.0", "it is not sorted by name")
+            page.script("document.querySelector('.scroller').scrollTop = 1e9")
+            page.until(lambda: "topic.9999" in page.texts(".rows .col-name"), "the last topic is not shown")
+            assert len(page.all(".rows .row")) < 60
+            page.type("input[type=search]", "c.77")
+            page.sees(".title .counts", "111 of 10,000")
+            # By keyboard: to the second topic that matches, and into it.
+            page.script("document.querySelector('.scroller').focus()")
+            page.type(".scroller", "\ue011\ue015\ue007")  # Home, arrow down, Enter
+            page.sees(".topic-page h1", "topic.770")
+            page.leave()
+    finally:
+        shutil.rmtree(path)
+
+
+# -- one topic ----------------------------------------------------------------------------------------------
+
+
+def test_the_tail_shows_what_is_published(page: Page, client: blocking.Client, server: RunningServer) -> None:
+    client.declare("tail")
+    page.open(origin(server), "#/topics/tail")
+    tailing(page, client, "tail")
+    publish(client, "tail", "one", '{"price": 2}')
+    page.sees("#tail-counts", "2 received")
+    assert page.texts(".messages .body") == ['{"price": 2}', "one"]
+
+    page.click(".message summary", "price")  # the message is shown in full, and the tail is paused
+    page.sees(".message .details dl", "stored")
+    assert page.texts(".message pre") == ['{"price": 2}']
+    page.script(
+        "const form = document.querySelector('.tail select');"
+        "form.value = 'json'; form.dispatchEvent(new Event('change'))"
+    )
+    page.until(lambda: page.texts(".message pre") == ['{\n  "price": 2\n}'], "it is not shown as JSON")
+    page.script(
+        "const form = document.querySelector('.tail select');"
+        "form.value = 'hex'; form.dispatchEvent(new Event('change'))"
+    )
+    page.sees(".message pre", "00000000  7b 22 70")
+    publish(client, "tail", "while paused")
+    page.sees("#tail-counts", "1 not drawn · paused")
+    page.click(".tail button", "Continue")
+    page.type(".tail input[type=search]", "MATCH")
+    publish(client, "tail", "no", "a match", "no")
+    page.sees("#tail-counts", "6 received")
+    page.until(lambda: len(page.all(".messages .body")) == 3, "the filter does not work")
+    assert "while paused" not in page.texts(".messages .body")
+
+
+def test_10000_messages_a_second_are_drawn_in_part_and_counted(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("fast")
+    page.open(origin(server), "#/topics/fast")
+    tailing(page, client, "fast")
+    # How many rows are added in one frame, and how many there are, at most.
+    page.script(
+        """
+        window.most = { added: 0, kept: 0 };
+        let added = 0;
+        const rows = document.querySelector(".messages");
+        new MutationObserver((changes) => {
+            for (const change of changes) added += change.addedNodes.length;
+            most.kept = Math.max(most.kept, rows.childElementCount);
+        }).observe(rows, { childList: true });
+        (function frame() {
+            most.added = Math.max(most.added, added);
+            added = 0;
+            requestAnimationFrame(frame);
+        })();
+        """
+    )
+    for turn in range(20):
+        publish(client, "fast", *(f"message {turn} {number}" for number in range(1000)))
+        if turn == 10:  # the page answers in the middle of it
+            page.click(".tail button", "Pause")
+            page.click(".tail button", "Continue")
+    page.sees("#tail-counts", "20,000 received")
+    assert "not drawn" in page.texts("#tail-counts")[0]
+    most = page.script("return window.most")
+    assert 0 < most["added"] <= 25
+    assert most["kept"] <= 200
+
+
+def test_stored_messages_are_found_by_id_and_by_time(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "stored", *(f"body {number}" for number in range(1, 1501)))
+    page.open(origin(server), "#/topics/stored")
+    page.click("[role=tab]", "Stored messages")
+    page.sees(".browse .counts", "Messages 1451 to 1500 of 1,500")
+    page.click(".browse button", "Earlier")
+    page.sees(".browse .counts", "Messages 1401 to 1450")
+    page.type(".browse input[inputmode=numeric]", "700\ue007")
+    page.sees(".browse .counts", "Messages 700 to 749")
+    assert page.texts(".messages .body")[0] == "body 700"
+    page.script(
+        "const time = document.querySelector('.browse input[type=datetime-local]');"
+        "time.value = '2020-01-01T00:00:00'; time.form.requestSubmit()"
+    )
+    page.sees(".browse .counts", "Messages 1 to 50")
+    page.script(
+        "const time = document.querySelector('.browse input[type=datetime-local]');"
+        "time.value = '2120-01-01T00:00:00'; time.form.requestSubmit()"
+    )
+    page.sees(".browse .counts", "No message since 2120-01-01")
+
+
+def test_messages_of_a_queue_are_shown_and_stay_in_it(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    page.open(origin(server))
+    page.script(
+        """
+        window.done = import("/client/omq.js").then(async ({ connect }) => {
+            const client = await connect(`ws://${location.host}/ws`);
+            await client.declare("jobs", { delivery: "Round_robin" });
+            await client.close();
+            location.hash = "#/topics/jobs";
+        });
+        """
+    )
+    page.sees(".badge", "Queue")
+    publish(client, "jobs", "job 1", "job 2")
+    page.click(".browse button", "Oldest")
+    page.sees(".messages", "job 2")
+    assert page.texts("[role=tab]")[0] == "Stored messages"  # a live view would take the messages
+    assert next(each for each in client.topics() if each.topic == b"jobs").messages == 2
+
+
+# -- attacks ------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_from_the_network_stays_text(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, ATTACK, "first")
+    page.open(origin(server))
+    page.sees(".rows .col-name", ATTACK)
+    page.click(".rows .col-name a", ATTACK)
+    page.sees(".topic-page h1", ATTACK)
+    tailing(page, client, ATTACK)
+    publish(client, ATTACK, ATTACK)
+    page.sees(".messages .body", ATTACK)
+    page.click(".message summary")
+    page.sees(".message pre", ATTACK)
+    page.click("#delete")
+    page.sees("dialog h2", ATTACK)
+    page.click("dialog button", "Cancel")
+    assert page.all("main img, main script, dialog img, dialog script") == []
+    assert "attacked" not in page.driver.title.split(ATTACK)[0]
+
+
+def test_a_page_loads_nothing_from_elsewhere(page: Page, server: RunningServer) -> None:
+    page.open(origin(server))
+    page.sees("#link", "Connected")
+    loaded = page.script("return performance.getEntriesByType('resource').map((each) => each.name)")
+    assert len(loaded) > 10
+    assert [each for each in loaded if not each.startswith(page.origin)] == []
+
+
+# -- the connection -----------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path) -> None:
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
+        with blocking.connect(f"omq://{running.address}") as client:
+            client.declare("tail")
+            browser.open(origin(running), "#/topics/tail")
+            tailing(browser, client, "tail")
+            publish(client, "tail", "before")
+        browser.sees(".messages .body", "before")
+        address = running.address
+        running.stop()
+        browser.sees("#banner", "The connection to the server was lost")
+        assert browser.all("#banner")[0].is_displayed()
+        browser.sees("#link", "Not connected")
+    with running_server("--listen", address, "--store", tmp_path / "store"):
+        browser.sees("#link", "Connected")
+        assert not browser.all("#banner")[0].is_displayed()
+        with blocking.connect(f"omq://{address}") as client:
+            tailing(browser, client, "tail")
+            publish(client, "tail", "after")
+        browser.sees(".messages .body", "after")
+        assert browser.texts(".messages .body") == ["after", "before"]
+        browser.leave()
+    # The browser itself reports that it could not connect; the console adds nothing.
+    assert all("WebSocket" in error for error in browser.errors())
+
+
+def test_a_client_signs_in(page: Page, tmp_path: Path) -> None:
+    configuration = tmp_path / "omq.toml"
+    secret = hash_of(b"sesame")
+    configuration.write_text(
+        f'[[clients]]\nname = "alice"\nsecret = "{secret}"\n'
+        'declare = ["*"]\npublish = ["*"]\nsubscribe = ["*"]\nwatch = ["*"]\n'
+        f'[[clients]]\nname = "bob"\nsecret = "{secret}"\nsubscribe = ["*"]\n'
+    )
+    with running_server(
+        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", configuration
+    ) as running:
+        page.open(origin(running))
+        page.sees(".login h1", "Sign in")
+        page.type("input[name=username]", "alice")
+        page.type("input[name=secret]", "wrong\ue007")
+        page.sees(".login [role=alert]", "No client has this name and secret")
+        page.type("input[name=secret]", "sesame\ue007")
+        page.sees("#client", "alice")
+        with blocking.connect(f"omq://{running.address}", id="alice:sesame") as client:
+            publish(client, "prices", "1")
+        page.sees(".rows .col-name", "prices")
+        page.driver.refresh()  # the secret is kept for the tab, and nowhere else
+        page.sees(".rows .col-name", "prices")
+        assert page.script("return [localStorage.length, document.cookie]") == [0, ""]
+        page.click("#sign-out")
+        page.sees(".login h1", "Sign in")
+        assert page.script("return sessionStorage.length") == 0
+        # A client without the right to watch sees its topics, and is told about the rest.
+        page.type("input[name=username]", "bob")
+        page.type("input[name=secret]", "sesame\ue007")
+        page.sees(".rows .col-name", "prices")
+        page.go("#/server")
+        page.sees(".notice h1", "need the right to watch")
+        page.go("#/connections")
+        page.sees(".empty", "may not")
+        page.leave()
+
+
+def test_connections_are_shown_and_ended(page: Page, client: blocking.Client, server: RunningServer) -> None:
+    publish(client, "read", "1")
+    with blocking.connect(f"omq://{server.address}", id=ATTACK) as other:
+        subscription = other.subscribe("read")
+        page.open(origin(server), "#/connections")
+        page.sees(".rows .col-client", ATTACK)
+        page.type("input[type=search]", "onerror")
+        page.sees(".title .counts", "1")
+        page.click(".rows .col-client", ATTACK)
+        page.sees("dialog h2", ATTACK)
+        page.sees("dialog tbody", "read")
+        page.click("dialog [data-disconnect]")
+        page.click("dialog [data-confirm]")
+        page.sees(".toast", "Disconnected")
+        with pytest.raises(ConnectionLost):
+            next(iter(subscription))
+    page.until(lambda: not page.all(".rows .row"), "the connection is still shown")
+    assert page.all("main img, dialog img") == []
+    assert page.driver.title == "Connections · omq"
+
+
+def test_a_topic_shows_its_subscribers_and_keeps_less(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "kept", "1", "2")
+    with blocking.connect(f"omq://{server.address}", id="reader") as other, other.subscribe("kept"):
+        page.open(origin(server), "#/topics/kept")
+        page.click("[role=tab]", "Subscribers")
+        page.sees(".tab-panel tbody", "reader")
+    page.click("button", "Retention")
+    page.type("dialog input[name=hours]", "36")
+    page.click("dialog button.primary")
+    page.sees(".figures", "1 d 12 h")
+    page.click("button", "Purge")
+    page.click("dialog [data-confirm]")
+    page.sees(".toast", "Deleted 2 messages")
+    page.until(lambda: not client.blocks("kept"), "its messages are still there")
+
+
+def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, server: RunningServer) -> None:
+    publish(client, "other", "1")
+    page.open(origin(server), "#/server")
+    page.sees(".figures", "Connections")
+    assert len(page.texts(".share meter")) > 5
+    assert [each.partition(" ")[0] for each in page.texts("tbody th")] == ["strong", "weak", "async"]
+    page.sees("[aria-label=Disk]", "GiB")
+
+
+# -- looks --------------------------------------------------------------------------------------------------
+
+
+def test_dark_and_light_and_narrow(page: Page, client: blocking.Client, server: RunningServer) -> None:
+    publish(client, "other", "1")
+    page.open(origin(server))
+    page.sees(".rows .col-name", "other")
+    grounds = set()
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        grounds.add(page.script("return getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2
+    narrow = {"width": 380, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+    try:
+        for path in ("#/topics", "#/topics/other", "#/connections", "#/server"):
+            page.go(path)
+            page.until(lambda: page.all("main h1"), "there is no page")
+            assert page.script("return document.documentElement.scrollWidth") <= 380
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_everything_that_can_be_used_has_a_name(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    publish(client, "other", "1")
+    for path in ("#/topics", "#/topics/other", "#/connections", "#/server"):
+        page.open(origin(server), path)
+        page.sees("#link", "Connected")
+        page.until(lambda: page.all("main h1"), "there is no page")
+        nameless = page.script(
+            """
+            const used = "button, input, select, textarea, a, [role=grid], [tabindex='0']";
+            return [...document.querySelectorAll(used)]
+                .filter((each) => !each.getAttribute("aria-label") && !each.closest("label"))
+                .filter((each) => !each.textContent.trim())
+                .map((each) => each.outerHTML)
+            """
+        )
+        assert nameless == []
+
+
+# -- the client ---------------------------------------------------------------------------------------------
+
+
+def test_the_client_works_in_a_browser(page: Page, server: RunningServer) -> None:
+    page.open(origin(server))
+    found = page.driver.execute_async_script(
+        """
+        const done = arguments[0];
+        import("/client/omq.js").then(async ({ connect }) => {
+            const client = await connect(`ws://${location.host}/ws`, { id: "a page" });
+            await client.declare("page");
+            const subscription = await client.subscribe("page", { buffer: 50 });
+            for (let at = 0; at < 2000; at++) await client.publish("page", `${at}`);
+            const confirmed = client.confirm();
+            let next = 0;
+            for await (const message of subscription) {
+                if (message.text !== `${next}`) throw new Error(message.text);
+                if (++next === 2000) break;
+            }
+            await confirmed;
+            let stored = 0;
+            for await (const message of client.fetch("page")) stored++;
+            const [block] = await client.blocks("page", 1n);
+            const since = await client.firstSince("page", new Date(block.time / 1000));
+            await client.close();
+            return [next, stored, since === 1n];
+        }).then(done, (error) => done(String(error)));
+        """
+    )
+    assert found == [2000, 2000, True]
