@@ -9,11 +9,13 @@ from certificates import Authority
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
 
+from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
 from omq.protocol.omq.types import Confirmed, Error, Message
 from omq.terminals.connection.statistics import Kind
 
 from .conversation import CONNECT, VERSION_ONE, Conversation, eventually, numbered, publish, serving
+from .dmp_conversation import envelopes, sink, stored
 from .test_liveness import pass_time
 from .websocket_conversation import (
     Rejected,
@@ -23,6 +25,8 @@ from .websocket_conversation import (
     stream_of,
     without_delay,
 )
+
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +268,35 @@ async def test_a_client_that_stops_reading_holds_nobody_up(store: Path, persiste
                 case frame:
                     assert frame == Confirmed(1)
         assert missed > 0 or persistence != b"Transient"
+
+
+async def test_who_stalls_in_a_large_message_goes_on_in_its_middle(store: Path, clock: MockClock) -> None:
+    """Nothing is lost or sent twice of the messages of the WebSocket that were begun."""
+    bodies = [b"".join(b"%d %07d " % (number, place) for place in range(MIB)) for number in range(2)]
+    async with serving(store, max_message_bytes=64 * MIB, missed_pings=0) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+        connection = await sink(host, client)
+        for body in bodies:
+            await connection.send(envelopes([body]))
+        assert await stored(connection) == len(bodies)
+        slow = await connect_websocket(host, receive_octets=4096)
+        await slow.ask(b"(Subscribe t From_beginning)")
+
+        def are_stalled() -> bool:
+            found = [terminal.statistics() for terminal in host.server.terminals()]
+            return any(each.stalled_seconds is not None for each in found)
+
+        for _ in range(3):
+            while not are_stalled():
+                clock.jump(SLOW_SECONDS)
+                await trio.sleep(0.01)
+            for _ in range(20):
+                await slow.receive()
+        await slow.say(b"(Confirm 1)")
+        frames = [await slow.frame() for _ in range(3)]
+        assert [frame.body for frame in frames if isinstance(frame, Message)] == bodies
+        assert Confirmed(1) in frames
 
 
 async def test_a_websocket_inside_tls(store: Path, authority: Authority) -> None:
