@@ -4,7 +4,7 @@ import argparse
 import itertools
 import math
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -48,8 +48,14 @@ def _abbreviates(option: str, known: frozenset[str]) -> bool:
     return any(other.startswith(option) for other in known)
 
 
-def parser(actions: Mapping[str, Action], given: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Make the parser. `actions`: the function of each command. `given`: the words to parse, for errors."""
+def parser(
+    actions: Mapping[str, Action],
+    given: Sequence[str] = (),
+    add_store_verbs: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> argparse.ArgumentParser:
+    """Make the parser. `actions`: the function of each command. `given`: the words to parse, for errors.
+    `add_store_verbs`: what adds the commands of `omq store`, which has a parser of its own.
+    """
     top = _Parser(
         prog="omq",
         description="Publish to topics, subscribe to them, and manage them.",
@@ -236,14 +242,66 @@ the published octets.""",
         verbs = command(name, summary).add_subparsers(dest="verb", metavar="VERB", required=True)
         add_verbs(partial(_add_verb, verbs.add_parser, nested))
     command("ping", "connect, and print the round-trip time")
-    # Only for the help: this command uses no server, and `omq.cli.start` passes it to `omq.cli.store`.
-    commands.add_parser("store", help="check, repair or back up a store on this machine")
+    # These commands use no server: `omq.cli.start` passes them to `omq.cli.store` and to `omq.cli.reference`.
+    store = commands.add_parser("store", help="check, repair or back up a store on this machine")
+    if add_store_verbs is not None:
+        add_store_verbs(store)
+    _add_reference(commands.add_parser)
     parsers: list[_Parser] = [top, *commands.choices.values(), *nested]
     known = frozenset(option for one in parsers for option in one._option_string_actions)
     for one in parsers:
         one.given = given
         one.known = known
     return top
+
+
+def _add_reference(add: Callable[..., argparse.ArgumentParser]) -> None:
+    completion = add(
+        "completion",
+        help="print what a shell needs to complete commands and options",
+        description="Print what a shell needs to complete the commands and options of a program.",
+        epilog="""examples:
+  omq completion bash > ~/.local/share/bash-completion/completions/omq
+  omq completion bash omq-server > ~/.local/share/bash-completion/completions/omq-server
+  omq completion zsh > ~/.zfunc/_omq          with a directory of $fpath
+  omq completion fish > ~/.config/fish/completions/omq.fish""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    )
+    man = add(
+        "man",
+        help="print a manual page",
+        description="Print the manual page of a program, as a source for man.",
+        epilog="""examples:
+  omq man | man -l -
+  omq man omq-server > /usr/local/share/man/man8/omq-server.8""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for each in (completion, man):
+        each.add_argument(
+            "program",
+            nargs="?",
+            choices=("omq", "omq-server"),
+            default="omq",
+            metavar="PROGRAM",
+            help="omq (default) or omq-server",
+        )
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of a parser's commands, in their order."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def every_parser(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser, and those of its commands and their verbs."""
+    yield parser
+    for command in commands_of(parser):
+        yield from every_parser(command)
 
 
 def _add_verb(

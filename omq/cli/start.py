@@ -21,6 +21,10 @@ def main() -> NoReturn:
         from omq.cli import store
 
         run = partial(store.main, sys.argv[2:])
+    elif sys.argv[1:2] in (["completion"], ["man"]):
+        from omq.cli import reference
+
+        run = partial(reference.main, sys.argv[1:])
     else:
         from omq.cli import client
 

@@ -93,11 +93,17 @@ def _require_store(store: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="omq store",
-        description="Check, repair or back up a store on this machine.",
-        epilog="Exit codes: 0 success, 1 failure or the store is damaged, 2 invalid command line, 3 a server "
-        "has the store open.",
+    parser = argparse.ArgumentParser(prog="omq store")
+    add_verbs(parser)
+    return parser
+
+
+def add_verbs(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `omq store` its description and its commands."""
+    parser.description = "Check, repair or back up a store on this machine."
+    parser.epilog = (
+        "Exit codes: 0 success, 1 failure or the store is damaged, 2 invalid command line, 3 a server "
+        "has the store open."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -136,4 +142,3 @@ def _parser() -> argparse.ArgumentParser:
         "its place.",
     )
     to.add_argument("to", type=Path, metavar="DIR", help="a directory that does not exist, or is empty")
-    return parser
