@@ -29,7 +29,7 @@ MOST_LINES = 100
 LONGEST_LINE = 1000
 """How many octets of a line are remembered."""
 
-MOST_FURTHEST = 8
+MOST_FURTHEST = 4
 """How many subscriptions of a connection are shown: those that are the furthest behind."""
 
 CHANNELS_A_STEP = 64

@@ -221,7 +221,7 @@ class ConnectionInfo:
     slow: bytes | None
     """Why it is slow; None if it is not."""
     furthest: tuple[SubscriptionInfo, ...]
-    """The subscriptions that are the furthest behind, at most eight."""
+    """The subscriptions that are the furthest behind, at most four."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 100, 3_600_000
 MOST_CONNECTIONS = 20
 """The most connections in one answer: a list takes several."""
 
-MOST_SUBSCRIBERS = 100
+MOST_SUBSCRIBERS = 50
 """The most subscribers in one answer: those that are the furthest behind."""
 
 LONGEST_RETENTION = 1 << 53

@@ -356,7 +356,7 @@ class Client:
                     raise unexpected(other)
 
     async def subscribers(self, topic: Name) -> tuple[SubscriberInfo, ...]:
-        """List the subscribers of a topic that are the furthest behind, at most 100. Raises ServerError."""
+        """List the subscribers of a topic that are the furthest behind, at most 50. Raises ServerError."""
         match await self._call(Subscribers(_name(topic))):
             case SubscriberList(subscribers):
                 return subscribers

@@ -5,14 +5,14 @@ fields, an option as `()` or `(value)`, a tuple as a list.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from omq.protocol.omq.converters import ConversionError, fields_of_sexp, int64_of_sexp, string_of_sexp
-from omq.protocol.omq.sexp import Sexp, SexpError, read
+from omq.protocol.omq.sexp import Sexp, SexpError, atom, read
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,33 @@ class Derived:
             return parts
         name = _constructor(cast(type, type(value)))
         return [name, *parts] if parts else name
+
+    def octets(self, value: object) -> bytes:
+        """Print a value: the same as `write` prints of its sexp, but several times faster."""
+        match value:
+            case bool():
+                return b"true" if value else b"false"
+            case int():
+                return b"%d" % value
+            case bytes():
+                return atom(value)
+            case tuple():
+                return b"(%s)" % _adjacent([self.octets(each) for each in value])
+        kind = cast(type, type(value))
+        named = kind not in self.tuples and kind not in self.with_argument
+        parts: list[bytes] = []
+        for name, (_, is_option) in _fields(kind).items():
+            found = getattr(value, name.decode())
+            if not is_option:
+                inner = self.octets(found)
+            else:
+                inner = b"()" if found is None else b"(%s)" % self.octets(found)
+            parts.append(b"(%s)" % _adjacent([name, inner]) if named else inner)
+        if kind not in self.records and kind not in self.tuples:
+            if not parts:
+                return _constructor(kind)
+            parts.insert(0, _constructor(kind))
+        return b"(%s)" % _adjacent(parts)
 
     def read_variant(self, kinds: tuple[type, ...], payload: bytes, what: str) -> object:
         """Parse a constructor of these from the payload of a frame. Raises SexpError, which tells `what` it
@@ -124,6 +151,23 @@ class Derived:
                 return self._of_sexp(kind, value)
             case _:
                 raise ConversionError("must be () or (value)")
+
+
+_ENDS = (ord("("), ord(")"), ord('"'))
+"""What needs no space between it and an atom."""
+
+
+def _adjacent(parts: Sequence[bytes]) -> bytes:
+    """Join printed sexps, with a space between two bare atoms."""
+    spaced: list[bytes] = []
+    was_bare = False
+    for part in parts:
+        is_bare = part[0] not in _ENDS
+        if is_bare and was_bare:
+            spaced.append(b" ")
+        spaced.append(part)
+        was_bare = is_bare
+    return b"".join(spaced)
 
 
 def _one(payload: bytes) -> Sexp:

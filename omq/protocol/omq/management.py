@@ -9,7 +9,7 @@ from typing import cast, get_args
 from omq import management
 from omq.management import Answer, Request
 from omq.protocol.omq.derived import Derived
-from omq.protocol.omq.sexp import Sexp, write
+from omq.protocol.omq.sexp import Sexp
 
 _DERIVED = Derived(
     records=(
@@ -38,7 +38,7 @@ def sexp_of_request(request: Request) -> Sexp:
 
 def answer_octets(answer: Answer) -> bytes:
     """Encode the payload of a Managed frame."""
-    return write(_DERIVED.sexp(answer))
+    return _DERIVED.octets(answer)
 
 
 def read_answer(payload: bytes) -> Answer:

@@ -27,7 +27,7 @@ def statistics_octets(statistics: watching.Statistics) -> bytes:
     if isinstance(statistics, watching.Topics):
         records = b"".join(map(_topic, statistics.list))
         return b"(Topics(time_us %d)(list(%s)))" % (statistics.time_us, records)
-    return write(_DERIVED.sexp(statistics))
+    return _DERIVED.octets(statistics)
 
 
 def read_statistics(payload: bytes) -> watching.Statistics:
@@ -37,7 +37,7 @@ def read_statistics(payload: bytes) -> watching.Statistics:
 
 def connections_octets(connections: tuple[watching.ConnectionInfo, ...]) -> bytes:
     """Encode the payload of a Connections frame."""
-    return write(_DERIVED.sexp(connections))
+    return _DERIVED.octets(connections)
 
 
 def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
@@ -48,7 +48,7 @@ def read_connections(payload: bytes) -> tuple[watching.ConnectionInfo, ...]:
 
 def subscribers_octets(subscribers: tuple[watching.SubscriberInfo, ...]) -> bytes:
     """Encode the payload of a Subscribers frame."""
-    return write(_DERIVED.sexp(subscribers))
+    return _DERIVED.octets(subscribers)
 
 
 def read_subscribers(payload: bytes) -> tuple[watching.SubscriberInfo, ...]:
