@@ -46,8 +46,6 @@ from omq.protocol import handshake
 from omq.protocol.tls import TlsError
 from omq.statistics import ServerStatistics
 from omq.systemd import PassedSockets
-from omq.terminals.amqp_0_9.terminal import AmqpTerminal
-from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
 from omq.terminals.connection.accepting import accept_all
 from omq.terminals.connection.certificates import Certificates, certificates
 from omq.terminals.connection.context import Arrival, Context
@@ -55,7 +53,6 @@ from omq.terminals.connection.liveness import look_seconds
 from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind, SubscriptionStatistics
 from omq.terminals.connection.tls_transport import TlsTransport
 from omq.terminals.connection.transport import BY_CLIENT, Transport
-from omq.terminals.dmp.terminal import DmpTerminal
 from omq.terminals.omq.long_answers import LongAnswers
 from omq.terminals.omq.terminal import OmqTerminal
 from omq.threads import in_thread
@@ -177,6 +174,8 @@ class Server:
         self.ended: defaultdict[Kind, Ended] = defaultdict(Ended)
         """The sums of the connections that have ended."""
         self._lag = Histogram()
+        self._imported: set[str] = set()
+        """The modules of terminals that are imported: see `_import`."""
         self._site: Site | None = None
         self._site_lock = trio.Lock()
         self._turned_away_count = self._strangers_count = self._defects_count = 0
@@ -347,12 +346,21 @@ class Server:
             case handshake.Omq():
                 await self._serve_omq(arrival)
             case handshake.Dmp():
+                await self._import("omq.terminals.dmp.terminal")
+                from omq.terminals.dmp.terminal import DmpTerminal
+
                 await self._serve(Kind.DMP, DmpTerminal(arrival, self._context))
             case handshake.Amqp0_9():
+                await self._import("omq.terminals.amqp_0_9.terminal")
+                from omq.terminals.amqp_0_9.terminal import AmqpTerminal
+
                 await self._serve(Kind.AMQP_0_9, AmqpTerminal(arrival, self._context))
             case handshake.UnknownVersion():
                 await self._refuse(transport, received)
             case handshake.Amqp1_0(header):
+                await self._import("omq.terminals.amqp_1_0.terminal")
+                from omq.terminals.amqp_1_0.terminal import Amqp1Terminal
+
                 await self._serve(Kind.AMQP_1_0, Amqp1Terminal(arrival, header, self._context))
             case handshake.OtherAmqp() as other:
                 self._stranger(transport, "what it speaks is not served here", received)
@@ -362,6 +370,14 @@ class Server:
                 self._stranger(transport, "what it speaks is not served here", received)
             case never:
                 assert_never(never)
+
+    async def _import(self, module: str) -> None:
+        """Import a module in a thread, when the first client comes that needs it: servers without such
+        clients start sooner, and the other connections do not wait for the import.
+        """
+        if module not in self._imported:
+            await in_thread(partial(import_module, module))
+            self._imported.add(module)
 
     @contextmanager
     def _handshake(self) -> Iterator[trio.CancelScope]:
@@ -398,13 +414,11 @@ class Server:
             await self._serve_websocket(terminal.upgraded, arrival.known)
 
     async def _load_site(self) -> "Site":
-        """Return what HTTP answers. The first call imports it, in a thread: servers without HTTP start
-        sooner, and the other connections do not wait for the imports.
-        """
+        """Return what HTTP answers."""
         async with self._site_lock:
             if self._site is None:
                 for module in ("omq.terminals.http.terminal", "omq.metrics.metrics"):
-                    await in_thread(partial(import_module, module))
+                    await self._import(module)
                 from omq.metrics.metrics import Metrics
                 from omq.metrics.readiness import Readiness
                 from omq.terminals.http.site import Resource, Site

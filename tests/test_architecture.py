@@ -350,6 +350,12 @@ def test_the_lowest_packages_load_no_others(loaded: str, unwanted: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
+def test_the_server_starts_without_the_terminals_that_no_client_needs_yet() -> None:
+    late = ["omq.terminals.dmp", "omq.terminals.amqp_0_9", "omq.terminals.amqp_1_0", "omq.terminals.http"]
+    program = f"import sys, omq.cli.server; sys.exit(any(name in sys.modules for name in {late!r}))"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
 def drawn() -> list[Path]:
     """Return the files in the document's list of modules, as paths from the project's root."""
     block = re.search(r"^    omq/cli/.*?(?=\n\n)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)

@@ -36,6 +36,8 @@ from .wire import (
 )
 
 D, P, S, X = Right.DECLARE, Right.PUBLISH, Right.SUBSCRIBE, Right.DELETE
+EVERY = (D, P, S, X)
+"""The rights that AMQP 0-9-1 has operations for."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ OPERATIONS = {
     "tx.commit": operation(select_tx(1) + commit(1), answer="tx.select-ok"),
 }
 
-SUBSETS = [frozenset(some) for count in range(5) for some in combinations(Right, count)]
+SUBSETS = [frozenset(some) for count in range(5) for some in combinations(EVERY, count)]
 
 
 def name_of(rights: frozenset[Right]) -> str:
@@ -101,7 +103,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
     options = ("--config", folder / "omq.toml", "--listen", "127.0.0.1:0", "--store", folder / "store")
     with running_server(*options) as server:
         broker = Broker(("127.0.0.1", server.port))
-        client = enter(broker, frozenset(Right))
+        client = enter(broker, frozenset(EVERY))
         client.said(declare_queue(1, "q"), declare_exchange(1, "x"))
         yield broker.address
         broker.close()
@@ -137,7 +139,7 @@ def test_an_operation_takes_exactly_its_rights(broker: Broker, name: str) -> Non
     assert with_rights.startswith(operation.answer or "")
     assert operation.answer is not None or not with_rights
     for missing in operation.rights:
-        refused = answer(enter(broker, frozenset(Right) - {missing}), operation)
+        refused = answer(enter(broker, frozenset(EVERY) - {missing}), operation)
         assert refused.startswith("channel.close 403 ACCESS_REFUSED")
 
 
@@ -209,7 +211,7 @@ BEHIND = declare_queue(1, "a.q", passive=1)
 def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     broker: Broker, refused: bytes, allowed: bytes
 ) -> None:
-    every = enter(broker, frozenset(Right))
+    every = enter(broker, frozenset(EVERY))
     every.said(declare_queue(1, "q"), declare_queue(1, "a.q"), declare_queue(1, "a.r"), purge(1, "q"))
     one = broker.channel(user="a")
     assert one.call(allowed).name.endswith("declare-ok")
