@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from server_command import RunningServer, running_server
 
+from omq.access.hashes import hash_of
 from omq.protocol.omq.commands import parse
 from omq.protocol.omq.types import Ack, Connect
 
@@ -50,6 +52,42 @@ def test_against_the_server(server: RunningServer) -> None:
     )
     assert "# fail 0" in output
     assert "# pass 0" not in output
+
+
+def test_by_websocket(server: RunningServer) -> None:
+    has_one = node("-p", "typeof WebSocket").strip() == "function"
+    options = [] if has_one else ["--experimental-websocket"]
+    output = node(
+        *options,
+        "--test",
+        "--test-reporter=tap",
+        HERE / "server.test.mjs",
+        address=f"ws://{server.address}/ws",
+    )
+    assert "# fail 0" in output
+    assert "# pass 0" not in output
+
+
+def test_tls_and_clients(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    shown = authority.issue("127.0.0.1", "server")
+    configuration = tmp_path / "omq.toml"
+    configuration.write_text(
+        f'[[clients]]\nname = "alice"\nsecret = "{hash_of(b"sesame")}"\n'
+        'declare = ["*"]\npublish = ["*"]\nsubscribe = ["prices"]\n'
+    )
+    options = ("--store", tmp_path / "store", "--config", configuration, "--listen-tls", "127.0.0.1:0")
+    files = ("--tls-cert", shown.cert, "--tls-key", shown.key)
+    with running_server(*options, *files) as running:
+        program = HERE / "secured.mjs"
+        found = json.loads(node(program, authority.file, address=f"omqs://{running.address}"))
+    assert found == {
+        "wrong": "ConnectionLost: Connect: no client has this name and secret",
+        "foreign": "ConnectionLost: unable to verify the first certificate",
+        "mine": ["1"],
+        "theirs": "Refused: Subscribe payments: this client may not subscribe to it",
+        "watched": "Refused: Watch 1000: this client may not watch anything",
+    }
 
 
 def test_the_server_reads_its_commands_as_ocaml_does() -> None:

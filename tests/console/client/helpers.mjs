@@ -1,8 +1,13 @@
 // What the tests of the ES module client share. The server's address is in the environment.
 
-import { connectTcp } from "../../../omq/console/client/node.js";
+import { connect, connectTcp } from "../../../omq/console/client/node.js";
 
-export const ADDRESS = process.env.OMQ_ADDRESS;
+const ADDRESS = process.env.OMQ_ADDRESS;
+
+/** Connect as the address says: by WebSocket, by TCP or by TLS. */
+export function open(options) {
+  return ADDRESS.startsWith("ws") ? connect(ADDRESS, options) : connectTcp(ADDRESS, options);
+}
 
 let names = 0;
 
@@ -14,7 +19,7 @@ export function fresh(name) {
 /** Call a test with a client, and close it. */
 export function withClient(test, options = {}) {
   return async () => {
-    const client = await connectTcp(ADDRESS, { id: "tester", ...options });
+    const client = await open({ id: "tester", ...options });
     try {
       await test(client);
     } finally {

@@ -1,10 +1,10 @@
-// The client against the real server, by TCP.
+// The client against the real server, by TCP or by WebSocket.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ConnectionLost, Refused, TopicDeleted, connectTcp, keepConnected } from "../../../omq/console/client/node.js";
-import { ADDRESS, fresh, take, withClient } from "./helpers.mjs";
+import { fresh, open, take, withClient } from "./helpers.mjs";
 
 const EVERY_OCTET = Uint8Array.from({ length: 256 }, (_, octet) => octet);
 
@@ -42,7 +42,7 @@ test("a slow reader misses nothing of a persistent topic, with a small buffer", 
   const topic = fresh("slow");
   await client.declare(topic);
   const subscription = await client.subscribe(topic, { buffer: 20 });
-  const publisher = await connectTcp(ADDRESS);
+  const publisher = await open();
   for (let at = 0; at < 500; at++) await publisher.publish(topic, `${at}`);
   await publisher.confirm();
   await publisher.close();
@@ -60,7 +60,7 @@ test("a slow reader of a transient topic learns how many messages it missed", wi
   const topic = fresh("transient");
   await client.declare(topic, { persistence: "Transient" });
   const subscription = await client.subscribe(topic, { buffer: 10 });
-  const publisher = await connectTcp(ADDRESS);
+  const publisher = await open();
   for (let at = 0; at < 300; at++) await publisher.publish(topic, `${at}`);
   await publisher.confirm();
   await client.confirm();
@@ -140,7 +140,7 @@ test("topics have their types", withClient(async (client) => {
 test("a subscription ends with its topic, and with its connection", withClient(async (client) => {
   const topic = fresh("deleted");
   const subscription = await client.subscribe(topic);
-  const other = await connectTcp(ADDRESS);
+  const other = await open();
   await other.delete(topic);
   await assert.rejects(take(subscription, 1), TopicDeleted);
   const lost = await other.subscribe(topic);
@@ -161,7 +161,7 @@ test("a message that is too long for a line is refused before it is sent", withC
 
 test("an attempt to connect fails with the reason, or is given up", async () => {
   await assert.rejects(connectTcp("omq://127.0.0.1:1"), { name: "ConnectionLost", message: /ECONNREFUSED/ });
-  await assert.rejects(connectTcp(ADDRESS, { signal: AbortSignal.abort() }), { name: "AbortError" });
+  await assert.rejects(open({ signal: AbortSignal.abort() }), { name: "AbortError" });
   await assert.rejects(connectTcp("http://localhost"), TypeError);
 });
 
@@ -169,7 +169,7 @@ test("a lost connection is made again", async () => {
   const abort = new AbortController();
   const clients = [];
   const states = [];
-  await keepConnected((signal) => connectTcp(ADDRESS, { signal, silence: clients.length ? 100 : 0.05 }), {
+  await keepConnected((signal) => open({ signal, silence: clients.length ? 100 : 0.05 }), {
     signal: abort.signal,
     onState: ({ state }) => states.push(state),
     use: (client) => clients.push(client) === 2 && abort.abort(),
@@ -180,8 +180,8 @@ test("a lost connection is made again", async () => {
 
 test("an error that will not go away ends the attempts", async () => {
   const { signal } = new AbortController();
-  const open = () => connectTcp("omq://127.0.0.1:1");
-  await assert.rejects(keepConnected(open, { signal, use: assert.fail, isFinal: () => true }), ConnectionLost);
+  const refused = () => connectTcp("omq://127.0.0.1:1");
+  await assert.rejects(keepConnected(refused, { signal, use: assert.fail, isFinal: () => true }), ConnectionLost);
 });
 
 test("what happens is watched, and controlled", withClient(async (client) => {
@@ -201,7 +201,7 @@ test("what happens is watched, and controlled", withClient(async (client) => {
   const info = seen.filter(({ kind }) => kind === "Topics").flatMap(({ list }) => list).find((each) => each.topic === topic);
   assert.deepEqual([info.persistence, info.last, info.messagesIn, info.retentionMs], ["Weak", 1n, 1, null]);
 
-  const other = await connectTcp(ADDRESS, { id: "the other" });
+  const other = await open({ id: "the other" });
   await other.subscribe(topic);
   const [subscriber] = await client.subscribers(topic);
   assert.deepEqual([subscriber.client, subscriber.protocol, subscriber.position], ["the other", "omq", 2n]);

@@ -206,6 +206,7 @@ export class Client {
   async subscribe(topic, options = {}) {
     const name = nameOf(topic);
     if (this.#subscriptions.has(name)) throw new OmqError(`this client is subscribed to ${printable(name)} already`);
+    /** @type {Subscription} */
     const subscription = new Subscription(name, options, {
       pause: () => void this.#ask("Unsubscribe", name).catch(() => {}),
       resume: (from) => this.#resume(name, subscription, from),
@@ -698,8 +699,8 @@ export class Client {
   /** @param {ConnectionLost} failure */
   #end(failure) {
     if (this.#over) return;
-    this.#transport?.abort();
     this.#finish(failure);
+    this.#transport?.abort(); // this may tell that the connection is closed, without the reason
   }
 
   /** @param {ConnectionLost | undefined} failure */

@@ -6,7 +6,8 @@ import { ProtocolError } from "./errors.js";
 import { decodeName } from "./names.js";
 
 /**
- * @typedef {null | boolean | number | bigint | string | Uint8Array | Date | Value[] | {[name: string]: Value}} Value
+ * @typedef {null | boolean | number | bigint | string | Uint8Array | Date | any[] | {[name: string]: any}} Value  arrays and tables
+ *   have such values
  * @typedef {{exchange: string, key: string, properties: {[name: string]: Value}}} Head
  */
 

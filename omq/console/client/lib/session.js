@@ -62,6 +62,9 @@ const ANSWERS = {
   Retain: [Type.DONE, readNumber],
 };
 
+/** @type {Set<number>} */
+const KNOWN = new Set(Object.values(Type));
+
 /** A connection's state, without a socket. */
 export class Session {
   #decoder = new FrameDecoder();
@@ -197,7 +200,7 @@ export class Session {
       }
     }
     if (type === Type.UNSUBSCRIBED) return { kind: "ended", topic: readTopic(payload) };
-    if (Object.values(Type).includes(type)) throw new ProtocolError(`the server answered what was not asked: ${type}`);
+    if (KNOWN.has(type)) throw new ProtocolError(`the server answered what was not asked: ${type}`);
     return undefined; // a type of a later server, which can be skipped by its length
   }
 

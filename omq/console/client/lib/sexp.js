@@ -8,7 +8,7 @@
 import { ProtocolError } from "./errors.js";
 import { decodeName, encodeName } from "./names.js";
 
-/** @typedef {string | Sexp[]} Sexp  an atom, as a name, or a list */
+/** @typedef {string | any[]} Sexp  an atom, as a name, or a list of sexps */
 
 const ascii = new TextDecoder("utf-8");
 // One token: a parenthesis, a quoted atom, or a bare atom. What matches nothing ends the search.
@@ -134,7 +134,7 @@ export function messageId(sexp) {
 // -- writing --------------------------------------------------------------------------------------------------------
 
 /**
- * @typedef {string | Uint8Array | number | bigint | boolean | Written[]} Written
+ * @typedef {string | Uint8Array | number | bigint | boolean | any[]} Written
  *   an atom or a list; integers and booleans are printed as the server reads them
  */
 
