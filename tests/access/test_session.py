@@ -1,7 +1,7 @@
 """What a session refuses by itself, also to a terminal that checks nothing."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 import trio
 from quietness import quiet
 
+from omq import watching
 from omq.access.control import AccessControl
 from omq.access.hashes import SecretHash
 from omq.access.session import MOST_REMEMBERED, Session, TooLarge
@@ -27,6 +28,25 @@ from omq_storage.store import Store
 WEAK = Persistent(Sync.WEAK)
 
 
+class NoServer:
+    """Nothing here watches or controls a server."""
+
+    def totals(self, watchers: int) -> watching.Server:
+        raise AssertionError
+
+    def warnings(self, after: int) -> tuple[watching.Line, ...]:
+        raise AssertionError
+
+    def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
+        raise AssertionError
+
+    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
+        raise AssertionError
+
+    def disconnect(self, connection: int, by: bytes) -> bool:
+        raise AssertionError
+
+
 @asynccontextmanager
 async def session(path: Path, id: bytes = b"tester", **settings: object) -> AsyncIterator[Session]:
     """A session of a server, by default of one without configured clients."""
@@ -38,7 +58,8 @@ async def session(path: Path, id: bytes = b"tester", **settings: object) -> Asyn
             for writer in catalogue.writers.values():
                 nursery.start_soon(writer.run)
             await catalogue.open_stored()
-            opened = await AccessControl(config, catalogue, memory).connect(id, "127.0.0.1", "127.0.0.1:1")
+            control = AccessControl(config, catalogue, memory, NoServer())
+            opened = await control.connect(id, "127.0.0.1", "127.0.0.1:1")
             yield opened
             opened.close()
             nursery.cancel_scope.cancel()

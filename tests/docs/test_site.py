@@ -110,6 +110,8 @@ def test_the_reference_has_every_command_and_every_public_name(site: Path, pages
     assert {f"omq-{name}" for name in ACTIONS} | {"omq", "omq-server", "omq-store"} <= commands
     api = pages[site / "PYTHON.html"].anchors
     assert {f"omq.client.{name}" for name in omq.client.__all__} - api == set()
+    assert {"omq.blocking.connect", "omq.blocking.Client.subscribe", "omq.arrow.read_table"} <= api
+    assert "omq.spark.local_session" in api
 
 
 def test_the_search_knows_the_reference(site: Path) -> None:

@@ -107,6 +107,12 @@ def test_a_message_that_was_delivered_before_says_so(before: bytes, expected: li
     assert b"".join(message[place.begin : place.end] for place in rest).endswith(TEXT)
 
 
+def test_sections_that_make_no_sense_stay_as_they_are() -> None:
+    for before in (b"\xff", b"\x00\x53", HEADER[:-1]):
+        around = stored.Around(Form.TEXT, before, b"")
+        assert stored.redelivered(around, 2) is around
+
+
 @pytest.mark.parametrize(
     ("message", "problem"),
     [

@@ -104,6 +104,23 @@ def test_what_is_absent_has_no_section() -> None:
     assert found(head.encode(some)) == {Section.PROPERTIES: List((Binary(b"\xff"),))}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"),
+    [
+        (1, 1000),
+        ((2**63 - 1) // 1000, (2**63 - 1) // 1000 * 1000),
+        ((2**63 - 1) // 1000 + 1, 2**63 - 1),  # the greatest timestamp of AMQP 1.0
+        (2**63 - 1, 2**63 - 1),
+    ],
+)
+def test_a_time_far_in_the_future_is_the_greatest_one(seconds: int, milliseconds: int) -> None:
+    headers = Table(((b"when", fields.Number(Field.TIMESTAMP, seconds)),))
+    seen = found(head.encode(head.Head(properties=Properties(timestamp=seconds, headers=headers))))
+    time = Number(NumberType.TIMESTAMP, milliseconds)
+    assert seen[Section.PROPERTIES] == List((*[None] * 9, time))
+    assert seen[Section.APPLICATION_PROPERTIES] == Map((("when", time),))
+
+
 def test_a_long_head_is_not_kept() -> None:
     headers = Table(((b"long", fields.LongString(b"x" * 5000)),))
     octets = head.encode(head.Head(properties=Properties(headers=headers)))

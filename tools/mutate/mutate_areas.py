@@ -137,6 +137,8 @@ PROTOCOL = Area(
         "omq/commands.py": _protocol("commands"),
         "omq/converters.py": _protocol("commands", "topics"),
         "credentials.py": _protocol("credentials"),
+        "http/requests.py": _server("http"),
+        "http/websocket.py": _server("websocket"),
         "dmp/client.py": (*_protocol("dmp_dialogue"), "tests/client/test_dmp.py"),
         "dmp/envelopes.py": _protocol("dmp_envelopes"),
         "amqp/head.py": _protocol("dmp_fields"),
