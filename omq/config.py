@@ -40,8 +40,8 @@ HTTP_ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,
 """An origin of web pages (RFC 6454): scheme, host, and the port unless it is the scheme's own."""
 
 LOG_AREAS = (
-    "access", "catalogue", "dead_letters", "driver", "exchanges", "housekeeping", "round_robin", "server",
-    "spill", "stalled", "terminal", "threads", "writer",
+    "access", "catalogue", "connections", "dead_letters", "driver", "exchanges", "housekeeping", "metrics",
+    "round_robin", "server", "spill", "stalled", "terminal", "threads", "writer",
 )  # fmt: skip
 """The areas whose log levels can be set: the loggers of the server are called `omq.AREA`."""
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from server_command import COMMAND, run_server, running_server
+
+from omq.config import LOG_AREAS
 
 HANDSHAKE = bytes(7) + b"\1"
 
@@ -78,6 +81,22 @@ def test_json_has_the_topic(tmp_path: Path) -> None:
         log = process.communicate(timeout=30)[1]
     lost = next(line for line in records(log) if "may have been lost" in line["message"])
     assert (lost["topic"], lost["levelname"]) == ("t", "WARNING")
+
+
+def test_the_level_of_every_area_of_the_server_can_be_set() -> None:
+    omq = Path(__file__).parents[1] / "omq"
+    clients = {"arrow", "client", "spark"}
+    loggers = {
+        name
+        for path in omq.rglob("*.py")
+        for name in re.findall(r'getLogger\("omq\.(\w+)', path.read_text())
+        if name not in clients
+    }
+    assert loggers == set(LOG_AREAS)
+    document = (omq.parent / "docs" / "CONFIGURATION.md").read_text()
+    (row,) = re.findall(r"^\| `log_levels` .*$", document, re.MULTILINE)
+    listed = row.partition("The areas are ")[2].partition(";")[0]
+    assert re.findall(r"`(\w+)`", listed) == list(LOG_AREAS)
 
 
 @pytest.mark.parametrize("option", [["--log-format", "json"], ["--log-format=json"], ["--log-f", "json"]])
