@@ -14,7 +14,6 @@ from omq.client import Gap, warn_of_gap
 from omq.client.bodies import batches
 from omq.client.client import EVERYTHING, Name
 from omq.client.connecting import Connecting, settings_for
-from omq.client.ledger import Ledger
 from omq.client.subscription import DEFAULT_CAPACITY
 from omq.model import (
     BlockInfo,
@@ -268,7 +267,7 @@ def connect(
     settings = settings_for(url, id, reconnect, on_gap, connect_seconds, max_line_bytes, ca, certificate, key)
     portal = Portal()
     try:
-        return Client(portal, lambda: Connecting(settings, Ledger(CALLING_THREAD.get)))
+        return Client(portal, lambda: Connecting(settings, CALLING_THREAD.get))
     except BaseException:  # Ctrl-C, too
         portal.close()
         raise

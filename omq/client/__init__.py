@@ -1,4 +1,4 @@
-"""The Trio client library: `async with omq.client.connect("omq://host:port") as client: ...`."""
+"""The client library for asyncio and Trio: `async with omq.client.connect("omq://host:port") as client:`."""
 
 from omq.client.bulk import Blocks
 from omq.client.client import Client

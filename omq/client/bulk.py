@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-import trio
+import anyio
 
 from omq.client.errors import ConnectionLost, Gap, OmqError, ProtocolError, ServerError
 from omq.client.network import Security, Stream
@@ -88,7 +88,7 @@ class Blocks:
                 raise ProtocolError(f"the server sent what is no frame: {error}") from error
             except Unasked as error:
                 raise ProtocolError(str(error)) from error
-            except trio.BrokenResourceError as error:
+            except anyio.BrokenResourceError as error:
                 raise ConnectionLost(f"the connection broke: {reason(error)}") from error
             if not data:
                 raise ConnectionLost("the server closed the connection")
@@ -101,7 +101,7 @@ class Blocks:
             return
         try:
             await self._stream.send_all(octets)
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}") from error
 
 
@@ -126,4 +126,4 @@ async def fetching(
         yield blocks
     finally:
         # Close at once: the caller does not need the rest of the range.
-        stream.socket.close()
+        stream.close()

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from omq.client.address import parse_url
+from omq.client.callers import current_task_here
 from omq.client.client import Client, Name, octets_of
 from omq.client.connections import Connections, Settings
 from omq.client.errors import Gap
@@ -26,35 +28,39 @@ def warn_of_gap(gap: Gap) -> None:
 class Connecting(AbstractAsyncContextManager[Client]):
     """The `async with` block in which a client is connected; it owns the client's tasks."""
 
-    # Not an async generator with a nursery: the nursery would wrap the block's exceptions in a group, and the
-    # user could not write `except ServerError` around the block.
+    # Not an async generator with a task group, which would wrap the block's exceptions in a group: the user
+    # could not write `except ServerError` around the block.
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
-        self._connections = Connections(settings, ledger)
-        self._manager = trio.open_nursery()
-        self._nursery: trio.Nursery | None = None
+    def __init__(self, settings: Settings, caller: Callable[[], object] | None = None) -> None:
+        """`caller` returns on whose behalf a method is called; by default the current task."""
+        self._settings = settings
+        self._caller = caller
+        self._entered: tuple[Connections, TaskGroup] | None = None
 
     async def __aenter__(self) -> Client:
-        self._connections.ledger.see()
-        connection = await self._connections.open()
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._connections.run, connection)
-        self._connections.current = connection
-        return Client(self._connections)
+        connections = Connections(self._settings, Ledger(self._caller or current_task_here()))
+        connections.ledger.see()
+        connection = await connections.open()
+        group = await anyio.create_task_group().__aenter__()
+        self._entered = connections, group
+        group.start_soon(connections.run, connection)
+        connections.current = connection
+        return Client(connections)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._nursery is None:
+        if self._entered is None:
             raise RuntimeError("left without being entered")
+        connections, group = self._entered
         try:
             if error is None:
-                await self._connections.finish()
+                await connections.finish()
             else:
-                await self._connections.break_off()
+                await connections.break_off()
         finally:
-            self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)
+            group.cancel_scope.cancel()
+            await group.__aexit__(None, None, None)
 
 
 def connect(
@@ -102,7 +108,7 @@ def connect(
     PublishRefused, and the call itself raises ValueError for a bad `url` and for files that cannot be used.
     """
     settings = settings_for(url, id, reconnect, on_gap, connect_seconds, max_line_bytes, ca, certificate, key)
-    return Connecting(settings, Ledger())
+    return Connecting(settings)
 
 
 def settings_for(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Self, assert_never
 
-import trio
+import anyio
 
 from omq.client.errors import (
     MOST_REFUSALS,
@@ -23,6 +23,7 @@ from omq.client.errors import (
 from omq.client.ledger import Ledger
 from omq.client.network import Security, Stream
 from omq.client.outlet import Outlet
+from omq.client.parking import ParkingLot
 from omq.client.reasons import reason
 from omq.client.receiving import Receiver
 from omq.client.replies import Pending
@@ -75,8 +76,8 @@ class Connection:
         self._server_error: str | None = None
         self._outlet = Outlet(stream, self._refuse, self._wake_reader)
         self._routes: dict[int, Receiver] = {}
-        self._taken = trio.lowlevel.ParkingLot()
-        self._ended = trio.Event()
+        self._taken = ParkingLot()
+        self._ended = anyio.Event()
         self._leaving = False
         self.heard_from = False
         """Whether the server has sent anything after its half of the handshake."""
@@ -108,13 +109,13 @@ class Connection:
     async def run(self) -> None:
         """Serve the connection until it ends; `failure` then gives the reason. Raises no OmqError."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._outlet.run)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._outlet.run)
                 await self._read()
-                nursery.cancel_scope.cancel()
+                group.cancel_scope.cancel()
         finally:
             self._fail(ConnectionLost, "the connection was closed")
-            self._stream.socket.close()
+            self._stream.close()
             self._ended.set()
 
     def peer(self) -> tuple[str, int]:
@@ -123,10 +124,9 @@ class Connection:
         """
         self._refuse()
         try:
-            host, port, *_ = self._stream.socket.getpeername()
+            return self._stream.peer()
         except OSError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}") from error
-        return str(host), int(port)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Connection:
         try:
             await self._outlet.finish()
             self._leaving = True
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             raise ConnectionLost(f"the connection broke: {reason(error)}", self._last_words) from error
         await self._ended.wait()
         if self._failure != (ConnectionLost, _CLOSED):
@@ -292,7 +292,7 @@ class Connection:
         except ServerSilent as error:
             self.silent = True
             self._fail(ConnectionLost, f"the connection is lost: {error}")
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             self._fail(ConnectionLost, f"the connection broke: {reason(error)}")
         except Unasked as error:
             self._fail(ProtocolError, str(error))
@@ -344,7 +344,7 @@ class Connection:
                     f"no answer to {asked}: {sink.buffered} octets of messages stand before it"
                 )
                 pending.answered.set()
-            with trio.move_on_after(SIGN_OF_LIFE_SECONDS) as limit:
+            with anyio.move_on_after(SIGN_OF_LIFE_SECONDS) as limit:
                 await self._taken.park()
             if limit.cancelled_caught:
                 self._session.acknowledge()

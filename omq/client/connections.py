@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import trio
+import anyio
 
 from omq.client.connection import Connection
 from omq.client.errors import (
@@ -22,6 +22,7 @@ from omq.client.errors import (
 from omq.client.fast import Opened
 from omq.client.ledger import Ledger
 from omq.client.network import Security
+from omq.client.parking import ParkingLot
 from omq.client.replies import unexpected
 from omq.client.subscription import Subscription
 from omq.protocol.omq.sentences import UNKNOWN_CLIENT
@@ -68,7 +69,7 @@ class Connections:
         self.ledger = ledger
         self.subscriptions: dict[Subscription, None] = {}
         self.opened = Opened(settings.on_gap, settings.connect_seconds, settings.security)
-        self._changed = trio.lowlevel.ParkingLot()  # wakes tasks at a new connection, and at the end
+        self._changed = ParkingLot()  # wakes tasks at a new connection, and at the end
         self._failure: OmqError | None = None
         self._numbers = itertools.count(1)
         self._leaving = False
@@ -117,8 +118,8 @@ class Connections:
         pause = SHORTEST_PAUSE
         resuming = False
         while True:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connection.run)
+            async with anyio.create_task_group() as group:
+                group.start_soon(connection.run)
                 if not resuming or await self._resume(connection):
                     self.current = connection
                     self._changed.unpark_all()
@@ -137,7 +138,7 @@ class Connections:
             if connection.heard_from and not said.startswith(NOT_LET_IN):
                 pause = SHORTEST_PAUSE
             while True:
-                await trio.sleep(random.uniform(pause / 2, pause))
+                await anyio.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, LONGEST_PAUSE)
                 try:
                     connection = await self.open()
@@ -198,13 +199,13 @@ class Connections:
         if connection is not None:
             in_doubt = self.ledger.unsettled
             try:
-                with trio.fail_after(FINISH_SECONDS):
+                with anyio.move_on_after(FINISH_SECONDS) as limit:
                     await connection.finish()
-            except trio.TooSlowError as error:
-                if in_doubt:
-                    late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
-                    raise ConnectionLost(late) from error
-                log.warning("the server did not close within %g s", FINISH_SECONDS)
+                if limit.cancelled_caught:
+                    if in_doubt:
+                        late = f"the server did not finish within {FINISH_SECONDS:g} s after the last message"
+                        raise ConnectionLost(late)
+                    log.warning("the server did not close within %g s", FINISH_SECONDS)
             except ConnectionLost as error:
                 if in_doubt:
                     raise
@@ -216,7 +217,7 @@ class Connections:
         self._leaving = True
         connection = self.current
         if connection is not None:
-            with trio.move_on_after(BREAK_OFF_SECONDS, shield=True):
+            with anyio.move_on_after(BREAK_OFF_SECONDS, shield=True):
                 try:
                     await connection.finish()
                 except ConnectionLost as error:

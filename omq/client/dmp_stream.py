@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-import trio
+import anyio
 
 from omq.client.errors import ConnectionFailed, ConnectionLost, ProtocolError
 from omq.client.network import Security, Stream, open_stream
@@ -51,19 +51,18 @@ async def open_dmp(
     Raises LeaseDeclined, ConnectionFailed, ConnectionLost and ProtocolError.
     """
     try:
-        with trio.fail_after(seconds):
+        with anyio.move_on_after(seconds):
             stream = await open_stream(host, port, security)
             try:
                 return await _show(stream, lease, purpose)
             except BaseException:  # cancelled, too
-                stream.socket.close()
+                stream.close()
                 raise
-    except trio.TooSlowError as error:
-        raise ConnectionFailed(f"{host}:{port} did not answer a lease within {seconds:g} s") from error
     except OSError as error:
         raise ConnectionFailed(f"cannot connect to {host}:{port}: {reason(error)}") from error
-    except trio.BrokenResourceError as error:
+    except anyio.BrokenResourceError as error:
         raise ConnectionLost(f"the {purpose.value}'s connection broke: {reason(error)}") from error
+    raise ConnectionFailed(f"{host}:{port} did not answer a lease within {seconds:g} s")
 
 
 async def _show(stream: Stream, lease: bytes, purpose: Purpose) -> DmpStream:

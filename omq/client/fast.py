@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
-import trio
+import anyio
+from anyio.abc import TaskGroup
 
 from omq.client.connection import Connection
 from omq.client.dmp_stream import DmpStream, LeaseDeclined, open_dmp
@@ -78,15 +79,14 @@ class Opened:
 class SinkBlock(AbstractAsyncContextManager[Sink]):
     """The `async with` block in which a sink is open; it owns the sink's tasks."""
 
-    # Not an async generator with a nursery, for the same reason as `Connecting`.
+    # Not an async generator with a task group, for the same reason as `Connecting`.
 
     def __init__(self, opened: Opened, live: Live, topic: bytes, heads: Heads) -> None:
         self._opened = opened
         self._live = live
         self._topic = topic
         self._heads = heads
-        self._manager = trio.open_nursery()
-        self._nursery: trio.Nursery | None = None
+        self._group: TaskGroup | None = None
         self._sink: Sink | None = None
 
     async def __aenter__(self) -> Sink:
@@ -97,22 +97,22 @@ class SinkBlock(AbstractAsyncContextManager[Sink]):
             raise SinkFailed(declined.response, 0, 0) from declined
         self._sink = Sink(self._topic, stream, self._heads)
         self._opened.sinks.add(self._sink)
-        self._nursery = await self._manager.__aenter__()
-        self._nursery.start_soon(self._sink.run)
+        self._group = await anyio.create_task_group().__aenter__()
+        self._group.start_soon(self._sink.run)
         return self._sink
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._nursery is None or self._sink is None:
+        if self._group is None or self._sink is None:
             raise RuntimeError("left without being entered")
         try:
             if error is None:
                 await self._sink.close()
         finally:
             self._opened.sinks.discard(self._sink)
-            self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)
+            self._group.cancel_scope.cancel()
+            await self._group.__aexit__(None, None, None)
 
 
 @asynccontextmanager

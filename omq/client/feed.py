@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import assert_never
 
-import trio
+import anyio
 
 from omq.client.dmp_stream import READ_OCTETS, DmpStream, understood
 from omq.client.errors import ConnectionLost, OmqError, ProtocolError
@@ -126,7 +126,7 @@ class Feed:
     def close(self) -> None:
         """Close the feed. Unread messages of a round-robin topic go to other workers."""
         self._ended = True
-        self._stream.socket.close()
+        self._stream.close()
 
     async def _receive(self) -> EnvelopeRun | None:
         octets = await self._octets()
@@ -153,7 +153,7 @@ class Feed:
             return b"".join(map(_octets, events))
         except ProtocolError as error:
             self._failure = error
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             self._failure = ConnectionLost(f"the feed's connection broke: {reason(error)}")
         return b""
 

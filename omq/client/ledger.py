@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, WeakSet
 
-from trio.lowlevel import current_task
-
 from omq.client.errors import MOST_REFUSALS, ConnectionLost, PublishRefused
 
 MOST_NEWS = 64
@@ -43,7 +41,7 @@ class News:
 class Ledger:
     """The published messages of a client, by number, and their failures."""
 
-    def __init__(self, caller: Callable[[], object] = current_task) -> None:
+    def __init__(self, caller: Callable[[], object]) -> None:
         """`caller` returns the present caller: an object with an identity of its own, such as a task."""
         self.caller = caller
         self.published = 0

@@ -1,12 +1,14 @@
 """The stream underneath a connection: a socket, or TLS on one."""
 
+import math
 import ssl
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import trio
+import anyio
 
+from omq.client.tcp import TcpStream, connect_tcp
 from omq.protocol.silence import keep_alive
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
 
@@ -18,32 +20,31 @@ AROUND_OCTETS = 1 << 10
 
 
 class Stream(Protocol):
-    """A byte stream. Its methods raise the same exceptions as those of trio.SocketStream."""
-
-    @property
-    def socket(self) -> trio.socket.SocketType: ...
+    """A byte stream. Its methods raise the same exceptions as those of `TcpStream`."""
 
     async def send_all(self, data: bytes) -> None: ...
 
-    async def receive_some(self, max_bytes: int) -> bytes: ...
+    async def receive_some(self, max_bytes: int, seconds: float = math.inf) -> bytes: ...
 
     async def send_eof(self) -> None:
         """Close the sending direction; receiving continues."""
+
+    def peer(self) -> tuple[str, int]:
+        """The address and the port of the other side. Raises OSError."""
+
+    def close(self) -> None:
+        """Close the socket, also while a task waits for it. A second call does nothing."""
 
 
 class TlsStream:
     """A socket with TLS on it, after its handshake. One task may send while another receives."""
 
-    def __init__(self, stream: trio.SocketStream, engine: TlsEngine) -> None:
+    def __init__(self, stream: TcpStream, engine: TlsEngine) -> None:
         self._stream = stream
         self._engine = engine
 
-    @property
-    def socket(self) -> trio.socket.SocketType:
-        return self._stream.socket
-
     async def shake_hands(self) -> None:
-        """Run the TLS handshake. Raises TlsError and trio.BrokenResourceError."""
+        """Run the TLS handshake. Raises TlsError and anyio.BrokenResourceError."""
         await shake_hands(
             self._engine, self._stream.send_all, partial(self._stream.receive_some, RECORD_OCTETS)
         )
@@ -54,20 +55,20 @@ class TlsStream:
                 try:
                     ready = self._engine.write(octets[start : start + RECORD_OCTETS])
                 except TlsError as error:
-                    raise trio.BrokenResourceError(f"TLS: {error}") from error
+                    raise anyio.BrokenResourceError(f"TLS: {error}") from error
                 if ready >= PIECE_OCTETS:
                     await self._flush()
         await self._flush()
 
-    async def receive_some(self, max_bytes: int) -> bytes:
+    async def receive_some(self, max_bytes: int, seconds: float = math.inf) -> bytes:
         while True:
             try:
                 data = self._engine.read(max_bytes)
             except TlsError as error:
-                raise trio.BrokenResourceError(f"TLS: {error}") from error
+                raise anyio.BrokenResourceError(f"TLS: {error}") from error
             if data is not None:
                 return data
-            self._engine.feed(await self._stream.receive_some(max_bytes + AROUND_OCTETS))
+            self._engine.feed(await self._stream.receive_some(max_bytes + AROUND_OCTETS, seconds))
 
     async def send_eof(self) -> None:
         """Send `close_notify`, which is authenticated, unlike the end of the TCP stream. The TCP direction
@@ -75,6 +76,12 @@ class TlsStream:
         """
         self._engine.finish()
         await self._flush()
+
+    def peer(self) -> tuple[str, int]:
+        return self._stream.peer()
+
+    def close(self) -> None:
+        self._stream.close()
 
     async def _flush(self) -> None:
         octets = self._engine.outgoing()
@@ -93,18 +100,18 @@ class Security:
 
 
 async def open_stream(host: str, port: int, security: Security | None) -> Stream:
-    """Connect, with a TLS handshake if `security` is given. Raises OSError and trio.BrokenResourceError."""
-    stream = await trio.open_tcp_stream(host, port)
-    keep_alive(stream.socket)
+    """Connect, with a TLS handshake if `security` is given. Raises OSError and anyio.BrokenResourceError."""
+    stream, connected = await connect_tcp(host, port)
+    keep_alive(connected)
     if security is None:
         return stream
     try:
         tls = TlsStream(stream, TlsEngine(security.context, server_name=security.name))
         await tls.shake_hands()
     except TlsError as error:
-        stream.socket.close()
-        raise trio.BrokenResourceError(f"TLS: {error}") from error
+        stream.close()
+        raise anyio.BrokenResourceError(f"TLS: {error}") from error
     except BaseException:  # cancelled, too
-        stream.socket.close()
+        stream.close()
         raise
     return tls

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable
 
-import trio
+import anyio
+from anyio.lowlevel import checkpoint
 
 from omq.client.network import Stream
+from omq.client.parking import ParkingLot
 from omq.client.reasons import reason
 
 OUTPUT_OCTETS = 256 << 10
@@ -31,9 +33,9 @@ class Outlet:
         self._octets = 0
         self._sending = False
         self._last_yield = 0.0
-        self._has_output = trio.lowlevel.ParkingLot()
-        self._has_room = trio.lowlevel.ParkingLot()
-        self._flushed = trio.lowlevel.ParkingLot()
+        self._has_output = ParkingLot()
+        self._has_room = ParkingLot()
+        self._flushed = ParkingLot()
         self._finished = False
         self.closed = False
         """Set when the connection has ended."""
@@ -68,7 +70,7 @@ class Outlet:
     async def pause(self) -> None:
         """Let the writer run if it has not run for YIELD_SECONDS."""
         if time.perf_counter() - self._last_yield > YIELD_SECONDS:
-            await trio.lowlevel.checkpoint()
+            await checkpoint()
             self._last_yield = time.perf_counter()
 
     async def run(self) -> None:
@@ -86,12 +88,12 @@ class Outlet:
                 self._sending = True
                 self._has_room.unpark_all()
                 await self._stream.send_all(octets)
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             self.broken = reason(error)
             self._tell_broken()
 
     async def finish(self) -> None:
-        """Send the queue, then close the sending direction. Raises trio.BrokenResourceError."""
+        """Send the queue, then close the sending direction. Raises anyio.BrokenResourceError."""
         while (self._queue or self._sending) and not self.closed:
             await self._flushed.park()
         self._refuse()

@@ -5,7 +5,7 @@ import socket
 
 
 def reason(error: BaseException) -> str:
-    """Describe an error in one phrase. Trio keeps the system's error as the cause of its own exceptions."""
+    """Describe an error in one phrase. The system's error is the cause of those of the stream."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]  # a name with several addresses: all attempts failed

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-import trio
+import anyio
 
 from omq.client.errors import OmqError
 from omq.client.receiving import Receiver
@@ -20,7 +20,7 @@ class Pending:
     """For a Confirm: the waiting task published the message directly before it."""
     published: int
     """The number of the last message published before it."""
-    answered: trio.Event = field(default_factory=trio.Event)
+    answered: anyio.Event = field(default_factory=anyio.Event)
     answer: Answer | OmqError | None = None
 
     def settle(self, answer: Answer | OmqError) -> None:

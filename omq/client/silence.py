@@ -1,12 +1,12 @@
 """Receive with a timeout, to detect a server that has fallen silent."""
 
-import trio
+import anyio
 
 from omq.client.network import Stream
 from omq.protocol.silence import SILENCE_SECONDS
 
 
-class ServerSilent(trio.BrokenResourceError):
+class ServerSilent(anyio.BrokenResourceError):
     """The server sent nothing for SILENCE_SECONDS."""
 
     def __init__(self) -> None:
@@ -18,6 +18,7 @@ async def receive(stream: Stream, octets: int) -> bytes:
 
     Only the time of this call counts, not the time in which the caller does not read.
     """
-    with trio.move_on_after(SILENCE_SECONDS):
-        return await stream.receive_some(octets)
-    raise ServerSilent
+    try:
+        return await stream.receive_some(octets, SILENCE_SECONDS)
+    except TimeoutError as error:
+        raise ServerSilent from error

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing, nullcontext
 from typing import assert_never
 
-import trio
+import anyio
 
 from omq.client.bodies import batches, check_bodies
 from omq.client.dmp_stream import DmpStream, understood
@@ -60,10 +60,10 @@ class Sink:
         self._heads = heads
         self._failure: OmqError | None = None
         self._finishing = False
-        self._streaming: trio.Event | None = None
+        self._streaming: anyio.Event | None = None
         """Set when the message is complete whose pieces are being sent."""
-        self._running = trio.CancelScope()
-        self._ended = trio.Event()
+        self._running = anyio.CancelScope()
+        self._ended = anyio.Event()
         self._outlet = Outlet(opened.stream, self._refuse, lambda: None)
 
     # -- for its owner -------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Sink:
         await self._room()
         heads = self._heads.following(1, head)
         beginning = dmp_writer.opening_for_sink(length, heads[0] if heads else PLAIN_HEAD)
-        self._streaming = trio.Event()
+        self._streaming = anyio.Event()
         whole = False
         try:
             self._outlet.post(beginning)
@@ -174,7 +174,7 @@ class Sink:
             self._finishing = True
             try:
                 await self._outlet.finish()
-            except trio.BrokenResourceError:
+            except anyio.BrokenResourceError:
                 pass  # the receive buffer may still contain the server's response
         await self._ended.wait()
         self._refuse()
@@ -188,13 +188,13 @@ class Sink:
         """Send and receive until the sink has ended."""
         try:
             with self._running:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._outlet.run)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._outlet.run)
                     await self._listen()
-                    nursery.cancel_scope.cancel()
+                    group.cancel_scope.cancel()
         finally:
             self._end(ConnectionLost("the sink was closed before its messages were confirmed"))
-            self._stream.socket.close()
+            self._stream.close()
 
     def fail(self, failure: OmqError) -> None:
         """Fail the sink, and wake the tasks that wait for it, unless its outcome is known already."""
@@ -208,7 +208,7 @@ class Sink:
             await self._streaming.wait()
             await self._outlet.room()
         if self._finishing:
-            raise trio.ClosedResourceError("the sink is closed")
+            raise anyio.ClosedResourceError("the sink is closed")
 
     def _queue(self, bodies: list[bytes], heads: list[bytes], options: list[int]) -> None:
         try:
@@ -236,7 +236,7 @@ class Sink:
                     return
                 events = understood(self._dialogue, data)
             self._take(events[0])
-        except trio.BrokenResourceError as error:
+        except anyio.BrokenResourceError as error:
             self._end(ConnectionLost(f"the sink's connection broke: {reason(error)}"))
         except ProtocolError as error:
             self._end(error)

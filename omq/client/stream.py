@@ -1,6 +1,6 @@
 """Open a connection and exchange the protocol version."""
 
-import trio
+import anyio
 
 from omq.client.errors import ConnectionFailed, HandshakeRefused
 from omq.client.network import Security, Stream, open_stream
@@ -12,7 +12,7 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
     """Connect and exchange the version, within `seconds`. Raises ConnectionFailed and HandshakeRefused."""
     where = f"{host}:{port}"
     try:
-        with trio.fail_after(seconds):
+        with anyio.move_on_after(seconds):
             stream = await open_stream(host, port, security)
             try:
                 greeting = Greeting()
@@ -24,14 +24,13 @@ async def open_greeted(host: str, port: int, seconds: float, security: Security 
                         raise ConnectionFailed(f"{where} closed the connection during the handshake")
                     greeted = greeting.feed(data)
             except BaseException:  # cancelled, too
-                stream.socket.close()
+                stream.close()
                 raise
+            return stream
     except HandshakeFailed as error:
         raise HandshakeRefused(f"{where} {error}") from None
-    except trio.TooSlowError as error:
-        raise ConnectionFailed(f"{where} did not answer within {seconds:g} s") from error
     except UnicodeError as error:
         raise ConnectionFailed(f"cannot connect to {where!r}: no host can have this name") from error
-    except (OSError, trio.BrokenResourceError) as error:
+    except (OSError, anyio.BrokenResourceError) as error:
         raise ConnectionFailed(f"cannot connect to {where}: {reason(error)}") from error
-    return stream
+    raise ConnectionFailed(f"{where} did not answer within {seconds:g} s")

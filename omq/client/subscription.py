@@ -3,9 +3,8 @@
 from collections import deque
 from collections.abc import Callable
 
-import trio
-
 from omq.client.errors import ConnectionLost, Gap, OmqError
+from omq.client.parking import ParkingLot
 from omq.client.receiving import Carrier
 from omq.model import Delivery, FromCurrent, FromMessage, Persistent, Replay, Topic, TopicInfo, Transient
 from omq.protocol.omq.commands import sexp_of_command
@@ -53,7 +52,7 @@ class Subscription:
         self._on_gap = on_gap
         self._connection: Carrier | None = None
         self._buffer: deque[tuple[MessageRun, int] | Gap] = deque()
-        self._arrived = trio.lowlevel.ParkingLot()
+        self._arrived = ParkingLot()
         self._expected: int | None = None  # the id that would follow without a gap, after reconnecting
         self._messages: list[Message] = []  # the run being iterated over, and where in it we are
         self._position = 0

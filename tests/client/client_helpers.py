@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 
-import trio
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
 from omq.client import Connecting, connect
 from omq.server import Server
@@ -26,17 +27,17 @@ class Running:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.scope = trio.CancelScope()
-        self.stopped = trio.Event()
+        self.scope = anyio.CancelScope()
+        self.stopped = anyio.Event()
 
     @classmethod
-    async def start(cls, nursery: trio.Nursery, opening: AbstractAsyncContextManager[Server]) -> Self:
-        async def run(task_status: trio.TaskStatus[Self]) -> None:
+    async def start(cls, nursery: TaskGroup, opening: AbstractAsyncContextManager[Server]) -> Self:
+        async def run(task_status: TaskStatus[Self]) -> None:
             async with opening as server:
                 running = cls(server)
                 task_status.started(running)
                 with running.scope:
-                    await trio.sleep_forever()
+                    await anyio.sleep_forever()
             running.stopped.set()
 
         running: Self = await nursery.start(run)

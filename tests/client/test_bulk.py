@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-import trio
-import trio.lowlevel
+from anyio.lowlevel import checkpoint
 from client_helpers import OpenServer, connect_to
 
 from omq.client import Blocks, Client, ConnectionLost, Delivery, Gap, ServerError, Transient
@@ -81,4 +80,4 @@ async def test_a_server_that_stops(open_omq: OpenServer) -> None:
 
 async def _to_its_end(blocks: Blocks) -> None:
     async for _ in blocks:
-        await trio.lowlevel.checkpoint()
+        await checkpoint()

@@ -1,8 +1,10 @@
 """The client library against a real server."""
 
+import anyio
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
 from trio.testing import MockClock
 
@@ -86,7 +88,7 @@ async def test_lines_and_runs(client: Client) -> None:
     text = b"".join(b'{"line": %d}\n' % n for n in range(count))
     got: list[bytes] = []
     ids: list[int] = []
-    async with client.subscribe("lines") as subscription, trio.open_nursery() as nursery:
+    async with client.subscribe("lines") as subscription, anyio.create_task_group() as nursery:
 
         async def publish() -> None:
             assert await client.publish_lines("lines", text[:-1]) == count
@@ -218,7 +220,7 @@ async def test_what_was_published_before_an_exception_arrives(server: Server, cl
 
 
 async def test_cancelling_a_waiting_subscriber_leaves_the_client_usable(client: Client) -> None:
-    with trio.move_on_after(0.05) as limit:
+    with anyio.move_on_after(0.05) as limit:
         async with client.subscribe("t") as subscription:
             await anext(subscription)
     assert limit.cancelled_caught
@@ -227,10 +229,10 @@ async def test_cancelling_a_waiting_subscriber_leaves_the_client_usable(client: 
 
 
 async def test_cancelled_commands_do_not_confuse_answers(client: Client) -> None:
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         await client.declare("cancelled")
-    with trio.CancelScope() as scope:
+    with anyio.CancelScope() as scope:
         scope.cancel()
         async with client.subscribe("t"):
             pass
@@ -267,7 +269,7 @@ async def test_a_slow_consumer_stops_the_reading_of_its_connection(server: Serve
 
 async def test_pings_are_answered(open_omq: OpenServer) -> None:
     async with open_omq(ping_seconds=0.2, missed_pings=2) as server, connect_to(server) as client:
-        await trio.sleep(1.5)  # the server's clock is what is tested: longer than it waits for a dead client
+        await anyio.sleep(1.5)  # the server's clock is what is tested: longer than it waits for a dead client
         await client.confirm()
 
 
@@ -338,7 +340,7 @@ async def test_no_host_can_have_this_name(host: str) -> None:
 async def test_other_servers_are_recognised(answer: bytes) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
 
         async def stranger(stream: trio.SocketStream) -> None:
             await stream.send_all(answer)
@@ -350,9 +352,7 @@ async def test_other_servers_are_recognised(answer: bytes) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_lost_connection_is_reported_to_every_task(
-    open_omq: OpenServer, nursery: trio.Nursery
-) -> None:
+async def test_a_lost_connection_is_reported_to_every_task(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect() as client, client.subscribe("t") as subscription:
         await client.publish_confirmed("t", b"x")
@@ -417,9 +417,9 @@ async def test_cancelling_an_iteration_does_not_forget_a_confirmation(
             assert message.id == number
 
             async def full(self: Outlet) -> None:
-                await trio.sleep_forever()
+                await anyio.sleep_forever()
 
-            with monkeypatch.context() as patch, trio.CancelScope() as scope:
+            with monkeypatch.context() as patch, anyio.CancelScope() as scope:
                 patch.setattr(Outlet, "room", full)
                 scope.cancel()
                 await (subscription.received(message) if by_hand else anext(subscription))
@@ -433,7 +433,7 @@ async def test_a_confirmation_that_was_queued_when_it_was_cancelled_is_not_repea
     async with client.subscribe("work", credit=1) as subscription:
         seen = []
         while len(seen) < 200:
-            with trio.CancelScope() as scope:
+            with anyio.CancelScope() as scope:
                 scope.cancel()
                 seen.append((await anext(subscription)).id)
             if scope.cancelled_caught:

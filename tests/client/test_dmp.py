@@ -4,9 +4,12 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import anyio
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 from client_helpers import OpenServer, Running, connect_to
 
 from omq.client import (
@@ -70,7 +73,7 @@ async def test_close_confirms_and_ends_the_sink(client: Client) -> None:
         await sink.publish(b"one")
         assert await sink.close() == 1
         assert await sink.close() == 1
-        with pytest.raises(trio.ClosedResourceError):
+        with pytest.raises(anyio.ClosedResourceError):
             await sink.publish(b"two")
     assert await messages_in(client, b"t") == 1
 
@@ -100,7 +103,7 @@ async def test_many_tasks_may_use_a_sink_at_a_time(client: Client) -> None:
         for n in range(500):
             await sink.publish(mark + b"%d" % n)
 
-    async with client.sink("t", producer="p") as sink, trio.open_nursery() as nursery:
+    async with client.sink("t", producer="p") as sink, anyio.create_task_group() as nursery:
         for mark in (b"a", b"b", b"c"):
             nursery.start_soon(publish, sink, mark)
     # Had a number overtaken another, the server would have dropped the message.
@@ -181,7 +184,7 @@ async def test_a_message_that_is_too_long(open_omq: OpenServer) -> None:
         assert (caught.value.sent, caught.value.stored) == (3, 2)
 
 
-async def test_a_server_that_stops_confirms_nothing(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_a_server_that_stops_confirms_nothing(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
     with pytest.raises((ConnectionLost, SinkFailed)):  # noqa: PT012
         async with running.connect() as client, client.sink("t") as sink:
@@ -195,7 +198,7 @@ async def test_a_server_that_does_not_read_delays_the_publisher(open_omq: OpenSe
     sent = 0
     async with open_omq(memory_bytes=8 << 20) as server, connect_to(server) as client:
         await client.declare("t", Delivery.BROADCAST, Persistent(Sync.STRONG))
-        async with client.sink("t") as sink, trio.open_nursery() as nursery:
+        async with client.sink("t") as sink, anyio.create_task_group() as nursery:
 
             async def publish() -> None:
                 nonlocal sent
@@ -272,7 +275,7 @@ async def test_a_deleted_topic_ends_its_feed(client: Client) -> None:
 
 
 async def test_a_server_that_stops_ends_a_feed_with_an_error(
-    open_omq: OpenServer, nursery: trio.Nursery
+    open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect() as client, client.feed("t") as feed:
@@ -287,7 +290,7 @@ async def test_feeds_share_a_round_robin_topic(client: Client) -> None:
     await client.declare("jobs", Delivery.ROUND_ROBIN, Transient())
     found: list[bytes] = []
 
-    async def work(feed: Feed, scope: trio.CancelScope) -> None:
+    async def work(feed: Feed, scope: anyio.CancelScope) -> None:
         async for envelope in feed:
             found.append(envelope.body)
             if len(found) == 1000:
@@ -295,7 +298,7 @@ async def test_feeds_share_a_round_robin_topic(client: Client) -> None:
 
     async with client.feed("jobs") as one, client.feed("jobs") as two, client.sink("jobs") as sink:
         await sink.publish_many([b"%d" % n for n in range(1000)])
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(work, one, nursery.cancel_scope)
             nursery.start_soon(work, two, nursery.cancel_scope)
     assert sorted(map(int, found)) == list(range(1000))
@@ -329,7 +332,7 @@ LONG = b"".join(b"%07d\n" % n for n in range(200_000))
 
 async def pieces_of(body: bytes, octets: int) -> AsyncIterator[bytes]:
     for begin in range(0, len(body), octets):
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         yield body[begin : begin + octets]
 
 
@@ -349,7 +352,7 @@ async def test_a_body_in_pieces(client: Client) -> None:
 
 
 async def test_other_tasks_publish_before_and_after_a_body_in_pieces(client: Client) -> None:
-    async with client.sink("t") as sink, trio.open_nursery() as nursery:
+    async with client.sink("t") as sink, anyio.create_task_group() as nursery:
         for body in (LONG[:900_000], LONG[100:900_000]):
             nursery.start_soon(sink.publish_from, pieces_of(body, 10_007), len(body))
         for _ in range(20):
@@ -370,12 +373,12 @@ async def test_pieces_of_another_length_end_the_sink(client: Client, length: int
 
 
 async def test_a_body_that_is_given_up_ends_the_sink(client: Client) -> None:
-    with trio.move_on_after(0.05):
+    with anyio.move_on_after(0.05):
         async with client.sink("t") as sink:
 
             async def endless() -> AsyncIterator[bytes]:
                 yield LONG
-                await trio.sleep_forever()
+                await anyio.sleep_forever()
 
             await sink.publish_from(endless(), 1 << 30)
     assert await messages_in(client, b"t") == 0

@@ -1,17 +1,19 @@
 """How several tasks that share a client learn of refused or lost messages."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
+import anyio
 import pytest
-import trio
+from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running, connect_to
 
 from omq.client import Client, ConnectionLost, PublishRefused
 from omq.server import Server
 
 
-@pytest.fixture
-async def strict(open_omq: OpenServer) -> AsyncIterator[Client]:
+@asynccontextmanager
+async def strict_client(open_omq: OpenServer) -> AsyncIterator[Client]:
     """A client of a server that refuses all topics but "known"."""
     async with open_omq(allow_undeclared=False) as server:
         client = None
@@ -21,6 +23,12 @@ async def strict(open_omq: OpenServer) -> AsyncIterator[Client]:
                 yield client
         except PublishRefused:
             pass  # what a test has left for the end
+
+
+@pytest.fixture
+async def strict(open_omq: OpenServer) -> AsyncIterator[Client]:
+    async with strict_client(open_omq) as client:
+        yield client
 
 
 async def in_a_task(call: Callable[[], Awaitable[object]]) -> None:
@@ -33,14 +41,14 @@ async def in_a_task(call: Callable[[], Awaitable[object]]) -> None:
         except (PublishRefused, ConnectionLost) as error:
             raised.append(error)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         nursery.start_soon(run)
     for error in raised:
         raise error
 
 
 async def test_a_refusal_is_reported_to_every_task_that_published(strict: Client) -> None:
-    asked = trio.Event()
+    asked = anyio.Event()
     outcomes: list[str] = []
 
     async def publish_early_and_ask_late() -> None:
@@ -53,9 +61,9 @@ async def test_a_refusal_is_reported_to_every_task_that_published(strict: Client
         await strict.confirm()  # once
 
     for _ in range(2):
-        asked = trio.Event()
-        published = trio.Event()
-        async with trio.open_nursery() as nursery:
+        asked = anyio.Event()
+        published = anyio.Event()
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(publish_early_and_ask_late)
             await published.wait()
             with pytest.raises(PublishRefused):
@@ -75,7 +83,7 @@ async def test_a_refusal_is_reported_to_all_concurrent_confirms(strict: Client) 
         except PublishRefused as error:
             told.append(error)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(5):
             nursery.start_soon(ask)
     assert len(told) == 5
@@ -95,7 +103,7 @@ async def test_a_ping_reports_no_refusal(strict: Client) -> None:
 async def test_a_cancelled_confirm_reports_no_refusal(strict: Client) -> None:
     for abandoned in (strict.confirm, lambda: strict.publish_confirmed("unknown", b"y")):
         await strict.publish("unknown", b"x")
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             scope.cancel()
             await abandoned()
         assert scope.cancelled_caught
@@ -109,7 +117,7 @@ async def test_a_refusal_after_a_cancelled_confirm_is_reported_at_the_end(open_o
     async def leave_after_a_cancelled_confirm(server: Server) -> None:
         async with connect_to(server) as client:
             await client.publish("unknown", b"x")
-            with trio.CancelScope() as scope:
+            with anyio.CancelScope() as scope:
                 scope.cancel()
                 await client.confirm()
             await client.ping()
@@ -129,7 +137,7 @@ async def test_publish_confirmed_reports_to_each_task_its_own_message(strict: Cl
             except PublishRefused:
                 refused.append(topic)
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for topic in ("known", "unknown", "known", "other"):
             nursery.start_soon(publish, topic)
     assert refused.count("unknown") == refused.count("other") == 100
@@ -143,7 +151,7 @@ async def test_pings_beside_do_not_hide_a_refusal(strict: Client) -> None:
         while True:
             await strict.ping()
 
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         for _ in range(3):
             nursery.start_soon(ping)
         for _ in range(100):
@@ -173,13 +181,13 @@ async def test_many_refusals_without_a_confirm_are_reported_at_the_end(strict: C
 
 
 async def test_a_lost_connection_is_reported_to_every_task_that_published(
-    open_omq: OpenServer, nursery: trio.Nursery
+    open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client:
         port = running.server.port
-        asked = trio.Event()
-        published = trio.Event()
+        asked = anyio.Event()
+        published = anyio.Event()
         told: list[str] = []
 
         async def publish_early_and_ask_late() -> None:
@@ -191,7 +199,7 @@ async def test_a_lost_connection_is_reported_to_every_task_that_published(
             told.append("one")
             await client.publish_confirmed("t", b"2")
 
-        async with trio.open_nursery() as tasks:
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(publish_early_and_ask_late)
             await published.wait()
             await running.stop()

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import pytest
-import trio
+from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running
 
 from omq.client import (
@@ -22,7 +22,7 @@ from omq.client import (
 )
 
 
-async def restarted(running: Running, open_omq: OpenServer, nursery: trio.Nursery) -> Running:
+async def restarted(running: Running, open_omq: OpenServer, nursery: TaskGroup) -> Running:
     port = running.server.port
     await running.stop()
     return await Running.start(nursery, open_omq(port=port))
@@ -41,7 +41,7 @@ async def publish(running: Running, topic: str, first: int, last: int) -> None:
 @pytest.mark.parametrize("replay", [FromBeginning(), FromCurrent()])
 @pytest.mark.parametrize("sync", [Sync.STRONG, Sync.WEAK])
 async def test_a_persistent_subscription_goes_on_without_loss_or_repeat(
-    open_omq: OpenServer, nursery: trio.Nursery, sync: Sync, replay: Replay
+    open_omq: OpenServer, nursery: TaskGroup, sync: Sync, replay: Replay
 ) -> None:
     gaps: list[Gap] = []
     running = await Running.start(nursery, open_omq())
@@ -60,7 +60,7 @@ async def test_a_persistent_subscription_goes_on_without_loss_or_repeat(
 
 
 async def test_from_current_without_a_message_yet_loses_nothing(
-    open_omq: OpenServer, nursery: trio.Nursery
+    open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
     running = await Running.start(nursery, open_omq())
     await publish(running, "t", 1, 10)
@@ -75,7 +75,7 @@ async def test_from_current_without_a_message_yet_loses_nothing(
         assert await numbers(subscription, 10) == list(range(11, 21))
 
 
-async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nursery: TaskGroup) -> None:
     gaps: list[Gap] = []
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True, on_gap=gaps.append) as client:
@@ -99,7 +99,7 @@ async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nu
                 assert after.first == before.last + 1
 
 
-async def test_commands_wait_for_the_next_connection(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_commands_wait_for_the_next_connection(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client:
         await client.publish_confirmed("t", b"1")
@@ -110,7 +110,7 @@ async def test_commands_wait_for_the_next_connection(open_omq: OpenServer, nurse
 
 
 async def test_publishes_of_unknown_fate_fail_the_next_confirm_once(
-    open_omq: OpenServer, nursery: trio.Nursery
+    open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client:
@@ -121,7 +121,7 @@ async def test_publishes_of_unknown_fate_fail_the_next_confirm_once(
         await client.publish_confirmed("t", b"2")
 
 
-async def test_unconfirmed_jobs_come_again(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_unconfirmed_jobs_come_again(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client:
         await client.declare("jobs", Delivery.ROUND_ROBIN, Persistent(Sync.STRONG))
@@ -134,7 +134,7 @@ async def test_unconfirmed_jobs_come_again(open_omq: OpenServer, nursery: trio.N
 
 
 async def test_a_topic_deleted_meanwhile_ends_its_subscription(
-    open_omq: OpenServer, nursery: trio.Nursery
+    open_omq: OpenServer, nursery: TaskGroup
 ) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client, client.subscribe("t") as subscription:
@@ -148,7 +148,7 @@ async def test_a_topic_deleted_meanwhile_ends_its_subscription(
         assert [message async for message in subscription] == []
 
 
-async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: trio.Nursery) -> None:
+async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: TaskGroup) -> None:
     running = await Running.start(nursery, open_omq())
     async with running.connect(reconnect=True) as client, client.subscribe("t"):
         await client.publish_confirmed("t", b"1")
@@ -157,7 +157,7 @@ async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: t
 
 @pytest.mark.parametrize("subscribed", [True, False])
 async def test_restarts_in_a_row_do_not_make_the_pauses_longer(
-    open_omq: OpenServer, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, subscribed: bool
+    open_omq: OpenServer, nursery: TaskGroup, monkeypatch: pytest.MonkeyPatch, subscribed: bool
 ) -> None:
     pauses: list[float] = []
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-import trio
+from anyio.abc import TaskGroup
 from client_helpers import OpenServer, connect_to
 
 from omq.client import Client, FromBeginning, MessageTooLong, OmqError
@@ -48,7 +48,7 @@ async def test_a_line_that_is_too_long_is_refused_and_the_longest_one_is_not(
     assert lengths.count(len(b"before")) in (0, 2)
 
 
-async def test_other_tasks_of_the_connection_are_not_affected(client: Client, nursery: trio.Nursery) -> None:
+async def test_other_tasks_of_the_connection_are_not_affected(client: Client, nursery: TaskGroup) -> None:
     async with client.subscribe("t") as subscription:
         with pytest.raises(ValueError, match="makes a line of 2000014 octets, and the server takes 1048576"):
             await client.publish("t", b"x" * 2_000_000)
