@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
-import trio
+import anyio
 
 from omq import watching
 from omq.client.errors import ConnectionLost, ProtocolError, ServerError
@@ -138,7 +138,7 @@ class Rounds:
                 raise ProtocolError(f"the server sent what is no frame: {error}") from error
             except Unasked as error:
                 raise ProtocolError(str(error)) from error
-            except trio.BrokenResourceError as error:
+            except anyio.BrokenResourceError as error:
                 raise ConnectionLost(f"the connection broke: {reason(error)}") from error
             if not data:
                 raise ConnectionLost("the server closed the connection")
@@ -150,7 +150,7 @@ class Rounds:
         if octets := self._session.take_output():
             try:
                 await self._stream.send_all(octets)
-            except trio.BrokenResourceError as error:
+            except anyio.BrokenResourceError as error:
                 raise ConnectionLost(f"the connection broke: {reason(error)}") from error
 
 
@@ -172,4 +172,4 @@ async def watching_server(
         await rounds.flush()
         yield rounds
     finally:
-        stream.socket.close()
+        stream.close()
