@@ -63,6 +63,10 @@ NAME_OCTETS = 16
 """The random octets of a name: 22 characters in base64."""
 
 
+LEAST_GENERATED = 64
+"""How many names of generated queues a connection remembers before it looks which of them still exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue, as the answer to its declaration tells it."""
@@ -122,6 +126,7 @@ class Topology:
         self._exchanges = exchanges
         self._owner = session.owner = Ownership()
         self._generated: set[bytes] = set()
+        self._most_generated = LEAST_GENERATED
         self._allowed: set[tuple[bytes, bytes]] = set()
         """Exchanges and topics to which the client may publish."""
 
@@ -246,6 +251,10 @@ class Topology:
 
     def generate(self) -> bytes:
         """Return a new name for a queue of this connection."""
+        if len(self._generated) >= self._most_generated:
+            # Most of these queues may have gone by themselves.
+            self._generated = {name for name in self._generated if self._catalogue.lookup(name) is not None}
+            self._most_generated = max(LEAST_GENERATED, 2 * len(self._generated))
         name = GENERATED + secrets.token_urlsafe(NAME_OCTETS).encode()
         self._generated.add(name)
         return name
@@ -284,6 +293,15 @@ class Topology:
         options = QueueOptions(exclusive=True, auto_delete=True)
         await self._catalogue.declare_queue(name, options, self._owner, self._admit(name))
         return name
+
+    def find_replies(self, name: bytes) -> QueueState:
+        """Return the queue of a connection for replies, by its whole name or as REPLIES. As with RabbitMQ,
+        any client may ask whether such a queue is still there, and none makes one by declaring it. Raises
+        Refused.
+        """
+        if name != REPLIES and self._catalogue.lookup(name) is None:
+            raise Refused(Reason.NOT_FOUND, f"no queue {quoted(name)}")
+        return QueueState(name, messages=0, consumers=1)
 
     def find_queue(self, name: bytes) -> QueueState:
         """Return the queue with this name, which counts as used. Raises Refused."""

@@ -33,6 +33,7 @@ from .wire import (
     select_tx,
     unbind,
     unbind_exchange,
+    until,
 )
 
 D, P, S, X = Right.DECLARE, Right.PUBLISH, Right.SUBSCRIBE, Right.DELETE
@@ -218,6 +219,36 @@ def test_messages_are_forwarded_only_to_where_the_client_may_publish(
     # What was allowed once does not allow the next.
     assert one.call(refused).told().startswith("channel.close 403 ACCESS_REFUSED")
     assert every.call(get(1, "q", 1)).name == "get-empty"
+
+
+def test_any_client_may_ask_whether_who_waits_for_a_reply_is_there(broker: Broker) -> None:
+    found = "queue.declare-ok messages=0 consumers=1"
+    client, server = enter(broker, frozenset({D, P, S})), enter(broker, frozenset())
+    for passive in (0, 1):
+        there = server.call(declare_queue(1, "amq.rabbitmq.reply-to", passive=passive))
+        assert (there.text, there.told()) == ("amq.rabbitmq.reply-to", found)
+    client.call(consume(1, "amq.rabbitmq.reply-to", "t", no_ack=1))
+    client.call(declare_queue(1, "asked", exclusive=1))
+    client.send(publish(1, "", "asked", b"ask", properties(reply_to="amq.rabbitmq.reply-to")))
+    asked = until("get-ok", lambda: client.call(get(1, "asked", 1)))
+    name = asked.properties["reply_to"]
+    there = server.call(declare_queue(1, name, passive=1))
+    assert (there.text, there.told()) == (name, found)
+    told = server.call(declare_queue(1, name + "x")).told()
+    assert told.startswith("channel.close 404 NOT_FOUND")
+
+
+def test_the_names_of_generated_queues_that_have_gone_are_not_remembered(broker: Broker) -> None:
+    client = enter(broker, frozenset({S}))
+    names = []
+    for _ in range(70):
+        names.append(client.call(declare_queue(1, "", exclusive=1, auto_delete=1)).text)
+        if names[1:]:
+            client.said(consume(1, names[-1], "t"), cancel(1, "t"))
+    # The first one is still there, and the client may use it although it has no right to its name.
+    assert client.call(bind(1, names[0], "amq.topic", "a")).name == "bind-ok"
+    refused = client.call(declare_queue(1, names[1], exclusive=1)).told()
+    assert refused.startswith("channel.close 403 ACCESS_REFUSED")
 
 
 def test_direct_replies_can_be_consumed_again(broker: Broker) -> None:

@@ -21,7 +21,7 @@ from omq.protocol.amqp_0_9.delivery import (
     Consumer,
     complete,
     deliveries,
-    get_ok,
+    get_opening,
     opening,
     returned,
     with_number,
@@ -168,6 +168,14 @@ def test_messages_in_pieces() -> None:
     for begin in range(0, len(body), 4088 * 3):
         pieces += map(bytes, body_frames(1, body[begin : begin + 4088 * 3], 4096))
     assert b"".join(pieces) == whole
+
+
+def get_ok(
+    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, body: bytes, deliveries: int = 0
+) -> bytes:
+    """Basic.Get-Ok with its message."""
+    beginning = get_opening(consumer, delivery_tag, message_count, head, len(body), deliveries)
+    return b"".join((beginning, *body_frames(consumer.channel, body, consumer.frame_max)))
 
 
 def test_get_ok_and_returned() -> None:

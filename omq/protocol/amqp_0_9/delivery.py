@@ -246,14 +246,6 @@ def get_opening(
     return method_frame(consumer.channel, method) + header_frame(consumer.channel, octets, size)
 
 
-def get_ok(
-    consumer: Consumer, delivery_tag: int, message_count: int, head: bytes, body: bytes, deliveries: int = 0
-) -> bytes:
-    """Basic.Get-Ok with its message: see `get_opening`."""
-    beginning = get_opening(consumer, delivery_tag, message_count, head, len(body), deliveries)
-    return b"".join((beginning, *body_frames(consumer.channel, body, consumer.frame_max)))
-
-
 def returned(
     channel: int,
     frame_max: int,

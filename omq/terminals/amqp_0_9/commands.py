@@ -242,7 +242,9 @@ class Commands:
         )
 
     async def _declare_queue(self, channel: AmqpChannel, method: methods.QueueDeclare) -> None:
-        if method.passive:
+        if method.queue == REPLIES or method.queue.startswith(REPLIES + b"."):
+            state = self._topology.find_replies(method.queue)
+        elif method.passive:
             state = self._topology.find_queue(self._queue(channel, method.queue))
         else:
             name = method.queue or self._topology.generate()

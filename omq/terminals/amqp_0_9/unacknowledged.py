@@ -75,11 +75,6 @@ class Unacknowledged:
         """Messages with these tags are not sent after all."""
         self._take(tag, tag + count)
 
-    def forget(self, channel: Channel) -> None:
-        """A channel of the seam is closed: its messages were returned."""
-        self._runs = [run for run in self._runs[self._gone :] if run.channel is not channel]
-        self._gone = 0
-
     def take(self, first: int, last: int) -> list[Settled]:
         """Take the messages with each of these tags. Raises UnknownTag if one of them is missing; the others
         are taken all the same, because the channel ends.
