@@ -182,7 +182,7 @@ FLOORS = {
         "omq.protocol.amqp",
         "omq.model",
     },
-    "omq.blocking": {"omq.client", "omq.management", "omq.model", "omq.protocol"},
+    "omq.blocking": {"omq.client", "omq.management", "omq.watching", "omq.model", "omq.protocol"},
     "omq.replay": {
         "omq.spark",
         "omq.bulk",

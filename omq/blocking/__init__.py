@@ -8,5 +8,6 @@ from omq.blocking.blocks import Blocks
 from omq.blocking.client import Client, connect
 from omq.blocking.receiving import Feed, Subscription
 from omq.blocking.sink import Sink
+from omq.blocking.watching import Rounds
 
-__all__ = ["Blocks", "Client", "Feed", "Sink", "Subscription", "connect"]
+__all__ = ["Blocks", "Client", "Feed", "Rounds", "Sink", "Subscription", "connect"]

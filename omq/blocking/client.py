@@ -10,6 +10,7 @@ from omq.blocking.blocks import Blocks
 from omq.blocking.portal import CALLING_THREAD, Portal
 from omq.blocking.receiving import Feed, Subscription
 from omq.blocking.sink import Sink
+from omq.blocking.watching import Rounds
 from omq.client import Gap, warn_of_gap
 from omq.client.bodies import batches
 from omq.client.client import EVERYTHING, Name
@@ -27,6 +28,7 @@ from omq.model import (
     TopicInfo,
 )
 from omq.protocol.credentials import File
+from omq.watching import ConnectionInfo, Retention, SubscriberInfo
 
 BATCH_OCTETS = 256 << 10
 BATCH_MESSAGES = 8192
@@ -117,6 +119,14 @@ class Client(AbstractContextManager["Client"]):
             self._portal.call(self._client.publish_many, topic, batch)
             for batch in batches(bodies, BATCH_OCTETS, BATCH_MESSAGES)
         )
+
+    def publish_lines(self, topic: Name, text: bytes) -> int:
+        """Send each line of `text` as a message, without its line feed; the last line may lack one.
+
+        Pass about 64 KiB at a time. Returns the number of lines. Raises MessageTooLong as `publish` does, and
+        then has sent nothing of `text`.
+        """
+        return self._portal.call(self._client.publish_lines, topic, text)
 
     def confirm(self, timeout: float | None = None) -> None:
         """Wait until everything published on this client so far has its topic's persistence: on disk,
@@ -229,6 +239,38 @@ class Client(AbstractContextManager["Client"]):
         replayed.
         """
         return self._portal.call(self._client.blocks, topic, first, count)
+
+    # -- watch and control ---------------------------------------------------------------------------------
+
+    def watch(self, period: float = 1.0) -> Rounds:
+        """Watch the server: `with client.watch() as rounds:` gives an iterator over rounds of its statistics,
+        one in each `period` seconds, on a separate connection. See docs/PROTOCOL.md, "Watch and control".
+
+        Raises ConnectionFailed and HandshakeRefused.
+        """
+        return Rounds(self._portal, self._portal.enter(partial(self._client.watch, period)))
+
+    def connections(self, first: int = 1) -> tuple[ConnectionInfo, ...]:
+        """List the connections of the server with ids from `first` on. Raises ServerError."""
+        return self._portal.call(self._client.connections, first)
+
+    def subscribers(self, topic: Name) -> tuple[SubscriberInfo, ...]:
+        """List the subscribers of a topic that are the furthest behind, at most 50. Raises ServerError."""
+        return self._portal.call(self._client.subscribers, topic)
+
+    def disconnect(self, connection: int) -> bool:
+        """End a connection of the server; return False if there is none with this id. Raises ServerError."""
+        return self._portal.call(self._client.disconnect, connection)
+
+    def purge(self, topic: Name) -> int:
+        """Delete the messages of a topic; of a round-robin topic those that no subscriber has. Return how
+        many there were. Raises ServerError.
+        """
+        return self._portal.call(self._client.purge, topic)
+
+    def retain(self, topic: Name, retention: Retention) -> None:
+        """Change the retention of a topic: `Limits(octets, ms)`, or `Configured()`. Raises ServerError."""
+        self._portal.call(self._client.retain, topic, retention)
 
     # -- queues, exchanges and bindings --------------------------------------------------------------------
 

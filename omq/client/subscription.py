@@ -150,13 +150,16 @@ class Subscription:
 
     @property
     def full(self) -> bool:
+        """Whether the buffer has reached its capacity, so that the client does not read the connection."""
         return self.buffered >= self._capacity and not self._closed
 
     def subscribed(self, connection: Carrier, topic: Topic) -> None:
+        """The server has accepted the subscription, on this connection."""
         self._connection = connection
         self.topic = topic
 
     def put(self, run: MessageRun) -> None:
+        """Buffer messages that have arrived."""
         if self._closed:
             return
         if self._expected is not None and run.ids[0] > self._expected:
@@ -169,6 +172,7 @@ class Subscription:
         self._arrived.unpark()
 
     def put_gap(self, gap: Gap) -> None:
+        """Buffer a gap, which the iterating task reports when it reaches it."""
         self.last = gap.last if self.last is None else max(self.last, gap.last)
         self._buffer.append(gap)
         self._arrived.unpark()
@@ -188,6 +192,7 @@ class Subscription:
 
     @property
     def finished(self) -> bool:
+        """Whether no further message will arrive: the topic was deleted, or the subscription failed."""
         return self._ended or self._error is not None
 
     @property
@@ -197,6 +202,7 @@ class Subscription:
 
     @property
     def error(self) -> OmqError | None:
+        """Why the subscription failed; None if it did not."""
         return self._error
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from server_command import running_server
 
 from omq.blocking import Client, connect
 from omq.blocking.portal import Portal
+from omq.client import Client as AsyncClient
 from omq.client import (
     ConnectionFailed,
     ConnectionLost,
@@ -26,6 +27,7 @@ from omq.client import (
     Transient,
 )
 from omq.management import ListExchanges
+from omq.watching import Limits
 
 SECONDS = 20.0
 """The time limit of a step, so that a lost message fails the test instead of blocking it."""
@@ -154,6 +156,28 @@ def test_fetch_and_blocks(client: Client, topic: str) -> None:
 
 def test_queues_are_managed(client: Client) -> None:
     assert client.manage(ListExchanges(0))
+
+
+def test_watch_and_control(client: Client, url: str, topic: str) -> None:
+    assert client.publish_lines(topic, b"1\n2\n") == 2
+    client.confirm()
+    with client.watch(0.1) as rounds:
+        assert topic.encode() in {numbers.topic.topic for numbers in next(rounds).topics.values()}
+        assert next(rounds).time_us > 0
+    with client.subscribe(topic):
+        assert len(client.subscribers(topic)) == 1
+    client.retain(topic, Limits(octets=1 << 20, ms=None))
+    assert client.purge(topic) == 2
+    with connect(url, id="victim") as victim, victim.subscribe(topic) as messages:
+        (found,) = [info for info in client.connections() if info.client == b"victim"]
+        assert client.disconnect(found.id)
+        with pytest.raises(ConnectionLost):
+            messages.receive(SECONDS)
+    assert not client.disconnect(found.id)
+
+
+def test_it_has_every_method_of_the_asynchronous_client() -> None:
+    assert {name for name in vars(AsyncClient) if name[0] != "_"} <= set(vars(Client))
 
 
 def test_errors_are_raised_where_the_call_is(client: Client, topic: str) -> None:

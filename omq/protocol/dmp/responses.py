@@ -57,6 +57,7 @@ class Response:
 
     @property
     def ok(self) -> bool:
+        """Whether the server did what it was asked for."""
         return self.code == ResponseCode.OK
 
 
