@@ -15,6 +15,8 @@ from omq.protocol.amqp_0_9.delivery import Consumer, deliveries
 from omq.protocol.amqp_0_9.frames import content, method_frame
 from omq.protocol.amqp_0_9.methods import BasicPublish, QueueDeclare
 from omq.protocol.amqp_0_9.server import ServerConnection
+from omq.protocol.amqp_1_0 import frames, performatives, types
+from omq.protocol.amqp_1_0.performatives import Attach, Begin, Open, SaslInit, Target, Transfer
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq_storage.blocks import encode
 
@@ -120,3 +122,36 @@ def test_tls_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
     (line,) = listed(path)
     assert line.startswith("TLSv1")
     assert "Client Hello" in line
+
+
+def test_amqp_1_0_is_shown_by_its_own_dissector(tmp_path: Path) -> None:
+    """On the port of omq, without another option, with the SASL layer and without."""
+    sasl = b"AMQP\3\1\0\0"
+    plain = b"AMQP\0\1\0\0"
+    init = performatives.write(SaslInit("PLAIN", b"\0name\0secret"))
+    said = frames.write(0, init, kind=frames.FrameType.SASL)
+    attach = Attach("link", 0, False, target=performatives.write(Target(types.write("orders"))),
+                    initial_delivery_count=0)  # fmt: skip
+    linked = b"".join(
+        frames.write(0, performatives.write(one)) for one in (Open("client"), Begin(None, 0, 9, 9), attach)
+    )
+    message = b"\x00\x53\x75\xa0\x05hello"
+    transfer = frames.write(0, performatives.write(Transfer(0, 0, b"tag", 0, True)), message)
+    path = write(
+        tmp_path / "omq.pcap",
+        packets(
+            [
+                Said(0, Side.CLIENT, sasl),
+                Said(0, Side.SERVER, sasl),
+                Said(0, Side.CLIENT, said),
+                Said(1, Side.CLIENT, plain),
+                Said(1, Side.SERVER, plain),
+                Said(1, Side.CLIENT, linked),
+                Said(1, Side.CLIENT, transfer),
+            ]
+        ),
+    )
+    assert {line.split()[0] for line in listed(path)} == {"AMQP"}
+    assert values(path, "amqp.performative") == ["16", "17", "18", "20"]
+    assert values(path, "amqp.sasl.method") == ["65"]
+    assert failures(path) == []
