@@ -422,11 +422,13 @@ class Session:
         """See `PrivateTopic.delete`. Who made a topic may delete it."""
         self._catalogue.delete_private(driver)
 
-    async def find(self, name: bytes, right: Right) -> TopicInfo | None:
-        """Return the topic of this name, to which the client must have this right. Raises Refused."""
+    async def find(self, name: bytes, right: Right) -> tuple[Delivery, Persistence] | None:
+        """Return the types of the topic of this name, to which the client must have this right. Raises
+        Refused.
+        """
         self.check(right, name)
         driver = await self._catalogue.find(name)
-        return None if driver is None else driver.info()
+        return None if driver is None else (driver.delivery, driver.persistence)
 
     async def look_up(self, name: bytes) -> TopicInfo:
         """Return what is known of a topic that the client may subscribe to. Raises Refused."""

@@ -44,7 +44,8 @@ class Finder:
         if found is None:
             await self._session.declare(address.name, address.delivery, address.persistence)
             return address
-        if address.wanted not in (None, found.delivery):
-            what = "a queue" if found.delivery is Delivery.ROUND_ROBIN else "a topic"
+        delivery, persistence = found
+        if address.wanted not in (None, delivery):
+            what = "a queue" if delivery is Delivery.ROUND_ROBIN else "a topic"
             raise LinkProblem(Condition.PRECONDITION_FAILED, f"it is {what}, and not what the client wants")
-        return Address(address.name, found.delivery, found.persistence, address.wanted)
+        return Address(address.name, delivery, persistence, address.wanted)
