@@ -472,17 +472,16 @@ class Server:
             self._served[kind] -= 1
             found = terminal.statistics()
             self.ended[found.kind] = self.ended[found.kind].plus(found)
-            if kind is not Kind.HTTP:
-                self._tell_end(found, peer)
+            if found.client is not None:  # strangers cannot fill the log
+                self._tell_end(found, found.client, peer)
 
-    def _tell_end(self, seen: ConnectionStatistics, peer: str) -> None:
+    def _tell_end(self, seen: ConnectionStatistics, client: bytes, peer: str) -> None:
         """Log the end of a connection."""
-        client = "an unknown client" if seen.client is None else quoted(seen.client)
         line = (
-            f"{peer}: {client} ({seen.kind.value}) disconnected after {seen.seconds:.1f} s: "
+            f"{peer}: {quoted(client)} ({seen.kind.value}) disconnected after {seen.seconds:.1f} s: "
             f"{printable(seen.ending or BY_CLIENT)}; {seen.octets_in} octets in, {seen.octets_out} out"
         )
-        self._ends.add(line, peer=peer, client=seen.client)
+        self._ends.add(line, peer=peer, client=client)
 
     async def sweep(self) -> None:
         """Send Pings and expire unused leases, until cancelled."""

@@ -62,7 +62,7 @@ local LONGEST_TEXT = 64 * 2 ^ 10
 
 local FRAME_NAMES = {
     [0] = "Error", "Ping", "Message", "Subscribed", "Unsubscribed", "Declared", "Confirmed", "Leased",
-    "Block", "Topics", "Deleted", "Blocks", "Managed",
+    "Block", "Topics", "Deleted", "Blocks", "Managed", "Statistics", "Connections", "Subscribers", "Done",
 }
 
 local CODES = {
@@ -675,6 +675,12 @@ local COMMANDS = {
     Fetch = { "topic", "first", "count" },
     Blocks = { "topic", "first", "count" },
     Manage = { "request" },
+    Watch = { "period" },
+    Connections = { "first" },
+    Subscribers = { "topic" },
+    Disconnect = { "id" },
+    Purge = { "topic" },
+    Retain = { "topic", "retention" },
 }
 local ANSWERED_BY = {
     Subscribe = "Subscribed", Unsubscribe = "Unsubscribed", Declare = "Declared", Delete = "Deleted",
@@ -719,6 +725,13 @@ local function integer_kind(field)
     end
 end
 
+local function sexp_kind()
+    return function(line, node)
+        local text = short_text(line:sub(node.from, node.to))
+        return text, { { F.sexp, node, text } }
+    end
+end
+
 -- How each kind of argument is read: its text and its fields, or nil and what it must be.
 local ARGUMENTS = {
     version = integer_kind(F.version),
@@ -729,6 +742,10 @@ local ARGUMENTS = {
     message_id = integer_kind(F.message_id),
     first = integer_kind(F.message_id),
     count = integer_kind(F.count),
+    period = integer_kind(F.count),
+    id = integer_kind(F.count),
+    request = sexp_kind(),
+    retention = sexp_kind(),
 }
 
 function ARGUMENTS.body(line, node)
