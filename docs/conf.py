@@ -7,7 +7,6 @@ here: links to files outside of `docs/`, and blocks in languages of ours.
 import argparse
 import os
 import re
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,9 @@ from docutils.parsers.rst import Directive
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util import logging
+
+from omq.cli.command_line import every_parser
+from omq.cli.reference import program
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -56,30 +58,14 @@ class CommandHelp(Directive):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        name = self.arguments[0]
-        return [self._section(words, parser) for words, parser in _parsers(name, _parser_of(name))]
+        return [self._section(parser) for parser in every_parser(program(self.arguments[0]))]
 
-    def _section(self, words: str, parser: argparse.ArgumentParser) -> nodes.section:
-        section = nodes.section(names=[words])
-        section += nodes.title(text=words)
+    def _section(self, parser: argparse.ArgumentParser) -> nodes.section:
+        section = nodes.section(names=[parser.prog])
+        section += nodes.title(text=parser.prog)
         section += nodes.literal_block(text=parser.format_help(), language="text")
         self.state.document.note_implicit_target(section, section)
         return section
-
-
-def _parser_of(program: str) -> argparse.ArgumentParser:
-    from omq.cli import command_line, server
-    from omq.cli.client import ACTIONS
-
-    return {"omq": lambda: command_line.parser(ACTIONS), "omq-server": server.parser}[program]()
-
-
-def _parsers(words: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    yield words, parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                yield from _parsers(f"{words} {name}", command)
 
 
 def adapt(app: Sphinx, name: str, source: list[str]) -> None:

@@ -107,7 +107,7 @@ def test_every_page_is_reached_from_the_first_one(site: Path, pages: dict[Path, 
 
 def test_the_reference_has_every_command_and_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
     commands = pages[site / "COMMANDS.html"].anchors
-    assert {f"omq-{name}" for name in ACTIONS} | {"omq", "omq-server", "omq-store"} <= commands
+    assert {f"omq-{name}" for name in ACTIONS} | {"omq", "omq-server", "omq-store-check"} <= commands
     api = pages[site / "PYTHON.html"].anchors
     assert {f"omq.client.{name}" for name in omq.client.__all__} - api == set()
     assert {"omq.blocking.connect", "omq.blocking.Client.subscribe", "omq.arrow.read_table"} <= api
