@@ -330,7 +330,9 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
     assert all("WebSocket" in error for error in browser.errors())
 
 
-def test_a_client_signs_in(page: Page, tmp_path: Path) -> None:
+def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
+    page = browser
+    page.errors()
     configuration = tmp_path / "omq.toml"
     secret = hash_of(b"sesame")
     configuration.write_text(
@@ -348,6 +350,9 @@ def test_a_client_signs_in(page: Page, tmp_path: Path) -> None:
         page.sees(".login [role=alert]", "No client has this name and secret")
         page.type("input[name=secret]", "sesame\ue007")
         page.sees("#client", "alice")
+        page.go("#/server")
+        page.sees(".log li", "a wrong secret for 'alice'")
+        page.go("#/topics")
         with blocking.connect(f"omq://{running.address}", id="alice:sesame") as client:
             publish(client, "prices", "1")
         page.sees(".rows .col-name", "prices")
@@ -366,6 +371,10 @@ def test_a_client_signs_in(page: Page, tmp_path: Path) -> None:
         page.go("#/connections")
         page.sees(".empty", "may not")
         page.leave()
+        _, _, log = running.stop()
+    assert "no client of that name" not in log  # the console does not try without a client
+    # The browser itself reports that the server asks for a client; the console adds nothing.
+    assert all("401" in error for error in page.errors())
 
 
 def test_connections_are_shown_and_ended(page: Page, client: blocking.Client, server: RunningServer) -> None:

@@ -28,7 +28,11 @@ export class Link extends EventTarget {
     return (sessionStorage.getItem(KEY) ?? "").split(":")[0];
   }
 
-  /** Connect, and stay connected. */
+  /**
+   * Connect, and stay connected.
+   *
+   * @returns {Promise<void>}
+   */
   async start() {
     this.#abort.abort();
     this.#abort = new AbortController();
@@ -36,6 +40,8 @@ export class Link extends EventTarget {
     const url = new URL("/ws", location.href);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const id = sessionStorage.getItem(KEY);
+    if (id === null && (await wantsClient(signal))) return this.#tell("login", { isWrong: false });
+    if (signal.aborted) return;
     try {
       await keepConnected((signal) => connect(url, { id: id ?? NOBODY, signal, silence: 100 }), {
         signal,
@@ -114,5 +120,20 @@ export class Link extends EventTarget {
    */
   #tell(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/**
+ * Whether the server has configured clients. A connection without one would be a warning in its log.
+ *
+ * @param {AbortSignal} signal
+ */
+async function wantsClient(signal) {
+  try {
+    // Without credentials, so that the browser does not ask for them itself.
+    const { status } = await fetch("/readyz", { credentials: "omit", signal });
+    return status === 401 || status === 403;
+  } catch {
+    return false; // it cannot be reached: the connection will say why
   }
 }

@@ -6,6 +6,21 @@ import { count, duration, latency, moment, rate, size } from "./format.js";
 import { notice } from "./grid.js";
 import { draw, sparkline } from "./sparkline.js";
 
+/** What each share of the memory holds. @type {Record<string, string>} */
+const SHARES = {
+  tails: "Recent messages, for subscribers that are slightly behind",
+  waiting: "Messages of transient queues that are not done",
+  posted: "Messages on their way into the store",
+  reading: "Input of connections that is not processed yet",
+  replayed: "Stored messages for subscribers that are far behind",
+  fetched: "Stored messages for bulk readers",
+  listed: "Lists of topics and blocks",
+  stalled: "Messages for clients that stopped in the middle of them",
+  unconfirmed: "The ids of unconfirmed messages of queues",
+  unfinished: "Long lines and envelopes that are not complete",
+  uploaded: "Parts of large messages",
+};
+
 /**
  * @param {import("./page.js").Context} context
  * @returns {import("./page.js").View}
@@ -132,5 +147,5 @@ function share(name, used, limit) {
   const part = limit ? Math.min(1, used / limit) : 0;
   const bar = h("meter", { min: 0, max: 1, high: 0.9, "aria-label": name });
   bar.value = part;
-  return h("div", { class: "share" }, h("span", {}, name.replaceAll("_", " ")), bar, h("span", { class: "number" }, `${size(used)} of ${size(limit)}`));
+  return h("div", { class: "share", title: SHARES[name] }, h("span", {}, name.replaceAll("_", " ")), bar, h("span", { class: "number" }, `${size(used)} of ${size(limit)}`));
 }
