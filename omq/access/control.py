@@ -110,15 +110,18 @@ class AccessControl:
             case Unusable():
                 return found
             case Lease(what, principal, identity):
-                client = identity.client
-                taken = False
+                connections, is_usable = identity.client.connections, False
                 try:
-                    taken = await client.connections.take_soon()
+                    taken = await connections.take_soon()
+                    is_usable = taken and identity.withdrawn is None
                 finally:
-                    if not taken and isinstance(what, LeasedFeed):
+                    if not is_usable and isinstance(what, LeasedFeed):
                         what.close()
                 if not taken:
                     return Crowded.CLIENT
+                if not is_usable:  # its principal is about to end
+                    connections.give()
+                    return Unusable.NOT_VALID
                 return LeasedSession(self._session(identity, principal.name), what, principal)
             case _:
                 assert_never(found)

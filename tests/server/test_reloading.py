@@ -1,0 +1,85 @@
+"""Another configuration for a running server: which connections end, and what each protocol is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from omq.access.limits import UNLIMITED, Rates
+from omq.config import Config
+from omq.protocol.amqp_1_0.performatives import Close
+from omq.protocol.omq.types import Error
+from omq.server import Server
+
+from .amqp_1_0_peer import condition, peer
+from .conversation import PATIENCE
+from .dmp_conversation import lease, response, show
+from .test_clients import SECRET, client, enter, serving
+
+GONE = "the server's configuration does not have this client any more"
+
+
+async def reload(server: Server, change: Callable[[Config], dict[str, Any]]) -> None:
+    with trio.fail_after(PATIENCE):
+        await server.reload(msgspec.structs.replace(server.config, **change(server.config)))
+
+
+async def test_amqp_1_0_gets_a_close_with_the_reason(store: Path) -> None:
+    async with serving(store, clients=[client("alice"), client("bob")]) as host, peer(host.port) as bob:
+        await bob.authenticate("PLAIN", b"\0bob\0" + SECRET.encode())
+        await bob.open()
+        await reload(host.server, lambda config: {"clients": config.clients[:1]})
+        closed = await bob.heard(Close)
+        assert condition(closed) == "amqp:connection:forced"
+        assert closed.error is not None
+        assert GONE in str(closed.error)
+
+
+async def test_a_feed_ends_and_its_principal_is_told_when_the_right_is_lost(store: Path) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        alice = await enter(host, "alice")
+        feed = await show(host, await lease(alice, b"(Get news From_current)"))
+        assert await response(feed) == b"200 OK Feed 'news' ready"
+        await reload(host.server, lambda _: {"clients": [client("alice", subscribe=["sport"])]})
+        assert await alice.frame() == Error(
+            b"Feed news: 530 NOT-ALLOWED this client may not subscribe to 'news' any more"
+        )
+        await alice.confirm()  # the principal itself may stay
+        await feed.ended()
+
+
+async def test_an_unused_lease_is_worth_nothing_without_its_client(store: Path) -> None:
+    async with serving(store, clients=[client("alice"), client("bob")]) as host:
+        bob = await enter(host, "bob")
+        unused = await lease(bob, b"(Put news)")
+        await reload(host.server, lambda config: {"clients": config.clients[:1]})
+        assert await bob.error() == b"Connect: " + GONE.encode()
+        await bob.ended()
+        assert (await response(await show(host, unused))).startswith(b"402 BAD-LEASE")
+
+
+async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> None:
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Subscribe one From_current)")
+        await reload(host.server, lambda _: {"max_subscriptions": 2})
+        refused = await client.ask(b"(Subscribe two From_current)")
+        assert refused == Error(b"Subscribe two: this address has its 1 subscriptions, the most it may have")
+        await client.confirm()
+
+
+def test_a_changed_rate_limit_applies_to_those_who_have_one() -> None:
+    rates = Rates.of(1000)
+    assert rates.changed(500) is rates
+    assert [limit.octets_per_second for limit in (rates.received, rates.sent, rates.answered) if limit] == [
+        500
+    ] * 3
+    assert rates.changed(None) is UNLIMITED
+    assert rates.received is not None
+    assert rates.received.octets_per_second > 1 << 40
+    fresh = UNLIMITED.changed(700)
+    assert UNLIMITED.received is None
+    assert fresh.received is not None
+    assert fresh.received.octets_per_second == 700
