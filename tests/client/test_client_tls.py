@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
-import trio
 from certificates import Authority
 from client_helpers import OpenServer, Running
 
@@ -36,7 +36,7 @@ async def test_publish_and_subscribe(open_omq: OpenServer, authority: Authority)
         connect(url(server), ca=authority.file) as client,
         client.subscribe("t") as messages,
     ):
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as nursery:
             nursery.start_soon(client.publish_many, "t", bodies)
             got = [(await anext(messages)).body for _ in bodies]
         assert got == bodies
@@ -71,7 +71,7 @@ async def test_sinks_and_feeds(open_omq: OpenServer, authority: Authority) -> No
 
 
 async def test_a_lost_connection_is_opened_again(open_omq: OpenServer, authority: Authority) -> None:
-    async with trio.open_nursery() as nursery:
+    async with anyio.create_task_group() as nursery:
         first = await Running.start(nursery, serving(open_omq, authority))
         port = first.server.port
         async with connect(url(first.server), ca=authority.file, reconnect=True) as client:

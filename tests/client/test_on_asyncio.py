@@ -13,16 +13,19 @@ import anyio
 import pytest
 import test_bulk
 import test_client
+import test_client_tls
 import test_dmp
 import test_many_tasks
 import test_reconnect
 import test_what_can_be_published
+from certificates import Authority
 from client_helpers import OpenServer, connect_to
 from threaded_server import ThreadedServer, in_a_thread
 
 MODULES = [
     test_bulk,
     test_client,
+    test_client_tls,
     test_dmp,
     test_many_tasks,
     test_reconnect,
@@ -31,7 +34,17 @@ MODULES = [
 
 SECONDS = 30.0
 
-GIVEN = {"open_omq", "server", "client", "strict", "nursery", "monkeypatch", "caplog", "tmp_path"}
+GIVEN = {
+    "open_omq",
+    "server",
+    "client",
+    "strict",
+    "nursery",
+    "monkeypatch",
+    "caplog",
+    "tmp_path",
+    "authority",
+}
 """The fixtures that this module has for asyncio, too."""
 
 
@@ -77,7 +90,12 @@ def test_the_same_on_asyncio(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    plain = {"tmp_path": tmp_path, "monkeypatch": monkeypatch, "caplog": caplog}
+    plain = {
+        "authority": Authority(tmp_path / "authority"),
+        "tmp_path": tmp_path,
+        "monkeypatch": monkeypatch,
+        "caplog": caplog,
+    }
     asyncio.run(run(test, arguments | plain, open_omq))
 
 
