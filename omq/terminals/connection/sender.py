@@ -367,7 +367,9 @@ class Sender:
         end = backlog.end
         try:
             while backlog.entries and backlog.begin < end:
-                backlog.sent(self._transport.try_send(backlog.parts(MOST_PARTS, end)))
+                # Sources wait for a turn between two entries. Without them there is no need to stop.
+                until = end if self._ready else backlog.end
+                backlog.sent(self._transport.try_send(backlog.parts(MOST_PARTS, until)))
                 if backlog.entries and backlog.begin < end:
                     await self.forwarder.wait_taken()
         finally:
