@@ -16,6 +16,7 @@ from omq.terminals.connection.statistics import Kind
 
 from .conversation import CONNECT, VERSION_ONE, Conversation, eventually, numbered, publish, serving
 from .dmp_conversation import envelopes, sink, stored
+from .http_conversation import request
 from .test_liveness import pass_time
 from .websocket_conversation import (
     Rejected,
@@ -78,6 +79,30 @@ async def test_the_first_octets_may_come_with_the_request(store: Path) -> None:
         assert await plain.octets(10) == b"\x82\x08" + VERSION_ONE
         await plain.octets(2)
         assert await plain.frame() == Confirmed(1)
+
+
+@pytest.mark.parametrize(("offered", "chosen"), [("mqtt, omq", b"omq"), ("mqtt", None), ("", None)])
+async def test_the_subprotocol_is_omq_or_none(store: Path, offered: str, chosen: bytes | None) -> None:
+    async with serving(store) as host:
+        plain = await host.open()
+        fields = {"Sec_WebSocket_Protocol": offered} if offered else {}
+        await plain.send(
+            request(
+                "/ws",
+                Upgrade="websocket",
+                Connection="Upgrade",
+                Sec_WebSocket_Version="13",
+                Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAAAA==",
+                Sec_WebSocket_Extensions="permessage-deflate",
+                **fields,
+            )
+        )
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += await plain.octets(1)
+        lines = dict(line.lower().split(b": ") for line in head.split(b"\r\n")[1:-2])
+        assert lines.get(b"sec-websocket-protocol") == chosen
+        assert b"sec-websocket-extensions" not in lines
 
 
 async def test_text_is_taken_for_lines(store: Path) -> None:
