@@ -251,6 +251,7 @@ async def test_many_topics_do_not_hold_the_thread(store: Path) -> None:
         assert sum(steps.seconds) > 0.01
         longest = sorted(steps.seconds)
         assert longest[-3] < 0.001, longest[-5:]  # other programs share the processor's caches
+        assert longest[-1] < 0.005, longest[-5:]
 
 
 # -- who may see it ----------------------------------------------------------------------------------------
