@@ -124,6 +124,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     amqp_heartbeat_seconds: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 60
 
     amqp1_default: Literal["queue", "multicast"] = "queue"
+    amqp1_prefixes: dict[str, Literal["direct", "queue", "multicast"]] = {}
     amqp1_credit: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
 
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45

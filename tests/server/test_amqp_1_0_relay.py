@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from omq.config import ClientConfig
+from omq.model import Delivery
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.performatives import Attach, Detach, Flow, Modified, Rejected, Target
 from omq.protocol.amqp_1_0.sections import Section
@@ -208,3 +209,21 @@ async def test_a_node_of_a_producer_ends_with_its_connection(store: Path) -> Non
         assert condition(await other.until(Detach)) == "amqp:resource-deleted"
         await other.settle()
         assert host.server.statistics().direct_nodes == 0
+
+
+async def test_prefixes_are_configured(store: Path) -> None:
+    prefixes = {"rpc.": "direct", "rpc.all.": "multicast", "unicast.": "queue", "work.": "queue"}
+    async with serving(store, amqp1_prefixes=prefixes) as host, opened(host.port) as client:
+        for handle, address in enumerate(("rpc.x", "rpc.all.x", "unicast.x", "work.x", "exclusive.x")):
+            assert (await client.sender(address, handle)).target != NULL
+        assert {node.name for node in host.server.nodes()} == {b"rpc.x", b"exclusive.x"}
+        told = {}
+        for name in (b"rpc.all.x", b"unicast.x", b"work.x"):
+            driver = host.server.catalogue.lookup(name)
+            assert driver is not None
+            told[name] = driver.delivery
+        assert told == {
+            b"rpc.all.x": Delivery.BROADCAST,
+            b"unicast.x": Delivery.ROUND_ROBIN,
+            b"work.x": Delivery.ROUND_ROBIN,
+        }

@@ -6,7 +6,7 @@ how it is made: the prefix of the address, the capabilities and the distribution
 then the configuration (`amqp1_default`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,6 +23,7 @@ class Treatment(Enum):
 
     MULTICAST = "every consumer gets every message"
     QUEUE = "one consumer gets each message"
+    DIRECT = "one consumer gets each message at once, without a queue"
 
     @property
     def delivery(self) -> Delivery:
@@ -54,21 +55,44 @@ class DirectAddress:
 
 
 _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
-_PREFIXES = (
-    (b"openstack.org/om/notify/multicast", Treatment.MULTICAST, Transient()),
-    (b"openstack.org/om/rpc/multicast", Treatment.MULTICAST, Transient()),
-    (b"openstack.org/om/notify", Treatment.QUEUE, Persistent(Sync.WEAK)),
-    (b"broadcast.", Treatment.MULTICAST, Transient()),
+_DYNAMIC = b"amqp:/_omq/temp."
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What addresses with a prefix are."""
+
+    prefix: bytes
+    treatment: Treatment
+    persistence: Persistence | None
+    """None where it is that of any other topic."""
+
+
+_DEFAULTS = (
+    _Entry(b"openstack.org/om/notify/multicast", Treatment.MULTICAST, Transient()),
+    _Entry(b"openstack.org/om/rpc/multicast", Treatment.MULTICAST, Transient()),
+    _Entry(b"openstack.org/om/rpc/unicast", Treatment.DIRECT, None),
+    _Entry(b"openstack.org/om/rpc/anycast", Treatment.DIRECT, None),
+    _Entry(b"openstack.org/om/notify", Treatment.QUEUE, Persistent(Sync.WEAK)),
+    _Entry(b"broadcast.", Treatment.MULTICAST, Transient()),
+    _Entry(b"exclusive.", Treatment.DIRECT, None),
+    _Entry(b"unicast.", Treatment.DIRECT, None),
 )
-"""The longest prefix first."""
-_DIRECT = (
-    b"openstack.org/om/rpc/unicast",
-    b"openstack.org/om/rpc/anycast",
-    b"exclusive.",
-    b"unicast.",
-    b"amqp:/_omq/temp.",
-)
-"""Addresses whose messages go from a producer to a consumer without a queue."""
+
+
+class Prefixes:
+    """The treatments of addresses by their prefixes: the longest one counts."""
+
+    def __init__(self, configured: Mapping[str, str]) -> None:
+        """`configured` has the names of treatments by prefix, and replaces entries with equal prefixes."""
+        own = [_Entry(prefix.encode(), Treatment[name.upper()], None) for prefix, name in configured.items()]
+        entries = {entry.prefix: entry for entry in (*_DEFAULTS, *own)}
+        self._entries = sorted(entries.values(), key=lambda entry: -len(entry.prefix))
+
+    def find(self, name: bytes) -> _Entry | None:
+        """Return the entry for an address, if there is one."""
+        return next((entry for entry in self._entries if name.startswith(entry.prefix)), None)
+
 
 _QUEUES = {"queue", "temporary-queue"}
 _TOPICS = {"topic", "temporary-topic"}
@@ -76,7 +100,7 @@ _MODES = {"copy": Treatment.MULTICAST, "move": Treatment.QUEUE}
 
 
 def resolve(
-    terminus: Source | Target, default: Treatment, persistence: Persistence
+    terminus: Source | Target, prefixes: Prefixes, default: Treatment, persistence: Persistence
 ) -> Address | DirectAddress:
     """Return what the address of a terminus means. `default` and `persistence` are for a topic of which
     neither the address nor the client says anything.
@@ -94,17 +118,18 @@ def resolve(
         raise LinkProblem(Condition.NOT_FOUND, f"an address has 1 to {LONGEST} octets, this one {len(name)}")
     if name.startswith((b"$", b"/management")):
         raise LinkProblem(Condition.NOT_FOUND, "there is no such node")
-    if name.startswith(_DIRECT):
+    entry = prefixes.find(name)
+    if name.startswith(_DYNAMIC) or (entry is not None and entry.treatment is Treatment.DIRECT):
         return DirectAddress(name)
     wanted = _capability(terminus.capabilities) or wanted
-    for prefix, treatment, kind in _PREFIXES:
-        if name.startswith(prefix):
-            return Address(name, treatment.delivery, kind, None if wanted is None else wanted.delivery)
+    delivery = None if wanted is None else wanted.delivery
+    if entry is not None:
+        return Address(name, entry.treatment.delivery, entry.persistence or persistence, delivery)
     mode = _MODES.get(terminus.distribution_mode or "") if isinstance(terminus, Source) else None
     chosen = wanted or mode or default
     if terminus.durable and not isinstance(persistence, Persistent):
         persistence = Persistent(Sync.WEAK)
-    return Address(name, chosen.delivery, persistence, None if wanted is None else wanted.delivery)
+    return Address(name, chosen.delivery, persistence, delivery)
 
 
 def _name(encoded: bytes) -> bytes:

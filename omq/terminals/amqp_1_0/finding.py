@@ -9,7 +9,7 @@ from omq.config import Config
 from omq.model import Delivery
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.performatives import Source, Target
-from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Treatment, resolve
+from omq.terminals.amqp_1_0.addresses import Address, DirectAddress, Prefixes, Treatment, resolve
 
 
 class Finder:
@@ -17,12 +17,13 @@ class Finder:
 
     def __init__(self, session: Session, config: Config) -> None:
         self._session = session
+        self._prefixes = Prefixes(config.amqp1_prefixes)
         self._default = Treatment[config.amqp1_default.upper()]
         self._persistence = config.default_types()[1]
 
     async def find(self, right: Right, terminus: Source | Target) -> Address | DirectAddress:
         """Return what a terminus names: a topic that exists, or a node. Raises Refused and LinkProblem."""
-        address = resolve(terminus, self._default, self._persistence)
+        address = resolve(terminus, self._prefixes, self._default, self._persistence)
         if isinstance(address, DirectAddress):
             if not await self._is_topic(right, address):
                 return address
