@@ -35,7 +35,7 @@ from omq.logs import LogThrottle, quoted
 from omq.threads import in_thread
 from omq_storage.batches import Batch, blocks_of
 from omq_storage.blocks import Block
-from omq_storage.environment import Environment
+from omq_storage.environment import Environment, Extent
 from omq_storage.errors import Limit, StoreError, StoreFull
 from omq_storage.fragments import Fragmented, Fragments, Uploaded
 
@@ -433,7 +433,7 @@ class Writer:
         }
         began = self._began = time.perf_counter()  # real time: a commit waits for a disk
         try:
-            extents = await in_thread(partial(self.environment.append, blocks, sequences))
+            extents = await in_thread(partial(self._store, blocks, sequences))
         except Exception as problem:  # noqa: BLE001 - each is a failure of a topic, or told as a defect
             self.was_full |= isinstance(problem, StoreFull)
             if len(portions) == 1:
@@ -453,11 +453,19 @@ class Writer:
                 self._defects.add(what, topic=driver.topic.topic)
         return {}
 
+    def _store(
+        self, blocks: Sequence[Block | Fragmented], sequences: Mapping[int, Mapping[bytes, int]]
+    ) -> dict[int, Extent]:
+        """Write blocks in the thread of a commit, which also counts its time."""
+        began = time.perf_counter()
+        extents = self.environment.append(blocks, sequences)
+        self._commit_times.observe(time.perf_counter() - began)
+        return extents
+
     def _count(self, blocks: Sequence[Block | Fragmented], seconds: float) -> None:
         """Count what a commit stored."""
         self._commits += 1
         self._trouble = None
-        self._commit_times.observe(seconds)
         self._last_commit_seconds = seconds
         self._commit_seconds += seconds
         self._messages += sum(block.count for block in blocks)
