@@ -6,6 +6,7 @@ module imports each reader and writer only where it needs it.
 
 from collections.abc import MutableMapping
 
+from pyspark import SparkContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -34,6 +35,15 @@ class OmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format. On a driver, check first that the workers can import omq: Spark asks
+        for the name when a program registers the data source. Raises WrongPython.
+        """
+        # Spark's workers ask for the name too, and have no context.
+        context = SparkContext._active_spark_context
+        if context is not None:
+            from omq.spark.workers import check_workers
+
+            check_workers(context)
         return "omq"
 
     def schema(self) -> StructType:
