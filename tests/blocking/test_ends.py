@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any, Self
 
 import pytest
@@ -16,6 +17,7 @@ BEGINNING = """
 import os, signal, sys, threading
 from omq.blocking import connect
 from omq.client import FromBeginning
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 client = connect(sys.argv[1])
 """
 
@@ -40,8 +42,14 @@ class Program:
         self.process.__exit__(*raised)
 
     def line(self) -> str:
+        """Return the next line of its output; an empty one if none comes."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        limit = threading.Timer(SECONDS, self.process.kill)
+        limit.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            limit.cancel()
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
