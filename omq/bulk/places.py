@@ -31,7 +31,14 @@ class PerTopic:
     bounds: Mapping[str, int | Edge]
 
 
-Bound = Edge | Timestamp | PerTopic
+@dataclass(frozen=True, slots=True)
+class TimestampPerTopic:
+    """For each topic the first message at or after a time: milliseconds since the epoch."""
+
+    milliseconds: Mapping[str, int]
+
+
+Bound = Edge | Timestamp | PerTopic | TimestampPerTopic
 
 
 @dataclass(frozen=True, slots=True)

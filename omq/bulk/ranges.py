@@ -11,7 +11,7 @@ from typing import TypeVar, assert_never
 
 from omq.bulk.access import Access, Gap, StoredTopic
 from omq.bulk.errors import BadOptions, ServerRefused, UnknownTopic
-from omq.bulk.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, Topics
+from omq.bulk.places import Bound, Choice, Edge, Pattern, PerTopic, Timestamp, TimestampPerTopic, Topics
 from omq_storage import numbers
 from omq_storage.blocks import Block
 
@@ -73,25 +73,36 @@ def offsets(
                 name: first_since(access, topic, milliseconds * 1000, begins=begins)
                 for name, topic in topics.items()
             }
+        case TimestampPerTopic(times):
+            _check_names(
+                topics, times, "startingOffsetsByTimestamp" if begins else "endingOffsetsByTimestamp"
+            )
+            return {
+                name: first_since(access, topic, times[name] * 1000, begins=begins)
+                for name, topic in topics.items()
+            }
         case PerTopic(bounds):
-            unsaid = sorted(topics.keys() - bounds.keys())
-            unknown = sorted(bounds.keys() - topics.keys())
-            if unsaid or unknown:
-                option = "startingOffsets" if begins else "endingOffsets"
-                raise BadOptions(
-                    f"{option} must name exactly the topics that are read: "
-                    + "; ".join(
-                        [f"{name!r} is missing" for name in unsaid]
-                        + [f"{name!r} is not read" for name in unknown]
-                    )
-                    + "."
-                )
+            _check_names(topics, bounds, "startingOffsets" if begins else "endingOffsets")
             return {
                 name: _edge(topic, said) if isinstance(said := bounds[name], Edge) else said
                 for name, topic in topics.items()
             }
         case _:
             assert_never(bound)
+
+
+def _check_names(topics: Mapping[str, StoredTopic], given: Mapping[str, object], option: str) -> None:
+    """Raise BadOptions unless a bound is given for exactly the topics that are read."""
+    unsaid = sorted(topics.keys() - given.keys())
+    unknown = sorted(given.keys() - topics.keys())
+    if unsaid or unknown:
+        raise BadOptions(
+            f"{option} must name exactly the topics that are read: "
+            + "; ".join(
+                [f"{name!r} is missing" for name in unsaid] + [f"{name!r} is not read" for name in unknown]
+            )
+            + "."
+        )
 
 
 def _edge(topic: StoredTopic, edge: Edge) -> int:
@@ -145,9 +156,11 @@ def _first_since(block: Block, _: range, time: int) -> tuple[int, int]:
     return block.first + before, block.next
 
 
-def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> list[Range]:
-    """Split ranges into parts, at least `min_partitions` if there are enough messages, between blocks where
-    possible.
+def cut(
+    access: Access, ranges: Iterable[Range], min_partitions: int | None, max_records: int | None = None
+) -> list[Range]:
+    """Split ranges into parts, between blocks where possible: at least `min_partitions` if there are enough
+    messages, and each with at most `max_records` messages.
 
     The server may merge blocks afterwards, so the next call may split the same ranges differently: a caller
     that needs the same parts again must store them.
@@ -159,7 +172,9 @@ def cut(access: Access, ranges: Iterable[Range], min_partitions: int | None) -> 
         wanted = max(1, round(_octets(part) / PART_OCTETS))
         if min_partitions is not None:
             wanted = max(wanted, -(-min_partitions * len(part) // total))
-        parts += _pieces(access, part, min(wanted, len(part)))
+        if max_records is not None:
+            wanted = max(wanted, -(-len(part) // max_records))
+        parts += _pieces(access, part, min(wanted, len(part)), max_records or len(part))
     return parts
 
 
@@ -169,14 +184,19 @@ def _octets(part: Range) -> float:
     return part.topic.bytes * len(part) / kept if kept else 0.0
 
 
-def _pieces(access: Access, part: Range, wanted: int) -> list[Range]:
-    """Split a range into exactly `wanted` parts; `wanted` is at most the number of messages."""
+def _pieces(access: Access, part: Range, wanted: int, most: int) -> list[Range]:
+    """Split a range into exactly `wanted` parts with at most `most` messages each. `wanted` is at most the
+    number of messages, and enough for `most`.
+    """
     evenly = [part.start + len(part) * number // wanted for number in range(wanted + 1)]
     bounds = [part.start]
-    for ideal, following in pairwise(evenly[1:]):
+    for number, (ideal, following) in enumerate(pairwise(evenly[1:]), 1):
+        # The part that ends here has at most `most` messages, and so can each of those that follow.
+        lowest = max(bounds[-1] + 1, part.end - most * (wanted - number))
+        highest = min(following - 1, bounds[-1] + most)
         bound = _nearest_edge(access, part, ideal)
         # Split a block that is larger than a part.
-        bounds.append(bound if bounds[-1] < bound < following else ideal)
+        bounds.append(bound if lowest <= bound <= highest else min(ideal, highest))
     return [Range(part.topic, start, end) for start, end in zip(bounds, [*bounds[1:], part.end], strict=True)]
 
 

@@ -7,10 +7,11 @@ bulk.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from omq.spark.progress import behind as behind
     from omq.spark.session import local_session as local_session
     from omq.spark.source import OmqDataSource as OmqDataSource
 
-__all__ = ["OmqDataSource", "local_session"]
+__all__ = ["OmqDataSource", "behind", "local_session"]
 
 
 def __getattr__(name: str) -> object:
@@ -19,6 +20,10 @@ def __getattr__(name: str) -> object:
         from omq.spark.source import OmqDataSource
 
         return OmqDataSource
+    if name == "behind":
+        from omq.spark.progress import behind
+
+        return behind
     if name == "local_session":
         from omq.spark.session import local_session
 

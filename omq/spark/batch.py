@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.place.open() as access:
             ranges = list(self._ranges(access))
-            parts = cut(access, ranges, self._options.min_partitions)
+            parts = cut(access, ranges, self._options.min_partitions, self._options.max_records)
         return [TopicPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

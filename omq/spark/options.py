@@ -22,10 +22,21 @@ from omq.bulk.places import (
     ServerPlace,
     StorePlace,
     Timestamp,
+    TimestampPerTopic,
     Topics,
 )
 from omq.bulk.remote import Patience, parse_servers
 from omq.model import check_topic
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A stream waits for this number of messages before a micro-batch, but no longer than this time after the
+    previous one.
+    """
+
+    messages: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,10 @@ class ReadOptions:
     start: Bound
     end: Bound
     min_partitions: int | None
+    max_records: int | None
+    """The greatest number of messages in a partition."""
     max_per_trigger: int | None
+    wait: "Wait | None"
     fail_on_data_loss: bool
     include_headers: bool
 
@@ -54,10 +68,12 @@ CA, CERT, KEY = "omq.tls.ca", "omq.tls.cert", "omq.tls.key"
 ID_FILE, ID_VARIABLE = "omq.id.file", "omq.id.variable"
 PATH = "path"
 CHOICES = ("subscribe", "subscribePattern", "assign")
-STARTS = ("startingOffsets", "startingTimestamp")
-ENDS = ("endingOffsets", "endingTimestamp")
+STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 MIN_PARTITIONS = "minPartitions"
-MAX_PER_TRIGGER = "maxOffsetsPerTrigger"
+MAX_RECORDS = "maxRecordsPerPartition"
+MIN_PER_TRIGGER, MAX_PER_TRIGGER = "minOffsetsPerTrigger", "maxOffsetsPerTrigger"
+MAX_DELAY = "maxTriggerDelay"
 FAIL_ON_DATA_LOSS = "failOnDataLoss"
 INCLUDE_HEADERS = "includeHeaders"
 RETRIES = "fetchOffset.numRetries"
@@ -67,8 +83,8 @@ PRODUCER = "producer"
 
 _SECURITY = (CA, CERT, KEY, ID_FILE, ID_VARIABLE)
 READ_OPTIONS = (
-    SERVERS, *_SECURITY, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_PER_TRIGGER, FAIL_ON_DATA_LOSS,
-    INCLUDE_HEADERS, RETRIES, RETRY_INTERVAL,
+    SERVERS, *_SECURITY, PATH, *CHOICES, *STARTS, *ENDS, MIN_PARTITIONS, MAX_RECORDS, MIN_PER_TRIGGER,
+    MAX_PER_TRIGGER, MAX_DELAY, FAIL_ON_DATA_LOSS, INCLUDE_HEADERS, RETRIES, RETRY_INTERVAL,
 )  # fmt: skip
 WRITE_OPTIONS = (SERVERS, *_SECURITY, TOPIC, PRODUCER, RETRIES, RETRY_INTERVAL, INCLUDE_HEADERS)
 _SPARKS = ("checkpointLocation", "queryName")
@@ -84,6 +100,10 @@ ELSEWHERE = {
     "omq.id": f"{ID_FILE}, a file with one line NAME:SECRET",
 }
 """Options that users may try: names of the Kafka source, and one that would expose a secret. With hints."""
+
+_USUAL_DELAY = "15m"
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+"""Seconds in each unit of a duration."""
 
 _LONGEST_PRODUCER = 200
 """In octets: an app-id has up to 255, and the writer appends a hyphen and the partition."""
@@ -118,7 +138,7 @@ def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOpti
     if stream:
         given.refuse(ENDS, "a stream has no end")
     elif stream is False:
-        given.refuse((MAX_PER_TRIGGER,), "it is for streams only")
+        given.refuse((MIN_PER_TRIGGER, MAX_PER_TRIGGER, MAX_DELAY), "it is for streams only")
         if start is Edge.LATEST:
             raise BadOptions("startingOffsets cannot be 'latest' in a batch: there is nothing behind it.")
         if end is Edge.EARLIEST:
@@ -127,13 +147,23 @@ def read_options(options: Mapping[str, str], *, stream: bool | None) -> ReadOpti
         raise BadOptions(
             f"startingTimestamp {start.milliseconds} is after endingTimestamp {end.milliseconds}."
         )
+    if isinstance(start, TimestampPerTopic) and isinstance(end, TimestampPerTopic):
+        for topic, milliseconds in start.milliseconds.items():
+            if milliseconds > end.milliseconds.get(topic, milliseconds):
+                raise BadOptions(
+                    f"startingOffsetsByTimestamp {milliseconds} is after endingOffsetsByTimestamp "
+                    f"{end.milliseconds[topic]} for {topic!r}."
+                )
+    max_per_trigger = given.number(MAX_PER_TRIGGER, 1)
     return ReadOptions(
         place,
         choice,
         start,
         end,
         given.number(MIN_PARTITIONS, 1),
-        given.number(MAX_PER_TRIGGER, 1),
+        given.number(MAX_RECORDS, 1),
+        max_per_trigger,
+        _wait(given, max_per_trigger),
         given.boolean(FAIL_ON_DATA_LOSS, True),
         given.boolean(INCLUDE_HEADERS, False),
     )
@@ -289,6 +319,10 @@ def _bound(given: _Given, names: tuple[str, ...], otherwise: Edge) -> Bound:
         return otherwise
     text = given.get(name)
     assert text is not None
+    if name.endswith("ByTimestamp"):
+        return TimestampPerTopic(
+            {topic: _time(name, topic, value) for topic, value in _json(name, text).items()}
+        )
     if name.endswith("Timestamp"):
         milliseconds = given.number(name, 0)
         assert milliseconds is not None
@@ -297,6 +331,36 @@ def _bound(given: _Given, names: tuple[str, ...], otherwise: Edge) -> Bound:
     if text.strip().lower() in edges:
         return edges[text.strip().lower()]
     return PerTopic({topic: _offset(name, topic, value) for topic, value in _json(name, text).items()})
+
+
+def _time(option: str, topic: str, value: object) -> int:
+    """Parse a time of one topic: plain, or as in the Kafka source by partition."""
+    if isinstance(value, dict) and set(value) == {"0"}:
+        value = value["0"]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise BadOptions(f"{option} must have milliseconds since the epoch for {topic!r}, not {value!r}.")
+    return value
+
+
+def _wait(given: _Given, max_per_trigger: int | None) -> Wait | None:
+    messages = given.number(MIN_PER_TRIGGER, 1)
+    if messages is None:
+        given.refuse((MAX_DELAY,), f"it bounds the time that {MIN_PER_TRIGGER} waits")
+        return None
+    if max_per_trigger is not None and messages > max_per_trigger:
+        raise BadOptions(f"{MIN_PER_TRIGGER} {messages} is greater than {MAX_PER_TRIGGER} {max_per_trigger}.")
+    return Wait(messages, _seconds(given.get(MAX_DELAY) or _USUAL_DELAY))
+
+
+def _seconds(text: str) -> float:
+    """Parse a duration as Spark spells it: `90s`, `15m`; milliseconds without a unit."""
+    found = re.fullmatch(r"([0-9]{1,12})([a-z]*)", text.strip().lower())
+    if found is None or (found[2] or "ms") not in _UNITS:
+        raise BadOptions(
+            f"{MAX_DELAY} must be a number with one of the units {', '.join(_UNITS)}, such as 15m, "
+            f"not {text!r}."
+        )
+    return int(found[1]) * _UNITS[found[2] or "ms"]
 
 
 def _offset(option: str, topic: str, value: object) -> int | Edge:

@@ -5,7 +5,8 @@ repeats a micro-batch that did not complete.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -33,14 +35,19 @@ log = logging.getLogger("omq.spark")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives on the driver while the query runs; the tasks call only `read`."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises BadOptions for a schema with unknown columns or types."""
+    def __init__(
+        self, options: ReadOptions, schema: StructType, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`now`: the clock, in seconds. Raises BadOptions for a schema with unknown columns or types."""
         check_schema(schema, options)
         self._options = options
         self._schema = schema
         self._access: Access | None = None
         self._initial: Offsets | None = None
         self._target: dict[str, int] | None = None
+        self._now = now
+        self._last: float | None = None
+        """When the last micro-batch with messages was planned; None if none was yet."""
 
     def __getstate__(self) -> dict[str, Any]:
         # The tasks get a copy without the driver's open connection.
@@ -59,7 +66,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        if most is not None:
+            return ReadMaxRows(most)
+        # Spark accepts only one limit. `latestOffset` waits for the least number with both limits.
+        wait = self._options.wait
+        return ReadAllAvailable() if wait is None else ReadMinRows(wait.messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {name: topic.next for name, topic in self._topics().items()}
@@ -93,18 +104,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
                     begins[name] = topic.first
             ends[name] = max(end, begins[name])
+        if self._waits(limit, sum(end - begins[name] for name, end in ends.items())):
+            return start
         if isinstance(limit, ReadMaxRows):
             ends = share(begins, ends, limit.max_rows)
         if before.keys() == ends.keys() and all(
             before[name].id == topics[name].id and before[name].next == end for name, end in ends.items()
         ):
             return start  # no new messages
+        self._last = self._now()
         ranges = [Range(topics[name], begins[name], end) for name, end in ends.items()]
-        parts = cut(self._opened(), ranges, self._options.min_partitions)
+        parts = cut(self._opened(), ranges, self._options.min_partitions, self._options.max_records)
         of_topic: dict[str, list[Range]] = {name: [] for name in ends}
         for part in parts:
             of_topic[part.topic.name].append(part)
         return offsets_of({name: behind(topics[name], begins[name], of_topic[name]) for name in ends})
+
+    def _waits(self, limit: ReadLimit, messages: int) -> bool:
+        """Whether to wait for more messages than these. The first micro-batch of a run never waits, as in the
+        Kafka source.
+        """
+        wait = self._options.wait
+        # A trigger that reads what there is now would otherwise wait for messages that it must not read.
+        if wait is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        if self._last is None or self._now() >= self._last + wait.seconds:
+            return False
+        return messages < wait.messages
 
     def reportLatestOffset(self) -> Offsets:
         return offsets_of({name: at(topic, topic.next) for name, topic in self._topics().items()})

@@ -81,6 +81,37 @@ WRONG = [
         "minPartitions must be a whole number of at least 1",
     ),
     (NOWHERE | {"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger makes no sense here"),
+    (NOWHERE | {"subscribe": "t", "minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger makes no sense here"),
+    (NOWHERE | {"subscribe": "t", "maxTriggerDelay": "5s"}, "maxTriggerDelay makes no sense here"),
+    (
+        NOWHERE | {"subscribe": "t", "maxRecordsPerPartition": "0"},
+        "maxRecordsPerPartition must be a whole number of at least 1",
+    ),
+    (
+        NOWHERE | {"subscribe": "t", "endingTimestamp": "1", "endingOffsetsByTimestamp": '{"t": 1}'},
+        "endingTimestamp and endingOffsetsByTimestamp exclude each other",
+    ),
+    (
+        NOWHERE | {"subscribe": "t", "startingOffsetsByTimestamp": "latest"},
+        "startingOffsetsByTimestamp is no JSON",
+    ),
+    (
+        NOWHERE | {"subscribe": "t", "startingOffsetsByTimestamp": '{"t": "noon"}'},
+        "startingOffsetsByTimestamp must have milliseconds since the epoch for 't', not 'noon'",
+    ),
+    (
+        NOWHERE | {"subscribe": "t", "endingOffsetsByTimestamp": '{"t": {"0": -1}}'},
+        "endingOffsetsByTimestamp must have milliseconds since the epoch for 't', not -1",
+    ),
+    (
+        NOWHERE
+        | {
+            "subscribe": "t",
+            "startingOffsetsByTimestamp": '{"t": 2}',
+            "endingOffsetsByTimestamp": '{"t": {"0": 1}}',
+        },
+        "startingOffsetsByTimestamp 2 is after endingOffsetsByTimestamp 1 for 't'",
+    ),
     (NOWHERE | {"subscribe": "t", "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
     ({"path": "/tmp", "subscribe": "t", "numRetries": "1"}, "it is for omq.servers only"),
 ]
@@ -122,6 +153,8 @@ def test_topics_that_cannot_be_read(spark: SparkSession, tmp_path: Path, way: st
         assert "'ticks' cannot be read: it is transient" in refusal(spark, **here, subscribe="ticks")
         unsaid = refusal(spark, **here, subscribe="prices", startingOffsets='{"news": 1}')
         assert "'prices' is missing; 'news' is not read" in unsaid
+        untimed = refusal(spark, **here, subscribe="prices", endingOffsetsByTimestamp='{"news": 1}')
+        assert "endingOffsetsByTimestamp must name exactly the topics that are read: 'prices'" in untimed
         backwards = refusal(
             spark, **here, subscribe="prices", startingOffsets='{"prices": 4}', endingOffsets='{"prices": 2}'
         )

@@ -172,6 +172,17 @@ def test_a_store_is_read_beside_its_server_and_after_it(spark: SparkSession, tmp
         ({"startingTimestamp": NOON // 1000 + 44_500, "endingTimestamp": NOON // 1000 + 99_999_999}, 45, 100),
         ({"startingTimestamp": NOON // 1000 + 100_001}, 101, 100),
         ({"endingTimestamp": NOON // 1000}, 1, 0),
+        ({"startingOffsetsByTimestamp": f'{{"prices": {{"0": {NOON // 1000 + 96_000}}}}}'}, 96, 100),
+        ({"startingOffsetsByTimestamp": f'{{"prices": {NOON // 1000 + 100_001}}}'}, 101, 100),
+        ({"endingOffsetsByTimestamp": f'{{"prices": {{"0": {NOON // 1000 + 12_001}}}}}'}, 1, 12),
+        (
+            {
+                "startingOffsetsByTimestamp": f'{{"prices": {NOON // 1000 + 11_000}}}',
+                "endingOffsetsByTimestamp": f'{{"prices": {NOON // 1000 + 14_000}}}',
+            },
+            11,
+            13,
+        ),
         ({"startingOffsets": '{"prices": 20}', "endingTimestamp": NOON // 1000 + 31_000}, 20, 30),
     ],
 )
@@ -213,6 +224,26 @@ def test_more_partitions_than_blocks_cut_the_blocks(spark: SparkSession, served:
     assert frame.rdd.getNumPartitions() == len(parts)
     assert offsets(frame) == list(range(1, 101))
     assert len(planned(here, subscribe="strong", minPartitions="100")) == 4
+
+
+@BOTH
+def test_each_topic_has_its_own_time(spark: SparkSession, served: Serving, way: str) -> None:
+    times = f'{{"prices": {NOON // 1000 + 99_000}, "late": {{"0": {NOON // 1000 + 18_000}}}}}'
+    frame = reading(spark, **place(served, way), subscribe="prices,late", startingOffsetsByTimestamp=times)
+    assert rows(frame, "topic", "offset") == [("late", 18), ("late", 19), ("prices", 99), ("prices", 100)]
+
+
+@BOTH
+@pytest.mark.parametrize("most", [1, 3, 7, 10, 11, 29, 30, 31, 60, 99, 100, 1000])
+@pytest.mark.parametrize("least", ["1", "4"])
+def test_no_partition_has_more_records_than_allowed(served: Serving, way: str, most: int, least: str) -> None:
+    """Though partitions otherwise end where blocks end."""
+    options = {"subscribe": "prices", "maxRecordsPerPartition": str(most), "minPartitions": least}
+    parts = planned(place(served, way), **options)
+    assert all(0 < end - start <= most for _, start, end in parts)
+    assert len(parts) == max(int(least), -(-100 // most))
+    assert [start for _, start, _ in parts] == [1, *(end for _, _, end in parts[:-1])]
+    assert parts[-1][2] == 101
 
 
 # -- filters ------------------------------------------------------------------------------------------------

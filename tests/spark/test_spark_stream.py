@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,15 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
-from made_stores import Topic, make_store
+from made_stores import NOON, Topic, make_store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from serving_stores import Serving, serving
 from spark_helpers import Log, rows, spelled
 
 from omq.bulk.errors import DataLoss
+from omq.spark import behind
 from omq.spark.options import read_options
 from omq.spark.schema import usual_schema
 from omq.spark.stream import StreamReader, share
@@ -193,10 +197,10 @@ def add_and_trim(store: Path, first: int, count: int, before: int) -> None:
 # -- the reader by itself: what Spark asks, in any order ----------------------------------------------------
 
 
-def reader(server: Serving, **options: object) -> StreamReader:
+def reader(server: Serving, now: Callable[[], float] = time.monotonic, **options: object) -> StreamReader:
     given = {"omq.servers": server.address, "subscribe": "prices"} | spelled(options)
     parsed = read_options({name: str(value) for name, value in given.items()}, stream=True)
-    return StreamReader(parsed, usual_schema(parsed))
+    return StreamReader(parsed, usual_schema(parsed), now)
 
 
 def test_the_first_batch_of_a_stream_from_the_latest_is_empty(tmp_path: Path) -> None:
@@ -234,6 +238,101 @@ def test_available_now_has_an_end_that_does_not_move(tmp_path: Path) -> None:
         assert found == [[1], [1, 8], [8, 11], [8, 11]]
         assert bounds(stream.reportLatestOffset()) == {"prices": [111]}
         stream.stop()
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("most", "delay", "seconds"), [(None, None, 900), (7, "90s", 90), (None, "2500", 2.5), (7, "2MIN", 120)]
+)
+def test_a_micro_batch_waits_for_enough_messages(
+    tmp_path: Path, most: int | None, delay: str | None, seconds: float
+) -> None:
+    """But no longer than the delay after the previous one; the first one does not wait."""
+    options: dict[str, object] = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 5}
+    options |= {} if most is None else {"maxOffsetsPerTrigger": most}
+    options |= {} if delay is None else {"maxTriggerDelay": delay}
+    with serving(make_store(tmp_path / "store", prices=Topic([2]))) as server:
+        clock = Clock()
+        stream = reader(server, clock, **options)
+        limit = stream.getDefaultReadLimit()
+        assert limit == (ReadMinRows(5) if most is None else ReadMaxRows(7))
+        at = stream.latestOffset(stream.initialOffset(), limit)
+        assert bounds(at) == {"prices": [1, 3]}
+        server.publish("prices", [b"x"] * 4)
+        clock.seconds += seconds - 1
+        assert stream.latestOffset(at, limit) == at
+        server.publish("prices", [b"x"])
+        at = stream.latestOffset(at, limit)
+        assert bounds(at) == {"prices": [3, 8]}, "there are enough"
+        server.publish("prices", [b"x"])
+        clock.seconds += seconds - 1
+        assert stream.latestOffset(at, limit) == at, "the delay begins with the previous micro-batch"
+        # A trigger that reads all there is does not wait.
+        assert bounds(stream.latestOffset(at, ReadAllAvailable())) == {"prices": [8, 9]}
+        clock.seconds += seconds
+        at = stream.latestOffset(at, limit)
+        assert bounds(at) == {"prices": [8, 9]}, "the delay is over"
+        assert stream.latestOffset(at, limit) == at
+        server.publish("prices", [b"x"])
+        assert stream.latestOffset(at, limit) == at
+        stream.prepareForTriggerAvailableNow()
+        assert bounds(stream.latestOffset(at, limit)) == {"prices": [9, 10]}
+        stream.stop()
+
+
+def test_limits_of_a_stream_that_contradict_each_other(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([2]))) as server:
+        with pytest.raises(ValueError, match="minOffsetsPerTrigger 8 is greater than maxOffsetsPerTrigger 7"):
+            reader(server, minOffsetsPerTrigger=8, maxOffsetsPerTrigger=7)
+        with pytest.raises(ValueError, match="maxTriggerDelay makes no sense here: it bounds the time that"):
+            reader(server, maxTriggerDelay="1s")
+        with pytest.raises(ValueError, match="maxTriggerDelay must be a number with one of the units"):
+            reader(server, minOffsetsPerTrigger=8, maxTriggerDelay="2 weeks")
+
+
+def test_a_stream_from_a_time_in_partitions_of_bounded_size(tmp_path: Path) -> None:
+    with serving(make_store(tmp_path / "store", prices=Topic([10, 20]))) as server:
+        times = f'{{"prices": {{"0": {NOON // 1000 + 5_000}}}}}'
+        stream = reader(server, startingOffsetsByTimestamp=times, maxRecordsPerPartition=10)
+        start = stream.initialOffset()
+        assert bounds(start) == {"prices": [5]}
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert len(stream.partitions(start, end)) == 3
+        found = bounds(end)["prices"]
+        assert (found[0], found[-1]) == (5, 31)
+        assert all(0 < after - before <= 10 for before, after in pairwise(found))
+        stream.stop()
+
+
+def test_progress_says_how_far_behind_a_stream_is(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    with serving(make_store(tmp_path / "store", prices=Topic([10, 10]), news=Topic([4]))) as server:
+        options = {"subscribe": "prices,news", "startingOffsets": "earliest", "maxOffsetsPerTrigger": 12}
+        frame = streaming(spark, servers=server.address, **options)
+        running = query.writer(frame).trigger(availableNow=True).start()
+        running.awaitTermination()
+        progresses = [progress for progress in running.recentProgress if progress.numInputRows]
+        assert [behind(progress) for progress in progresses] == [
+            {"prices": 10, "news": 2},
+            {"prices": 0, "news": 0},
+        ]
+        (source,) = progresses[0].sources
+        ends = json.loads(source.endOffset)
+        ends["prices"]["id"] += 100  # as if the topic had been created again meanwhile
+        source["endOffset"] = json.dumps(ends)
+        assert behind(progresses[0]) == {"prices": 20, "news": 2}
+        for other in ("null", "17", '{"prices": {"0": 5}}'):  # nothing yet, and the offsets of other formats
+            source["latestOffset"] = other
+            assert behind(progresses[0]) == {}
 
 
 def test_a_topic_that_goes_away(tmp_path: Path) -> None:
