@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from omq.bulk.access import StoredTopic
-from omq.bulk.errors import BadOptions, OmqError
+from omq.bulk.errors import BadOptions, DataLoss, OmqError
 from omq.bulk.headers import Header, head_of
 from omq.bulk.places import ServerPlace, StorePlace
 from omq.protocol.amqp import head as stored_head
@@ -34,6 +34,7 @@ from omq.replay.stopping import cancel_on_interrupt, hold_interrupts, stop_on_in
 from omq.spark.options import spelled
 from omq.spark.session import local_session, stderr_to
 from omq.spark.source import OmqDataSource
+from omq_storage.errors import StoreError
 
 PART_MESSAGES = 100_000
 """About the least number of messages of a task, if there are several tasks."""
@@ -318,7 +319,8 @@ def _in_our_words() -> Iterator[None]:
         raise JobFailed(str(error.java_exception.toString())) from error
 
 
-_OURS = re.compile(r"^(?:omq\.blocking|omq_storage)\.errors\.\w+: (.+)$", re.MULTILINE)
+_MODULES = "|".join(re.escape(kind.__module__) for kind in (OmqError, DataLoss, StoreError))
+_OURS = re.compile(rf"^(?:{_MODULES})\.\w+: (.+)$", re.MULTILINE)
 """One of our errors in the traceback of a task, as Spark's exception contains it."""
 
 
