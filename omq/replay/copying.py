@@ -18,7 +18,7 @@ from omq.bulk.remote import Server
 from omq.bulk.sinks import SinkConnection
 from omq.replay.ahead import Ahead
 from omq.replay.envelopes import Producer, bodies_size, envelopes
-from omq.replay.gaps import pass_over
+from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
@@ -48,15 +48,24 @@ class ProducerNames:
 
 
 def copy(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event) -> None:
-    """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter.
+    """Copy all of a plan, topic by topic, until `stop` is set; count confirmed messages in the meter. At lost
+    messages, report for each topic how far it is published.
 
     Raises DataLoss, Unreachable, ServerRefused, and omq_storage.errors.StoreError.
     """
     names = producers(destination)
     with destination.place.open() as server:
-        for part in plan.parts:
-            if len(part) and not stop.is_set():
+        for number, part in enumerate(plan.parts):
+            if not len(part) or stop.is_set():
+                continue
+            try:
                 _Copy(server, plan, destination, part, names.of(part.topic), meter, stop).run()
+            except LostMessages:
+                for earlier in filter(len, plan.parts[:number]):
+                    meter.say(f"{earlier.topic.name}: {published(earlier, earlier.end)}")
+                for later in filter(len, plan.parts[number + 1 :]):
+                    meter.say(f"{later.topic.name}: {published(later, later.start)}")
+                raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,9 @@ class _Copy:
             before = self._confirmed
             try:
                 self._go_on()
+            except LostMessages:
+                self._meter.say(f"{self._part.topic.name}: {published(self._part, self._confirmed)}")
+                raise
             except ConnectionLost as lost:
                 self._server.close()
                 failures = failures + 1 if self._confirmed == before else 1
@@ -115,16 +127,12 @@ class _Copy:
                 break
         if self._stop.is_set():
             self._meter.say(
-                f"{self._part.topic.name}: {self._published()}; --first {self._confirmed} continues there"
+                f"{self._part.topic.name}: {published(self._part, self._confirmed)}; "
+                f"--first {self._confirmed} continues there"
             )
 
-    def _published(self) -> str:
-        if self._confirmed == self._part.start:
-            return "nothing is published"
-        return f"messages up to {self._confirmed - 1} are published"
-
     def _doubt(self) -> str:
-        known = f"Of {self._part.topic.name!r}, {self._published()}"
+        known = f"Of {self._part.topic.name!r}, {published(self._part, self._confirmed)}"
         if self._sent <= self._confirmed:
             return f"{known}."
         return (
@@ -140,7 +148,10 @@ class _Copy:
                 pass
 
     def _portion(self, pieces: Iterator[_Piece]) -> bool:
-        """Send one portion. Return whether messages are left."""
+        """Send one portion. Return whether messages are left. Raises LostMessages when all messages before
+        the lost ones are confirmed.
+        """
+        lost: LostMessages | None = None
         piece = next(pieces, None)
         if piece is None:
             return False
@@ -156,10 +167,16 @@ class _Copy:
                 self._meter.show(self._meter.messages.total() + messages)
                 if sink.is_cut or sent_octets >= PORTION_OCTETS or self._stop.is_set():
                     break
-                piece = next(pieces, None)
+                try:
+                    piece = next(pieces, None)
+                except LostMessages as error:
+                    lost = error
+                    break
             sink.finish(messages)
         self._confirmed = end
         self._meter.add(self._part.topic.name, messages, octets)
+        if lost is not None:
+            raise lost
         return piece is not None
 
     def _pieces(self, start: int) -> Generator[_Piece, None, None]:
@@ -168,7 +185,7 @@ class _Copy:
         with self._source.open() as access:
             for found in access.fetch(part.topic, start, part.end, self._piece):
                 if isinstance(found, Gap):
-                    pass_over(part.topic.name, found, self._meter, self._skip_lost)
+                    pass_over(part, found, self._meter, self._skip_lost)
                 else:
                     yield found
 

@@ -1,17 +1,41 @@
-"""How a replay handles gaps."""
+"""How a replay handles gaps, and says where a replay after them begins."""
 
 from omq.bulk.access import Gap
 from omq.bulk.errors import DataLoss
+from omq.bulk.ranges import Range
 from omq.replay.meter import Meter
 
 SKIP_LOST = "With --skip-lost they are left out"
 
 
-def pass_over(topic: str, gap: Gap, meter: Meter, skip_lost: bool) -> None:
-    """Report and count missing messages. Raises DataLoss for lost messages without `skip_lost`."""
+class LostMessages(DataLoss):
+    """Messages of a topic are lost, and the request does not allow to skip them."""
+
+    def __init__(self, sentence: str, topic: str) -> None:
+        super().__init__(sentence)
+        self.topic = topic
+
+
+def pass_over(part: Range, gap: Gap, meter: Meter, skip_lost: bool) -> None:
+    """Report and count missing messages of a range. Raises LostMessages if `skip_lost` is off."""
+    topic = part.topic.name
     lost = f"Topic {topic!r}: messages {gap.first} to {gap.last} are gone: {gap.reason}"
     if not (gap.is_hole or skip_lost):
-        raise DataLoss(f"{lost}. {SKIP_LOST}.")
+        raise LostMessages(f"{lost}. {SKIP_LOST}{going_on(part, gap.last + 1)}.", topic)
     meter.say(lost)
     if not gap.is_hole:
         meter.skipped += len(gap)
+
+
+def going_on(part: Range, following: int) -> str:
+    """The end of a sentence: where a replay of the same range begins after lost messages."""
+    if following >= part.end:
+        return "; none of this topic follow"
+    return f"; a replay of {part.topic.name!r} with --first {following} begins after them"
+
+
+def published(part: Range, confirmed: int) -> str:
+    """How far a range is published: up to before the message `confirmed`."""
+    if confirmed == part.start:
+        return "nothing is published"
+    return f"messages up to {confirmed - 1} are published"

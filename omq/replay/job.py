@@ -25,7 +25,7 @@ from omq.protocol.amqp import head as stored_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.replay.copying import ProducerNames, producers
 from omq.replay.envelopes import renamed
-from omq.replay.gaps import SKIP_LOST
+from omq.replay.gaps import SKIP_LOST, going_on
 from omq.replay.meter import Meter
 from omq.replay.pacing import Due, publish
 from omq.replay.plan import Plan
@@ -90,7 +90,7 @@ def run(spark: SparkSession, plan: Plan, meter: Meter) -> None:
     """
     request = plan.request
     cancel = spark.sparkContext.cancelAllJobs
-    with _in_our_words():
+    with _in_our_words(plan):
         with cancel_on_interrupt(cancel) as interrupted:
             frame = _wanted(spark, plan)
             if interrupted.is_set():
@@ -295,7 +295,7 @@ def _paced(frame: DataFrame, plan: Plan, destination: ToServer, speed: float, me
     rows = ordered.sort("time", "topic", "offset").toLocalIterator()
     dues = (_due(row, names, topics[row.topic]) for row in rows)
     with stop_on_interrupt() as stop:
-        publish(dues, destination, speed, meter, stop)
+        publish(dues, plan, destination, speed, meter, stop)
 
 
 def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
@@ -310,11 +310,11 @@ def _due(row: Any, names: ProducerNames, topic: StoredTopic) -> Due:
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
+def _in_our_words(plan: Plan) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        raise JobFailed(_first_line(error)) from error
+        raise JobFailed(_with_way(_first_line(error), plan)) from error
     except Py4JJavaError as error:  # a Java exception that PySpark does not convert
         raise JobFailed(str(error.java_exception.toString())) from error
 
@@ -322,6 +322,18 @@ def _in_our_words() -> Iterator[None]:
 _MODULES = "|".join(re.escape(kind.__module__) for kind in (OmqError, DataLoss, StoreError))
 _OURS = re.compile(rf"^(?:{_MODULES})\.\w+: (.+)$", re.MULTILINE)
 """One of our errors in the traceback of a task, as Spark's exception contains it."""
+
+
+_LOST = re.compile(r"Topic (.+): messages [0-9]+ to ([0-9]+) are gone: ")
+
+
+def _with_way(sentence: str, plan: Plan) -> str:
+    """A sentence about lost messages, with where a replay after them begins; other sentences unchanged."""
+    lost = _LOST.match(sentence)
+    for part in plan.parts:
+        if lost is not None and lost[1] == repr(part.topic.name):
+            return sentence.replace(SKIP_LOST, f"{SKIP_LOST}{going_on(part, int(lost[2]) + 1)}")
+    return sentence
 
 
 def _first_line(error: PySparkException) -> str:

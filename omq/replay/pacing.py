@@ -12,7 +12,7 @@ from omq.bulk.remote import Patience
 from omq.bulk.sinks import send
 from omq.replay.copying import producers
 from omq.replay.envelopes import Producer, bodies_size, envelopes
-from omq.replay.gaps import pass_over
+from omq.replay.gaps import LostMessages, pass_over, published
 from omq.replay.meter import Meter
 from omq.replay.plan import Plan
 from omq.replay.request import ToServer
@@ -54,52 +54,75 @@ def pace(plan: Plan, destination: ToServer, meter: Meter, stop: threading.Event)
             for part in plan.parts
             if len(part)
         ]
-        publish(heapq.merge(*streams, key=lambda due: due.time), destination, speed, meter, stop)
+        publish(heapq.merge(*streams, key=lambda due: due.time), plan, destination, speed, meter, stop)
 
 
 def publish(
-    dues: Iterable[Due], destination: ToServer, speed: float, meter: Meter, stop: threading.Event
+    dues: Iterable[Due],
+    plan: Plan,
+    destination: ToServer,
+    speed: float,
+    meter: Meter,
+    stop: threading.Event,
 ) -> None:
-    """Send messages when they are due, each time with confirmation, until `stop` is set; then print where to
-    continue.
+    """Send messages when they are due, each time with confirmation, until `stop` is set or messages are lost;
+    then print for each topic where to continue. Raises LostMessages.
     """
     place = destination.place
     # Retry only with a named producer: otherwise the server would store a repetition twice.
     patience = place.patience if destination.producer is not None else Patience(0)
-    published: dict[str, int] = {}
+    confirmed = {part.topic.name: part.start for part in plan.parts if len(part)}
+    lost: LostMessages | None = None
     with place.open() as server:
-        for together in _in_time(dues, speed, stop):
-            by_source: dict[str, list[Due]] = {}
-            for due in together:
-                by_source.setdefault(due.source, []).append(due)
-            for source, parts in by_source.items():
-                target = (destination.topic or source).encode()
-                count = sum(len(part.messages) for part in parts)
-                send(server, patience, target, b"".join(part.envelopes for part in parts), count)
-                published[source] = parts[-1].messages.stop
-                meter.add(source, count, sum(part.octets for part in parts))
-    if stop.is_set():
-        for source, after in published.items():
-            meter.say(f"{source}: messages up to {after - 1} are published; --first {after} continues there")
+        try:
+            for together in _in_time(dues, speed, stop):
+                by_source: dict[str, list[Due]] = {}
+                for due in together:
+                    by_source.setdefault(due.source, []).append(due)
+                for source, parts in by_source.items():
+                    target = (destination.topic or source).encode()
+                    count = sum(len(part.messages) for part in parts)
+                    send(server, patience, target, b"".join(part.envelopes for part in parts), count)
+                    confirmed[source] = parts[-1].messages.stop
+                    meter.add(source, count, sum(part.octets for part in parts))
+        except LostMessages as error:
+            lost = error
+    if stop.is_set() or lost is not None:
+        for part in filter(len, plan.parts):
+            name = part.topic.name
+            after = confirmed[name]
+            # The error itself says where its topic continues.
+            left = part.start < after < part.end and (lost is None or name != lost.topic)
+            there = f"; --first {after} continues there" if left else ""
+            meter.say(f"{name}: {published(part, after)}{there}")
+    if lost is not None:
+        raise lost
 
 
 def _in_time(dues: Iterable[Due], speed: float, stop: threading.Event) -> Iterator[list[Due]]:
-    """Wait until messages are due, and yield those that are due together."""
+    """Wait until messages are due, and yield those that are due together. Raises LostMessages when the
+    messages before the lost ones are yielded.
+    """
     waiting: list[Due] = []
     octets = 0
     begin: tuple[float, int] | None = None
-    for due in dues:
-        now = time.monotonic()
-        if begin is None:
-            begin = now, due.time
-        at = begin[0] + (due.time - begin[1]) / 1e6 / speed
-        if waiting and (at > now or octets >= PORTION_OCTETS):
+    try:
+        for due in dues:
+            now = time.monotonic()
+            if begin is None:
+                begin = now, due.time
+            at = begin[0] + (due.time - begin[1]) / 1e6 / speed
+            if waiting and (at > now or octets >= PORTION_OCTETS):
+                yield waiting
+                waiting, octets = [], 0
+            if stop.wait(max(0.0, at - time.monotonic())):
+                return
+            waiting.append(due)
+            octets += len(due.envelopes)
+    except LostMessages:
+        if waiting:
             yield waiting
-            waiting, octets = [], 0
-        if stop.wait(max(0.0, at - time.monotonic())):
-            return
-        waiting.append(due)
-        octets += len(due.envelopes)
+        raise
     if waiting:
         yield waiting
 
@@ -132,7 +155,7 @@ def _blocks(access: Access, part: Range, skip_lost: bool, meter: Meter) -> Itera
         until = part.end if info is None else min(part.end, info.first + info.count)
         for found in list(access.fetch(part.topic, position, until, _kept)):
             if isinstance(found, Gap):
-                pass_over(part.topic.name, found, meter, skip_lost)
+                pass_over(part, found, meter, skip_lost)
                 position = found.last + 1
             else:
                 yield found

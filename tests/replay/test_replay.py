@@ -214,13 +214,49 @@ def test_a_damaged_block(
 ) -> None:
     store = make_store(tmp_path / "store", hurt=Topic((5, 4, 6)))
     damage(store, 0, 6)
-    words = ("--path", str(store), "hurt", *pace, "--to", f"omq://{target.address}/hurt{len(pace)}")
+    copied = f"hurt{len(pace)}"
+    words = ("--path", str(store), "hurt", *pace, "--to", f"omq://{target.address}/{copied}")
     assert replay(*words) == 1
-    assert "Topic 'hurt': messages 6 to 9 are gone: the store is damaged there" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Topic 'hurt': messages 6 to 9 are gone: the store is damaged there" in said
+    assert "omq: hurt: messages up to 5 are published\n" in said
+    assert (
+        "With --skip-lost they are left out; a replay of 'hurt' with --first 10 begins after them.\n" in said
+    )
+    assert bodies(target.address, copied) == [made_body(n) for n in range(1, 6)]
+    assert replay(*words, "--first", "10") == 0
+    assert bodies(target.address, copied) == [made_body(n) for n in (*range(1, 6), *range(10, 16))]
+    capsys.readouterr()
     topic = f"whole{len(pace)}"
     assert replay(*words[:-1], f"omq://{target.address}/{topic}", "--skip-lost") == 0
     assert bodies(target.address, topic) == [made_body(n) for n in (*range(1, 6), *range(10, 16))]
     assert "\n4 messages could not be had any more and were left out\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pace", [[], ["--speed", "100000"]])
+def test_a_damaged_block_among_several_topics(
+    target: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str], pace: list[str]
+) -> None:
+    """The replay says how far each topic is, with damage in the last block of a topic and in the first."""
+
+    def said(name: str, first: int, *words: str) -> str:
+        topics = {"a": Topic((2,)), "hurt": Topic((5, 4)), "late": Topic((3,), first=7), "z": Topic(())}
+        store = make_store(tmp_path / name, **topics)
+        damage(store, 1, first)
+        to = f"omq://{target.address}/{name}{len(pace)}"
+        assert replay("--path", str(store), "--pattern", ".*", *pace, *words, "--to", to) == 1
+        return capsys.readouterr().err
+
+    last = said("last", 6)
+    assert "omq: a: messages up to 2 are published\n" in last
+    assert "omq: hurt: messages up to 5 are published\n" in last
+    assert "omq: late: nothing is published\n" in last
+    assert "z:" not in last
+    assert "With --skip-lost they are left out; none of this topic follow.\n" in last
+    first = said("first", 1, "--until", "2023-11-14T22:13:27Z")
+    assert "omq: hurt: nothing is published\n" in first
+    assert "late" not in first, "it has no messages within the bounds"
+    assert "a replay of 'hurt' with --first 6 begins after them.\n" in first
 
 
 @pytest.mark.parametrize(

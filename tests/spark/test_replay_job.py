@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,11 +161,16 @@ def test_files_where_none_can_be(spark: SparkSession, source: Serving, tmp_path:
 
 def test_what_spark_lost_is_said_in_words_of_the_replay(spark: SparkSession, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", hurt=Topic([5, 5]))
-    damage(store, 0, 6)
+    damage(store, 0, 1)
     with serving(store) as server:
         words = ("hurt", "--to", f"parquet:{tmp_path}/files")
-        with pytest.raises(job.JobFailed, match=r"is wrong\)\. With --skip-lost they are left out\.$"):
+        with pytest.raises(
+            job.JobFailed, match=r"is wrong\)\. With --skip-lost they are left out; (.+)\.$"
+        ) as lost:
             run(spark, server, *words)
+        assert "; a replay of 'hurt' with --first 6 begins after them." in str(lost.value)
+        assert run(spark, server, *words, "--first", "6").counts == {"hurt": 5}
+        shutil.rmtree(tmp_path / "files")
         assert run(spark, server, *words, "--skip-lost").counts == {"hurt": 5}
 
 
