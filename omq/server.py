@@ -540,9 +540,9 @@ def _forbidden(terminal: Terminal, session: Session) -> str | None:
     before, now = session.renew_rights().subscribe, session.rights.subscribe
     if before == now:
         return None
-    for subscription in terminal.subscriptions():
-        name = subscription.topic.topic
-        if name in before and name not in now:
+    for topic, _ in terminal.open_channels():
+        name = topic.topic
+        if name in before and name not in now and name not in session.made_names:
             return f"this client may not {Right.SUBSCRIBE.value} {quoted(name)} any more"
     return None
 

@@ -72,8 +72,7 @@ class Direct:
         self._session = session
         self._nodes = nodes
         self.totals = nodes.totals
-        self._own: set[bytes] = set()
-        """The names that the server made for this connection."""
+        self._own = session.made_names
 
     def produce(self, name: bytes, producer: Producer) -> DirectNode:
         """Attach a producer to the node of this name. Raises Refused."""

@@ -187,6 +187,10 @@ class Session:
         self._closed: Callable[[], None] | None = closed
         self._may_publish: set[bytes] = set()
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
+        self.may_route: set[tuple[bytes, bytes]] = set()
+        """Exchanges and keys to which the client may publish, as `Topology.parts` remembers them."""
+        self.made_names: set[bytes] = set()
+        """The names of queues and nodes that the server made for this connection. They need no right."""
 
     @property
     def rights(self) -> Rights:
@@ -207,6 +211,7 @@ class Session:
         """Forget which rights the client had before the configuration changed, and return them."""
         before, self._rights_before = self._rights_before, self._client.rights
         self._may_publish.clear()
+        self.may_route.clear()
         return before
 
     def close(self) -> None:
@@ -473,7 +478,9 @@ class Session:
         subscriber is the only one of its topic.
         """
         self.check(Right.SUBSCRIBE, name)
-        return self.open_driver(await self._find_or_make(name), replay, make, held, exclusive=exclusive)
+        driver = await self._find_or_make(name)
+        self.check(Right.SUBSCRIBE, name)  # a reload may have taken the right away meanwhile
+        return self.open_driver(driver, replay, make, held, exclusive=exclusive)
 
     def open_private(
         self, driver: Driver, replay: Replay, make: Callable[[Topic, Release], S], *, exclusive: bool
@@ -550,6 +557,7 @@ class Session:
         """
         self.check(Right.SUBSCRIBE, name)
         driver = await self._find_to_lease(name)
+        self.check(Right.SUBSCRIBE, name)  # a reload may have taken the right away meanwhile
         feed, channel = self.open_driver(driver, replay, LeasedFeed)
         feed.replaced(channel)
         return self._shared.leases.grant(feed, principal, self._identity)

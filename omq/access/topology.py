@@ -125,10 +125,9 @@ class Topology:
         self._catalogue = catalogue
         self._exchanges = exchanges
         self._owner = session.owner = Ownership()
-        self._generated: set[bytes] = set()
+        self._generated = session.made_names
         self._most_generated = LEAST_GENERATED
-        self._allowed: set[tuple[bytes, bytes]] = set()
-        """Exchanges and topics to which the client may publish."""
+        self._allowed = session.may_route  # which the session clears when its rights change
 
     def close(self) -> None:
         """Delete the exclusive queues of the connection."""
@@ -253,7 +252,8 @@ class Topology:
         """Return a new name for a queue of this connection."""
         if len(self._generated) >= self._most_generated:
             # Most of these queues may have gone by themselves.
-            self._generated = {name for name in self._generated if self._catalogue.lookup(name) is not None}
+            gone = [name for name in self._generated if self._catalogue.lookup(name) is None]
+            self._generated.difference_update(gone)
             self._most_generated = max(LEAST_GENERATED, 2 * len(self._generated))
         name = GENERATED + secrets.token_urlsafe(NAME_OCTETS).encode()
         self._generated.add(name)
@@ -419,7 +419,7 @@ class Topology:
                 release()
                 kept()
 
-            feed = LeasedFeed(topic, closed)
+            feed = LeasedFeed(topic, closed, needs_right=name not in self._generated)
             feed.pause()
             return feed
 
@@ -457,6 +457,12 @@ class Topology:
     async def from_ago(self, name: bytes, seconds: int) -> Replay:
         """Where the first message is that is no older than so many seconds. Raises as `from_time`."""
         return await self.from_time(name, max(0, int(time.time()) - seconds))
+
+    def check_get(self, name: bytes) -> None:
+        """Raises Refused when the client may not get messages of this queue. To be called for each Get: the
+        rights may have changed since `open_getter`.
+        """
+        self._check(Right.SUBSCRIBE, name)
 
     def open_getter(self, name: bytes, subscriber: Subscriber) -> Getter:
         """Return what gets messages of a queue on demand. Raises Refused, and IsStream."""

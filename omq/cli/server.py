@@ -255,8 +255,12 @@ async def _reload(server: Server, started: Config, read: Callable[[], Config]) -
             log.warning("SIGHUP: %s has changed: that is applied when the server is started again", key)
         change = applied(started, config)
         set_levels(change.log_level, change.log_levels)
-        await server.reload(change)
-        log.info("SIGHUP: reloaded the configuration")
+        try:
+            await server.reload(change)
+        except Exception:  # a defect of a reload must not end the connections
+            log.exception("SIGHUP: a defect of the server: the configuration may be reloaded only in part")
+        else:
+            log.info("SIGHUP: reloaded the configuration")
     if server.certificates is None:
         return
     try:

@@ -15,11 +15,15 @@ from omq.model import Topic
 class LeasedFeed:
     """A subscriber (see omq.drivers.seam.Subscriber) that waits for its connection."""
 
-    __slots__ = ("_channel", "_closed", "_ended", "_is_paused", "_wake", "topic")
+    __slots__ = ("_channel", "_closed", "_ended", "_is_paused", "_wake", "needs_right", "topic")
 
-    def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
+    def __init__(self, topic: Topic, closed: Callable[[], None], *, needs_right: bool = True) -> None:
         """`closed` is called once, when no connection will take from it any more."""
         self.topic = topic
+        self.needs_right = needs_right
+        """Whether its client needs the right to subscribe to the topic, when it uses the lease, too. The
+        client needs none for a queue whose name the server made for it.
+        """
         self._closed: Callable[[], None] | None = closed
         self._channel: Channel | None = None
         self._wake: Callable[[], None] | None = None

@@ -198,6 +198,50 @@ def test_connections_of_every_protocol_are_told(tmp_path: Path) -> None:
         bob.end()
 
 
+def rabbit(run: Configured, name: str, secret: str) -> pika.BlockingConnection:
+    """A connection of AMQP 0-9-1."""
+    credentials = pika.PlainCredentials(name, secret)
+    there = pika.ConnectionParameters("127.0.0.1", run.server.port, credentials=credentials)
+    return pika.BlockingConnection(there)
+
+
+def test_a_client_of_amqp_loses_its_rights_at_once(tmp_path: Path) -> None:
+    with configured(tmp_path, client("alice", "a1")) as run:
+        alice = rabbit(run, "alice", "a1")
+        own, other = alice.channel(), alice.channel()
+        own.queue_declare("work", durable=True)
+        own.exchange_declare("x", "fanout")
+        own.confirm_delivery()
+        other.confirm_delivery()
+        for exchange, channel in (("", own), ("x", other)):
+            channel.basic_publish(exchange, "work", b"1")
+        getting = alice.channel()
+        assert getting.basic_get("work", auto_ack=True)[2] == b"1"
+        run.reload(client("alice", "a1", publish=["news"], subscribe=["news"]))
+        for exchange, channel in (("", own), ("x", other)):
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="ACCESS_REFUSED"):
+                channel.basic_publish(exchange, "work", b"2")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="ACCESS_REFUSED"):
+            getting.basic_get("work", auto_ack=True)
+        alice.close()
+
+
+def test_queues_that_need_no_right_are_kept(tmp_path: Path) -> None:
+    with configured(tmp_path, client("alice", "a1")) as run:
+        alice = rabbit(run, "alice", "a1")
+        channel = alice.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        got: list[bytes] = []
+        channel.basic_consume(queue, lambda *given: got.append(given[3]), auto_ack=True)
+        channel.basic_consume("amq.rabbitmq.reply-to", lambda *given: None, auto_ack=True)
+        log = run.reload(client("alice", "a1", publish=["news"], subscribe=["news"]))
+        assert not [line for line in log if "closed: " in line]
+        channel.basic_publish("", queue, b"to myself")
+        alice.process_data_events(10)
+        assert got == [b"to myself"]
+        alice.close()
+
+
 def test_quotas_rates_and_retention_are_applied(tmp_path: Path) -> None:
     with configured(tmp_path, client("alice", "a1")) as run:
         alice = run.peer("alice:a1")

@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 
 from omq.access.limits import UNLIMITED, Rates
 from omq.config import Config
-from omq.protocol.amqp_1_0.performatives import Close
+from omq.protocol.amqp_1_0.performatives import Attach, Close
 from omq.protocol.omq.types import Error
 from omq.server import Server
+from omq.terminals.connection.statistics import Kind
 
-from .amqp_1_0_peer import condition, peer
-from .conversation import PATIENCE
+from .amqp_1_0_peer import condition, peer, source, target
+from .conversation import PATIENCE, eventually
 from .dmp_conversation import lease, response, show
 from .test_clients import SECRET, client, enter, serving
 
@@ -58,6 +60,44 @@ async def test_an_unused_lease_is_worth_nothing_without_its_client(store: Path) 
         assert await bob.error() == b"Connect: " + GONE.encode()
         await bob.ended()
         assert (await response(await show(host, unused))).startswith(b"402 BAD-LEASE")
+
+
+async def test_an_unused_feed_lease_is_refused_when_the_right_is_lost(store: Path) -> None:
+    async with serving(store, clients=[client("alice")]) as host:
+        alice = await enter(host, "alice")
+        unused = await lease(alice, b"(Get news From_current)")
+        await reload(host.server, lambda _: {"clients": [client("alice", subscribe=["sport"])]})
+        await alice.confirm()
+        assert (await response(await show(host, unused))).startswith(b"530 NOT-ALLOWED")
+
+
+async def test_the_end_of_a_feed_is_no_defect(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with serving(store, clients=[client("alice")]) as host:
+        alice = await enter(host, "alice")
+        feed = await show(host, await lease(alice, b"(Get news From_current)"))
+        assert await response(feed) == b"200 OK Feed 'news' ready"
+        await feed.done()
+        await feed.ended()
+        # Its connection is there until this client has closed it.
+        await reload(host.server, lambda _: {"clients": [client("alice", subscribe=["*"], delete=[])]})
+        await alice.confirm()
+        feed.close()
+        await eventually(lambda: host.connections == 1)
+        assert host.server.ended[Kind.FEED].connections == 1
+    assert "defect" not in caplog.text
+    assert "'alice' (feed) disconnected after" in caplog.text
+
+
+async def test_a_node_of_its_own_needs_no_right(store: Path) -> None:
+    async with serving(store, clients=[client("alice")]) as host, peer(host.port) as alice:
+        await alice.authenticate("PLAIN", b"\0alice\0" + SECRET.encode())
+        await alice.open()
+        await alice.say(Attach("reply", 0, True, source=source(None, dynamic=True), target=target("here")))
+        await alice.until(Attach)
+        await reload(host.server, lambda _: {"clients": [client("alice", subscribe=["news"])]})
+        await alice.say(Attach("other", 1, True, source=source(None, dynamic=True), target=target("here")))
+        await alice.until(Attach)
 
 
 async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> None:

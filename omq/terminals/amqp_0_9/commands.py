@@ -418,6 +418,7 @@ class Commands:
     # -- messages ------------------------------------------------------------------------------------------
 
     async def _get(self, channel: AmqpChannel, queue: bytes, *, no_ack: bool) -> None:
+        self._topology.check_get(queue)
         getter = channel.getters.get((queue, no_ack))
         if getter is None:
 

@@ -102,11 +102,11 @@ class FeedService:
         return self._sender.forwarder.stalled_seconds
 
     def statistics(self) -> list[SubscriptionStatistics]:
-        """Return the statistics of the feed, if its topic still exists."""
+        """Return the statistics of the feed, unless it is over."""
         return [SubscriptionStatistics(self._feed.topic, channel.statistics()) for channel in self.channels()]
 
     def open_channels(self) -> list[tuple[Topic, Channel]]:
-        """Return the topic and channel of the feed, if its topic still exists."""
+        """Return the topic and channel of the feed, unless it is over."""
         return [(self._feed.topic, channel) for channel in self.channels()]
 
     @property
@@ -184,7 +184,8 @@ class FeedService:
         return self._null_at
 
     def channels(self) -> Iterable[Channel]:
-        return () if self._feed.has_ended else (self._feed.channel,)
+        # After the connection the feed is closed without its topic being deleted.
+        return () if self._feed.is_over else (self._feed.channel,)
 
     async def take_turn(self) -> bool:
         """Send what the channel gives at once; return whether it has more."""

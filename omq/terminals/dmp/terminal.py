@@ -19,6 +19,7 @@ import trio
 
 from omq.access.control import Crowded, LeasedSession
 from omq.access.leases import LeasedExchange, LeasedSink, Unusable
+from omq.access.rights import Right
 from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
@@ -261,6 +262,14 @@ class DmpTerminal:
         if feed.has_ended:
             await self._refuse(response(ResponseCode.NOT_FOUND))
             return
+        if feed.needs_right:
+            try:
+                leased.session.check(Right.SUBSCRIBE, feed.topic.topic)
+            except Refused as refused:  # a reload took the right away
+                await self._refuse(response(problem_of(refused.failure).code))
+                return
+        else:
+            leased.session.made_names.add(feed.topic.topic)
         service = FeedService(self._transport, self._context, leased, feed)
         self._service = service
         await service.serve(await self._answer(self._dialogue.decide(FeedReady(feed.topic.topic))))
