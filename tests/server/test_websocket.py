@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from certificates import Authority
 from trio.testing import MockClock
 from wsproto.events import BytesMessage, Ping, TextMessage
 
 from omq.drivers.seam import SLOW_SECONDS
 from omq.protocol.credentials import client_context
+from omq.protocol.http.websocket import WebSocket
 from omq.protocol.omq.types import Confirmed, Error, Message
 from omq.terminals.connection.statistics import Kind
+from omq.terminals.connection.transport import MOST_OCTETS, Transport
+from omq.terminals.http.websocket_transport import WebSocketTransport
 
 from .conversation import CONNECT, VERSION_ONE, Conversation, eventually, numbered, publish, serving
 from .dmp_conversation import envelopes, sink, stored
@@ -230,6 +234,42 @@ async def test_many_empty_frames_do_not_hold_the_others_up(store: Path) -> None:
         client = await connect_websocket(host)
         await stream_of(client).stream.send_all(b"\x82\x80\0\0\0\0" * 5000)
         await client.confirm()
+
+
+def frame_of(octets: int) -> bytes:
+    """A binary message of a client with this many line feeds."""
+    length = bytes([0x80 | octets]) if octets < 126 else b"\xfe" + octets.to_bytes(2, "big")
+    return b"\x82" + length + b"\0\0\0\0" + b"\n" * octets
+
+
+async def test_tiny_frames_are_read_no_faster_than_they_are_decoded() -> None:
+    ours, theirs = trio.socket.socketpair()
+    async with trio.SocketStream(ours) as server, trio.SocketStream(theirs) as client:
+        plain = Transport(server)
+        transport = WebSocketTransport(plain, WebSocket())
+        large, tiny = frame_of(60_000), frame_of(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, large + tiny * 200_000)
+            assert await transport.receive()
+            for _ in range(1000):
+                arrived = transport.arrived()
+                assert 0 < arrived <= MOST_OCTETS
+                await transport.receive_arrived(arrived)
+                decoded = transport.received
+                if decoded > 60_000:
+                    decoded = len(large) + (decoded - 60_000) * len(tiny)
+                assert plain.received - decoded <= MOST_OCTETS
+            nursery.cancel_scope.cancel()
+
+
+async def test_each_read_lets_the_other_tasks_run() -> None:
+    ours, theirs = trio.socket.socketpair()
+    async with trio.SocketStream(ours) as server, trio.SocketStream(theirs) as client:
+        transport = WebSocketTransport(Transport(server), WebSocket())
+        await client.send_all(frame_of(10))
+        for _ in range(10):
+            with trio.testing.assert_checkpoints():
+                assert await transport.receive(1) == b"\n"
 
 
 async def test_another_protocol_inside_is_refused(store: Path) -> None:

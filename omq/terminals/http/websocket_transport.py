@@ -7,7 +7,7 @@ import trio
 
 from omq.drivers.seam import Octets
 from omq.protocol.http.websocket import Read, WebSocket
-from omq.terminals.connection.transport import FIRST_OCTETS, Transport, behind
+from omq.terminals.connection.transport import FIRST_OCTETS, MOST_OCTETS, Transport, behind
 
 FRAME_OCTETS = 64 << 10
 """The most octets of one message. What the socket does not take of a message stays in memory."""
@@ -48,9 +48,11 @@ class WebSocketTransport(Transport):
 
     async def receive(self, octets: int = FIRST_OCTETS) -> bytes:
         """As in a plain connection. Raises trio.BrokenResourceError also if the stream ends without Close."""
+        has_waited = False  # what is decoded already is returned after a checkpoint, too
         while not (data := self._decoded(octets)):
             if self._websocket.is_closed:
                 return b""
+            has_waited = True
             if self._has_more:
                 await trio.lowlevel.checkpoint()
                 continue
@@ -58,11 +60,15 @@ class WebSocketTransport(Transport):
             if not arrived:
                 raise trio.BrokenResourceError("the connection ended without Close")
             self._feed(arrived)
+        if not has_waited:
+            await trio.lowlevel.checkpoint()
         self.received += len(data)
         return data
 
     async def receive_arrived(self, octets: int) -> bytes:
-        if self._inner.arrived():
+        # Frames that were received and not decoded take memory, and decoding is slower than reading. So read
+        # no further while there are any: then the client has to wait.
+        if not self._kept and not self._has_more and self._inner.arrived():
             self._feed(await self._inner.receive_arrived(octets))
         else:
             await trio.lowlevel.checkpoint()
@@ -71,7 +77,7 @@ class WebSocketTransport(Transport):
         return data
 
     def arrived(self) -> int:
-        return self._inner.arrived() + len(self._kept) + self._websocket.buffered
+        return min(self._inner.arrived() + len(self._kept) + self._websocket.buffered, MOST_OCTETS)
 
     def _feed(self, octets: bytes) -> None:
         self._websocket.feed(octets)
