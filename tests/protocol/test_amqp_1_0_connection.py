@@ -459,11 +459,11 @@ def test_what_waits_stays_during_a_send(peer: Peer) -> None:
     session = link.session
     session.begin_send()
     send(peer, link, 1)
-    session.wait(frame(Transfer(0, 1, b"t"), b"x"))
+    session.wait(link, frame(Transfer(0, 1, b"t"), b"x"))
     assert peer.say(frame(Flow(1, 9, 0, 1))) == []
     assert [type(said) for said in peer.heard()] == [Transfer]
-    session.forget(1)
-    session.wait(frame(Transfer(0, 1, b"u"), b"y"))
+    session.forget(link, 1)
+    session.wait(link, frame(Transfer(0, 1, b"u"), b"y"))
     assert session.end_send() == (link,)
     assert peer.heard() == [Transfer(0, 1, b"u")]
 
@@ -519,8 +519,8 @@ def test_frames_wait_for_the_window(peer: Peer) -> None:
     send(peer, link, 1)
     assert not session.may_transfer
     for number in range(3):
-        session.wait(frame(Transfer(0, number + 1, b"t"), b"%d" % number))
-    session.forget(1)
+        session.wait(link, frame(Transfer(0, number + 1, b"t"), b"%d" % number))
+    session.forget(link, 1)
     peer.heard()
     assert peer.say(frame(Flow(1, 1, 0, 1))) == []
     assert peer.heard() == [Transfer(0, 1, b"t")]

@@ -317,6 +317,8 @@ class CutBegun:
 
 
 class CutForm:
+    unframed = 0
+
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
         for cut in cuts:

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, ConnectionProblem, Problem, SessionProblem
-from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening, Pause
+from omq.protocol.amqp_1_0.events import Authenticating, Closed, Event, Opening, Pause, WindowOpened
 from omq.protocol.amqp_1_0.frames import FrameReader, FrameType, RawFrame
 from omq.protocol.amqp_1_0.link import ReceivingLink, SendingLink
 from omq.protocol.amqp_1_0.performatives import (
@@ -86,7 +86,11 @@ class Connection:
         self._reader = FrameReader()
         self._out: list[bytes] = []
         self._sessions: dict[int, Session] = {}
+        self._is_blocked = False
+        """Whether a message did not begin, because transfers of others wait."""
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
+        self.waiting = 0
+        """How many octets of transfers wait for the windows of all sessions."""
         self.stage = Stage.HEADER
         self.opened: Open | None = None
         """What the client said of itself."""
@@ -314,9 +318,11 @@ class Connection:
             yield from session.take(said, payload)
         except SessionProblem as problem:
             yield from session.end(problem)
-            return
-        if isinstance(said, End):
-            del self._sessions[channel]
+        else:
+            if isinstance(said, End):
+                del self._sessions[channel]
+        if links := self.unblocked():
+            yield WindowOpened(links)
 
     def _finish(self) -> Iterator[Event]:
         sessions, self._sessions = list(self._sessions.values()), {}
@@ -334,6 +340,21 @@ class Connection:
         stolen = self._links.get(key)
         self._links[key] = link
         return stolen
+
+    def waits(self, octets: int) -> None:
+        """See `session.Peer`."""
+        self.waiting += octets
+
+    def block(self) -> None:
+        """See `session.Peer`."""
+        self._is_blocked = True
+
+    def unblocked(self) -> tuple[SendingLink, ...]:
+        """See `session.Peer`."""
+        if self.waiting or not self._is_blocked:
+            return ()
+        self._is_blocked = False
+        return tuple(link for session in self._sessions.values() for link in session.unblock())
 
     def link_count(self) -> int:
         """See `session.Peer`."""

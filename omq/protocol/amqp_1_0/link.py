@@ -37,7 +37,7 @@ class LinkSession(Protocol):
 
     @property
     def window(self) -> int:
-        """How many transfers the client takes now."""
+        """How many transfers may leave now: none while others wait."""
 
     def frame_room(self) -> int:
         """The longest frame that the client takes."""
@@ -68,11 +68,20 @@ class LinkSession(Protocol):
     def transferred(self, count: int) -> None:
         """Count transfer frames that are about to be sent; a negative number for some that were not."""
 
-    def wait(self, octets: bytes) -> None:
-        """Send a transfer frame when the client takes it: its window is closed now."""
+    def may_begin(self, frames: int) -> bool:
+        """Whether a message of so many transfers may begin; those that the window does not allow wait."""
 
-    def forget(self, count: int) -> None:
-        """Drop the last transfer frames that wait."""
+    def unblocked(self) -> "tuple[SendingLink, ...]":
+        """Return the links of all sessions that may send now because nothing waits any more."""
+
+    def wait(self, sender: "SendingLink", octets: bytes) -> None:
+        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
+
+    def forget(self, sender: "SendingLink", count: int) -> None:
+        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
+
+    def tell(self, sender: "SendingLink") -> None:
+        """Let a link state its credit behind its transfers that wait."""
 
     def begin_send(self) -> None:
         """A link begins to send: what waits for the window stays until `end_send`."""
@@ -208,7 +217,7 @@ class SendingLink(Link):
         """Give the rest of the credit back: there is nothing more to send now."""
         self.delivery_count = serials.add(self.delivery_count, self.credit)
         self.credit = 0
-        self.tell()
+        self.session.tell(self)
 
     def tell(self, available: int = 0) -> None:
         """State the link's own view of its credit."""

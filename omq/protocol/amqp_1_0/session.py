@@ -71,6 +71,19 @@ class Peer(Protocol):
     def link_count(self) -> int:
         """How many links all sessions have."""
 
+    @property
+    def waiting(self) -> int:
+        """How many octets of transfers wait for the windows of all sessions."""
+
+    def waits(self, octets: int) -> None:
+        """Count octets of transfers that wait for a window; a negative number for some that waited."""
+
+    def block(self) -> None:
+        """A message did not begin, because transfers of others wait."""
+
+    def unblocked(self) -> tuple[SendingLink, ...]:
+        """Return the links that may send now because nothing waits any more."""
+
 
 class Session:
     """One session, after its begin."""
@@ -83,8 +96,13 @@ class Session:
         self._window = WINDOW
         self._next_out = 0
         self._remote_window = begin.incoming_window
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[SendingLink, bytes]] = deque()
+        """Transfers of messages that are begun, and their links; without octets, a link states its credit."""
+        self._is_blocked = False
+        """Whether a message longer than the window did not begin, because others of the connection wait."""
         self._is_sending = False
+        self._was_freed = False
+        """Whether all that waited was dropped during a send: then other links may send after it."""
         self._links: dict[int, SendingLink | ReceivingLink] = {}
         self._free_handles: list[int] = []
         """Handles below the number of links that no link has: a heap."""
@@ -111,8 +129,8 @@ class Session:
 
     @property
     def window(self) -> int:
-        """How many transfers the client takes now."""
-        return self._remote_window
+        """How many transfers may leave now: none while others wait."""
+        return 0 if self._waiting else max(self._remote_window, 0)
 
     def frame_room(self) -> int:
         """The longest frame that the client takes."""
@@ -150,33 +168,81 @@ class Session:
     def end_send(self) -> tuple[SendingLink, ...]:
         """The send is over. Return the links that may send now, and could not before it."""
         self._is_sending = False
-        return self._flush()
+        return self._flush() + self.unblocked()
 
     def _flush(self) -> tuple[SendingLink, ...]:
         """Send what waits, as far as the window allows."""
-        if not self._waiting or self._is_sending:
+        if self._is_sending or not (self._waiting or self._was_freed):
             return ()
-        while self._waiting and self._remote_window > 0:
-            self._peer.put(self._waiting.popleft())
-            self.transferred(1)
+        self._was_freed = False
+        while self._waiting and (self._remote_window > 0 or not self._waiting[0][1]):
+            sender, octets = self._waiting.popleft()
+            if octets:
+                self._peer.put(octets)
+                self._peer.waits(-len(octets))
+                self.transferred(1)
+            else:
+                sender.tell()
         return self._senders() if self.may_transfer else ()
 
     def _senders(self) -> tuple[SendingLink, ...]:
         return tuple(each for each in self._links.values() if isinstance(each, SendingLink))
 
-    def wait(self, octets: bytes) -> None:
-        """Send a transfer frame when the client takes it: its window is closed now."""
-        self._waiting.append(octets)
+    def may_begin(self, frames: int) -> bool:
+        """Whether a message of so many transfers may begin.
 
-    def forget(self, count: int) -> None:
-        """Drop the last transfer frames that wait."""
-        for _ in range(count):
-            self._waiting.pop()
+        The transfers that the window does not allow wait in memory. So a message that is longer than the
+        window begins only while nothing waits on the whole connection.
+        """
+        if self.may_transfer and frames > self._remote_window and self._peer.waiting:
+            self._is_blocked = True
+            self._peer.block()
+        return self.may_transfer
+
+    def unblock(self) -> tuple[SendingLink, ...]:
+        """Nothing waits on the connection. Return the links if one of them could not begin a message."""
+        was_blocked, self._is_blocked = self._is_blocked, False
+        return self._senders() if was_blocked and self.may_transfer else ()
+
+    def unblocked(self) -> tuple[SendingLink, ...]:
+        """Return the links of all sessions that may send now because nothing waits any more."""
+        return self._peer.unblocked()
+
+    def wait(self, sender: SendingLink, octets: bytes) -> None:
+        """Send a transfer of a message that is begun when the client takes it: its window is closed now."""
+        if sender.is_attached:
+            self._waiting.append((sender, octets))
+            self._peer.waits(len(octets))
+
+    def forget(self, sender: SendingLink, count: int) -> None:
+        """Drop the last transfers that wait, all of this link; those of a detached link are gone already."""
+        for _ in range(count if sender.is_attached else 0):
+            _, octets = self._waiting.pop()
+            self._peer.waits(-len(octets))
+
+    def tell(self, sender: SendingLink) -> None:
+        """Let a link state its credit behind its transfers that wait."""
+        if self._waiting:
+            self._waiting.append((sender, b""))
+        else:
+            sender.tell()
+
+    def _drop(self, gone: SendingLink) -> None:
+        """Drop the transfers of a link that is detached.
+
+        The window is closed while transfers wait, so no aborted one can leave, either: the detach ends the
+        delivery that was begun.
+        """
+        if self._waiting:
+            kept = deque(each for each in self._waiting if each[0] is not gone)
+            self._peer.waits(-sum(len(octets) for sender, octets in self._waiting if sender is gone))
+            self._was_freed = self._is_sending and not kept
+            self._waiting = kept
 
     @property
     def may_transfer(self) -> bool:
         """Whether transfers may be sent now."""
-        return self._remote_window > 0 and not self._waiting
+        return self._remote_window > 0 and not self._waiting and not self._is_blocked
 
     def settle(self, first: int, last: int, state: bytes) -> None:
         """Tell the client the outcome of messages that it sent, and settle them."""
@@ -216,6 +282,8 @@ class Session:
 
     def _finish(self, error: Error | None) -> Iterator[Event]:
         self.is_over = True
+        self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
+        self._waiting.clear()
         links, self._links = list(self._links.values()), {}
         for each in links:
             if each.is_attached:
@@ -265,6 +333,7 @@ class Session:
         """The server detached a link. Its handles are in use until the client detaches it, too."""
         if isinstance(gone, SendingLink):
             self._deliveries.drop(gone)
+            self._drop(gone)
         self._peer.detached(gone)
 
     def _link(self, handle: int) -> SendingLink | ReceivingLink:
@@ -279,6 +348,7 @@ class Session:
         seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         in_flight = serials.difference(self._next_out, seen)
         self._remote_window = flow.incoming_window - in_flight
+        self._is_blocked = False  # the window may be wide enough now
         if flow.handle is None:
             if flow.echo:
                 self.send(self.flow())

@@ -33,6 +33,8 @@ class Deliveries:
     Messages that are framed and then not sent get new tags when they are framed again.
     """
 
+    unframed = 0
+
     def __init__(self, consumer: Consumer, tags: Tags, *, no_ack: bool) -> None:
         self._consumer = consumer
         self._tags = tags

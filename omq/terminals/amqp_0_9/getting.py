@@ -21,6 +21,8 @@ from omq_storage.blocks import FRAME_HEADER
 class GetForm:
     """The form of one message that a client asked for."""
 
+    unframed = 0
+
     def __init__(self, consumer: Consumer, tags: Tags, getter: Getter, *, no_ack: bool) -> None:
         self._consumer = consumer
         self._tags = tags

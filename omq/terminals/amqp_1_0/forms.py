@@ -1,7 +1,8 @@
 """Messages as transfers of one link, in one frame or several.
 
-Frames that the window of the client's session holds back count as sent. The session sends them when the
-window opens, and until then its links take no more messages, so one take of each is all that waits.
+A message for which the window of the client's session is closed stays with its channel. When the window
+closes in the middle of a message, the rest of that message waits in the session and counts as sent. The
+session sends it when the window opens, and until then none of its links begins another message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,28 +50,37 @@ class Transfers:
         self._left: list[range] = []
         self._begun: int | None = None
         """The delivery-id of a message of which `whole` framed more than the socket took."""
+        self.unframed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         parts: list[Octets] = []
         self._framed.clear()
         self._first = self._session.next_delivery
+        self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
-            delivery = self.start(cut.ids)
-            if self.link.settles:
-                self._left.append(cut.ids)
-            ids = cut.ids
+            ids, delivery = cut.ids, self.start(cut.ids)
             while ids:
                 octets, count = self._run(cut, ids, delivery)
                 if not count:
-                    octets, count = self._one(cut, ids[0], delivery), 1
+                    one = self._one(cut, ids[0], delivery)
+                    if one is None:
+                        break
+                    octets, count = one, 1
                 parts.append(octets)
                 ids, delivery = ids[count:], serials.add(delivery, count)
+            framed = len(cut.ids) - len(ids)
+            self.unframed -= framed
+            if self.link.settles:
+                self._left.append(cut.ids[:framed])
+            if ids:
+                self._session.take_back(self.link, len(ids))
+                break
         return parts
 
     def _run(self, cut: Cut, ids: range, delivery: int) -> tuple[bytes, int]:
         """Frame messages of one frame each, as far as the window allows; return how many these are, too."""
-        window = self._session.window if self._session.may_transfer else 0
-        if cut.deliveries or window <= 0:
+        window = self._session.window
+        if cut.deliveries or not self._session.may_transfer:
             return b"", 0  # a message that was delivered before says so in its header
         settled = self.link.settles
         octets, count = self.framing.run(cut.block, ids[:window], delivery, settled=settled)
@@ -79,10 +89,12 @@ class Transfers:
             self._framed.append(_Run(count))
         return octets, count
 
-    def _one(self, cut: Cut, message: int, delivery: int) -> bytes:
-        """Frame one message; return what may leave now."""
+    def _one(self, cut: Cut, message: int, delivery: int) -> bytes | None:
+        """Frame one message; return what may leave now, or None if the message may not begin."""
         body = cut.block.frame(message)[FRAME_HEADER:]
         before, after = stored.frame_of(around_of(cut.block.head(message), cut.deliveries), len(body))
+        if not self.may_begin(len(before) + len(body) + len(after)):
+            return None
         payload = b"".join((before, body, after))
         cuts = self.cut(delivery, message, payload, 0, len(payload))
         frames = [octets for octets, _ in cuts]
@@ -135,6 +147,10 @@ class Transfers:
         if self.link.settles:
             self._left.append(range(message, message + 1))
 
+    def may_begin(self, size: int) -> bool:
+        """Whether a message with a payload of this size may begin."""
+        return self._session.may_begin(-(-size // self.framing.room))
+
     def take_back(self) -> None:
         """The message that began last has not left."""
         self._session.take_back(self.link, 1)
@@ -162,16 +178,16 @@ class Transfers:
     def admit(self, frames: Sequence[bytes]) -> int:
         """Return how many of these frames may leave now; the others wait for the window."""
         session = self._session
-        now = min(len(frames), session.window) if session.may_transfer else 0
+        now = min(len(frames), session.window)
         session.transferred(now)
         for frame in frames[now:]:
-            session.wait(frame)
+            session.wait(self.link, frame)
         return now
 
     def undo(self, frames: Sent) -> None:
         """These frames have not left."""
         self._session.transferred(-frames.now)
-        self._session.forget(frames.waiting)
+        self._session.forget(self.link, frames.waiting)
 
 
 class Begun:
@@ -215,6 +231,8 @@ class Begun:
     def framed(self, octets: Octets) -> Sequence[Octets]:
         form = self._form
         if self._delivery is None:
+            if not form.may_begin(self._total):
+                return ()
             self._delivery = form.start(range(self._message, self._message + 1))
         body = bytes(memoryview(octets)[self._body - self.body :])
         payload = self._before[self._at :] + body
@@ -250,7 +268,7 @@ class Begun:
         self._frames, self._waiting = [], []
         if self.is_done:
             self._form.completed(self._message)
-        if not self.is_begun:
+        if not self.is_begun and self._delivery is not None:
             self._form.take_back()
             self._delivery = None
 

@@ -187,6 +187,7 @@ class Links:
     def _detach(self, link: Link, problem: LinkProblem) -> None:
         link.detach(problem)
         self.detached(link)
+        self.opened(link.session.unblocked())
         self._sender.signal.set()
 
     def _failed(self, outgoing: Outgoing, failure: Failure) -> None:

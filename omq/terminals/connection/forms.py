@@ -39,8 +39,13 @@ class Form(Protocol):
     that cuts bodies into frames has a `Begun` of its own.
     """
 
+    unframed: int
+    """How many messages, the last ones of its cuts, the last call of `whole` left to the channel."""
+
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
-        """Frame all of these messages, one after another: at most 1,024 parts for 512 cuts."""
+        """Frame these messages, one after another: at most 1,024 parts for 512 cuts. A protocol with windows
+        for what it sends leaves out those that do not fit.
+        """
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         """Return how many messages are whole within the first `octets` of what `whole` returned, and how many

@@ -236,7 +236,7 @@ class Forwarder:
             channel.written(count)
             raise
         if is_sent:
-            channel.written(sum([len(cut.ids) for cut in cuts]))
+            channel.written(sum([len(cut.ids) for cut in cuts]) - form.unframed)
             return None
         self._stall()
         count, octets = form.sent(cuts, parts, self._transport.sent - before)

@@ -16,6 +16,8 @@ _LONGEST_WITH_ANY_HEAD = (1 << 32) - (1 << 16)
 class Envelopes:
     """The form of a feed: an envelope for each message, with its head or a default one."""
 
+    unframed = 0
+
     def __init__(self, head: bytes) -> None:
         self._head = head
 

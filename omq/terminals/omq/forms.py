@@ -10,6 +10,8 @@ from omq.terminals.connection.forms import Opened
 class Frames:
     """The form of an omq connection. Frames are sent as the octets of their block, without a copy."""
 
+    unframed = 0
+
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         return [cut.frames() for cut in cuts]
 

@@ -1,0 +1,133 @@
+"""AMQP 1.0: messages for which the window of the client's session is closed."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from omq.protocol.amqp_1_0.performatives import Attach, Begin, Detach, Flow, Transfer
+
+from .amqp_1_0_peer import Peer, condition, data, opened, source, target
+from .conversation import Host, serving
+
+LONG = data(b"x" * 3000)
+"""A message of four frames of 1,024 octets."""
+
+
+@asynccontextmanager
+async def narrow(host: Host) -> AsyncIterator[Peer]:
+    """A client that takes short frames, and one transfer."""
+    async with opened(host.port, max_frame=1024, window=1) as client:
+        yield client
+
+
+async def attach(client: Peer, address: str, name: str = "r", channel: int = 0, handle: int = 0) -> Attach:
+    """Attach a link with credit for ten messages."""
+    said = Attach(name, handle, True, 0, source=source(address), target=target("here"))
+    await client.say(said, channel=channel)
+    attached = await client.until(Attach)
+    await client.say(Flow(0, 1, 0, 100, handle, 0, 10), channel=channel)
+    return attached
+
+
+async def echoed(client: Peer, flow: Flow, channel: int = 0) -> list[object]:
+    """Say this flow, which wants an echo; return what the server says before it."""
+    await client.say(flow, channel=channel)
+    heard: list[object] = []
+    while True:
+        said, _ = await client.next()
+        if isinstance(said, Flow) and said.handle is None:
+            return heard
+        heard.append(said)
+
+
+async def transfer(client: Peer) -> Transfer:
+    said, _ = await client.next()
+    assert isinstance(said, Transfer), said
+    return said
+
+
+async def test_nothing_comes_on_a_detached_link(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        await other.sender("jobs")
+        for number in range(3):
+            await other.publish(data(b"%d" % number))
+        await other.accepted(2)
+        await attach(client, "jobs")
+        assert (await transfer(client)).delivery_id == 0
+        await client.say(Detach(0, closed=True))
+        await client.heard(Detach)
+        await attach(client, "log", "r2")
+        assert await echoed(client, Flow(1, 100, 0, 100, echo=True)) == []
+        await other.receiver("jobs", credit=3)
+        assert [(await other.message()).octets[-1:] for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+async def test_the_rest_of_a_message_goes_with_its_link(store: Path) -> None:
+    """A link that is attached with the handle of another one gets none of its frames."""
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        await other.sender("jobs")
+        await other.accepted(await other.publish(LONG))
+        await attach(client, "jobs")
+        assert (await transfer(client)).more
+        await client.say(Detach(0, closed=True))
+        await client.heard(Detach)
+        await attach(client, "log", "r2")
+        assert await echoed(client, Flow(1, 100, 0, 100, echo=True)) == []
+        await other.receiver("jobs", credit=1)
+        assert (await other.message()).octets.endswith(LONG)
+
+
+async def test_the_rest_of_a_message_goes_with_its_topic(store: Path) -> None:
+    """The server detaches the link, and the next one sends at once."""
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        omq = await host.connect()
+        await omq.say(b"(Declare jobs Round_robin (Persistent Weak))")
+        await omq.settle()
+        await other.sender("jobs")
+        await other.accepted(await other.publish(LONG))
+        await other.sender("more", 2)
+        await other.accepted(await other.publish(data(b"y"), 2))
+        await attach(client, "jobs")
+        assert (await transfer(client)).more
+        await omq.say(b"(Delete jobs)")
+        assert condition(await client.heard(Detach)) == "amqp:resource-deleted"
+        await attach(client, "more", "r2", handle=1)
+        heard = await echoed(client, Flow(1, 100, 0, 100, echo=True))
+        heard += [] if heard else [await transfer(client)]
+        assert [each.handle for each in heard if isinstance(each, Transfer)] == [1]
+
+
+async def test_one_message_of_a_connection_waits_for_the_windows_of_its_sessions(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        await other.sender("log", capabilities=("topic",))
+        await client.say(Begin(None, 0, 1, 100), channel=1)
+        await client.until(Begin)
+        await attach(client, "log")
+        await attach(client, "log", "r2", 1)
+        await client.settle()
+        await client.say(Flow(0, 1, 0, 100, echo=True))
+        await client.heard(Flow)
+        await other.accepted(await other.publish(LONG))
+        assert (await transfer(client)).more
+        # The other session waits, though its window is as wide, until nothing of this one does.
+        assert await echoed(client, Flow(1, 0, 0, 100, echo=True)) == []
+        assert await echoed(client, Flow(0, 1, 0, 100, echo=True), 1) == []
+        await client.say(Flow(1, 100, 0, 100))
+        assert [(await transfer(client)).more for _ in range(3)] == [True, True, False]
+        assert (await transfer(client)).more
+        await client.say(Flow(1, 100, 0, 100), channel=1)
+        assert [(await transfer(client)).more for _ in range(3)] == [True, True, False]
+
+
+async def test_a_drain_is_answered_behind_what_waits(store: Path) -> None:
+    async with serving(store) as host, opened(host.port) as other, narrow(host) as client:
+        await other.sender("jobs")
+        await other.accepted(await other.publish(LONG))
+        await attach(client, "jobs")
+        assert (await transfer(client)).more
+        await client.say(Flow(1, 1, 0, 100, 0, 1, 9, drain=True))
+        assert (await transfer(client)).more
+        await client.say(Flow(2, 100, 0, 100))
+        assert [(await transfer(client)).more for _ in range(2)] == [True, False]
+        flow = await client.heard(Flow)
+        assert (flow.delivery_count, flow.link_credit) == (10, 0)
