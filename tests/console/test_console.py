@@ -11,6 +11,7 @@ from server_command import RunningServer, running_server
 from omq import blocking
 from omq.access.hashes import hash_of
 from omq.client import ConnectionLost
+from omq.model import Delivery
 from omq_storage.store import Store
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
@@ -224,6 +225,22 @@ def test_10000_messages_a_second_are_drawn_in_part_and_counted(
     assert most["kept"] <= 200
 
 
+def test_the_tail_can_be_left_and_chosen_again_at_once(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    client.declare("again")
+    page.open(origin(server), "#/topics/again")
+    tailing(page, client, "again")
+    page.script(
+        "for (const tab of ['live', 'publish', 'live', 'publish', 'live', 'live'])"
+        "    document.getElementById(`tab-${tab}`).click()"
+    )
+    page.until(
+        lambda: (publish(client, "again", "more"), "more" in page.texts(".messages .body"))[1],
+        f"nothing is shown, but: {page.texts('.tail .empty')}",
+    )
+
+
 def test_stored_messages_are_found_by_id_and_by_time(
     page: Page, client: blocking.Client, server: RunningServer
 ) -> None:
@@ -317,6 +334,10 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
         browser.sees("#banner", "The connection to the server was lost")
         assert browser.all("#banner")[0].is_displayed()
         browser.sees("#link", "Not connected")
+        browser.click("#delete")
+        browser.click("dialog [data-confirm]")
+        browser.sees(".toast.bad", "not connected")
+        assert browser.script("return location.hash") == "#/topics/tail"
     with running_server("--listen", address, "--store", tmp_path / "store"):
         browser.sees("#link", "Connected")
         assert not browser.all("#banner")[0].is_displayed()
@@ -325,8 +346,37 @@ def test_a_lost_connection_is_told_and_made_again(browser: Page, tmp_path: Path)
             publish(client, "tail", "after")
         browser.sees(".messages .body", "after")
         assert browser.texts(".messages .body") == ["after", "before"]
+        assert not browser.all(".tail .empty")[0].is_displayed()  # the loss is not told any more
         browser.leave()
     # The browser itself reports that it could not connect; the console adds nothing.
+    assert all("WebSocket" in error for error in browser.errors())
+
+
+def test_a_topic_that_has_become_a_queue_keeps_its_messages(browser: Page, tmp_path: Path) -> None:
+    """Nothing subscribes to it, nor to a topic that is gone, which would create it."""
+    with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running:
+        address = running.address
+        with blocking.connect(f"omq://{address}") as client:
+            client.declare("jobs")
+            browser.open(origin(running), "#/topics/jobs")
+            tailing(browser, client, "jobs")
+    with (
+        running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as running,
+        blocking.connect(f"omq://{running.address}") as client,
+    ):
+        client.delete("jobs")
+        client.declare("jobs", Delivery.ROUND_ROBIN)
+        publish(client, "jobs", "1", "2", "3")
+    with running_server("--listen", address, "--store", tmp_path / "store"):
+        browser.sees(".badge", "Queue")
+        browser.sees(".messages .body", "3")
+        with blocking.connect(f"omq://{address}") as client:
+            (jobs,) = client.topics()
+            assert (jobs.messages, jobs.subscribers) == (3, 0)
+            client.delete("jobs")
+            browser.sees(".notice h1", "There is no such topic")
+            assert not client.topics()
+        browser.leave()
     assert all("WebSocket" in error for error in browser.errors())
 
 

@@ -167,7 +167,7 @@ function details(context, each) {
       close();
       const text = `${name} from ${printable(each.peer)} will be disconnected. It may connect again.`;
       if (!(await confirmed({ title: `Disconnect ${name}?`, text, action: "Disconnect" }))) return;
-      if (await tried(async () => context.client()?.disconnect(each.id))) toast(`Disconnected ${name}`);
+      if (await tried(async () => context.connected().disconnect(each.id))) toast(`Disconnected ${name}`);
     };
     return [
       figures,

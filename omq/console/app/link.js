@@ -28,6 +28,12 @@ export class Link extends EventTarget {
     return (sessionStorage.getItem(KEY) ?? "").split(":")[0];
   }
 
+  /** The client that is connected now. Throws OmqError if there is none. */
+  connected() {
+    if (!this.client) throw new OmqError("not connected to the server");
+    return this.client;
+  }
+
   /**
    * Connect, and stay connected.
    *
@@ -52,6 +58,7 @@ export class Link extends EventTarget {
         },
         use: (client) => {
           this.client = client;
+          this.#store.begin();
           this.#tell("client", client);
           void this.#observe(client);
         },

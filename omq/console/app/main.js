@@ -12,7 +12,7 @@ import { topicsPage } from "./topics.js";
 const store = new Store();
 const link = new Link(store);
 /** @type {import("./page.js").Context} */
-const context = { store, link, client: () => link.client };
+const context = { store, link, client: () => link.client, connected: () => link.connected() };
 
 /** @param {string} id */
 const part = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
@@ -46,6 +46,8 @@ function route() {
 /** @type {ReturnType<typeof setInterval> | undefined} */
 let countdown;
 let wasConnected = false;
+/** Whether the page must still be told of a new connection. */
+let isNew = false;
 let isSigningIn = false;
 
 /** @param {import("../client/lib/reconnecting.js").LinkState} state */
@@ -79,7 +81,7 @@ link.addEventListener("client", () => {
     isSigningIn = false;
     route();
   } else {
-    view?.reconnected?.();
+    isNew = true;
   }
 });
 link.addEventListener("login", (event) => {
@@ -91,7 +93,14 @@ link.addEventListener("login", (event) => {
   setText(who, "");
   show(loginPage(context, /** @type {CustomEvent} */ (event).detail.isWrong));
 });
-store.addEventListener("round", () => view?.update?.());
+store.addEventListener("round", () => {
+  // Only the first complete round tells what the topics are now: one may be gone, or a queue has its name.
+  if (isNew && store.isComplete) {
+    isNew = false;
+    view?.reconnected?.();
+  }
+  view?.update?.();
+});
 signOut.addEventListener("click", () => link.signOut());
 window.addEventListener("hashchange", () => {
   if (isSigningIn) return;

@@ -5,11 +5,12 @@
  * @property {import("./store.js").Store} store
  * @property {import("./link.js").Link} link
  * @property {() => import("../client/omq.js").Client | undefined} client  the client that is connected now
+ * @property {() => import("../client/omq.js").Client} connected  the same; throws OmqError if there is none
  *
  * @typedef {object} View
  * @property {HTMLElement} element
  * @property {() => void} [update]  called after each round of statistics
- * @property {() => void} [reconnected]  called with each new connection
+ * @property {() => void} [reconnected]  called before `update` with the first round of each new connection
  * @property {() => void} [close]
  */
 

@@ -92,6 +92,12 @@ export class Store extends EventTarget {
     this.#complete(this.#time);
   }
 
+  /** Forget everything: there is a new connection. Pages keep what they show until the next round. */
+  begin() {
+    this.#reset();
+    this.isWatching = false;
+  }
+
   #reset() {
     this.topics.clear();
     this.byName.clear();
@@ -99,13 +105,13 @@ export class Store extends EventTarget {
     this.warnings = [];
     this.commits.clear();
     this.isComplete = false;
+    this.server = undefined;
     this.#lastTime = 0;
   }
 
   /** Forget everything: another client has signed in. */
   clear() {
-    this.#reset();
-    this.server = undefined;
+    this.begin();
     this.dispatchEvent(new Event("round"));
   }
 

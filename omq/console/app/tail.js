@@ -12,6 +12,10 @@ import { messageRow } from "./messages.js";
 const DRAWN = 25;
 const KEPT = 200;
 const FRAME_MS = 100;
+const WAITING = "Waiting for messages. What is published from now on appears here.";
+
+/** Settles when the tails before are unsubscribed: a connection has at most one subscription to a topic. */
+let former = Promise.resolve();
 
 /**
  * @param {import("./page.js").Context} context
@@ -33,9 +37,11 @@ export function tailView(context, name, look) {
   let isClosed = false;
   /** @type {import("../client/omq.js").Subscription | undefined} */
   let subscription;
+  /** @type {Promise<void> | undefined} */
+  let leaving;
 
   const rows = h("div", { class: "messages", role: "log", "aria-label": "Live messages", "aria-live": "off", tabindex: 0 });
-  const note = h("p", { class: "empty" }, "Waiting for messages. What is published from now on appears here.");
+  const note = h("p", { class: "empty" }, WAITING);
   const counts = h("span", { class: "counts", id: "tail-counts" }, "0 received");
   const pause = h("button", { type: "button", "aria-pressed": "false", onclick: () => setPaused(!isPaused) }, "Pause");
   const element = h(
@@ -119,9 +125,14 @@ export function tailView(context, name, look) {
     tell();
   }
 
-  async function run() {
+  function run() {
+    former = former.catch(() => {}).then(follow);
+  }
+
+  async function follow() {
     const client = context.client();
-    if (!client) return;
+    // Before the first round, nobody knows whether the topic is still there, and not a queue: `reconnected` comes then.
+    if (isClosed || !client || !context.store.isComplete) return;
     try {
       subscription = await client.subscribe(name, {
         whenFull: "skip",
@@ -130,8 +141,11 @@ export function tailView(context, name, look) {
           tell();
         },
       });
-      if (isClosed) return void subscription.close();
+      if (isClosed) return void (await subscription.close());
+      setText(note, WAITING);
+      note.hidden = rows.childElementCount > 0;
       for await (const message of subscription) take(message);
+      await leaving;
     } catch (error) {
       if (!(error instanceof OmqError)) throw error;
       if (!isClosed) {
@@ -141,15 +155,15 @@ export function tailView(context, name, look) {
     }
   }
 
-  void run();
+  run();
   return {
     element,
     close() {
       isClosed = true;
       clearTimeout(timer);
-      void subscription?.close();
+      leaving = subscription?.close();
     },
     // The page is kept when the connection is lost, so a reader loses nothing.
-    reconnected: () => void run(),
+    reconnected: run,
   };
 }

@@ -22,8 +22,9 @@ export function topicPage(context, path) {
   const state = () => store.byName.get(name);
   /** @type {import("./page.js").View | undefined} */
   let view;
-  /** @type {number | undefined} */
+  /** The topic that is shown, as `kindOf` names it; empty if there is none. @type {string | undefined} */
   let shown;
+  let chosen = "";
 
   const element = h("div", { class: "holder" });
   const types = h("span", { class: "badge" });
@@ -52,6 +53,8 @@ export function topicPage(context, path) {
 
   /** @param {string} key */
   function select(key) {
+    if (key === chosen) return;
+    chosen = key;
     view?.close?.();
     view = VIEWS[key][1]();
     panel.replaceChildren(view.element);
@@ -106,14 +109,14 @@ export function topicPage(context, path) {
         panel,
       ),
     );
+    chosen = "";
     select(keys[0]);
   }
 
   async function remove() {
     const text = `All ${count(state()?.info.messages ?? 0)} messages of ${printable(name)} will be deleted, and its subscribers will be unsubscribed. This cannot be undone.`;
     if (!(await confirmed({ title: `Delete ${printable(name)}?`, text, action: "Delete the topic" }))) return;
-    view?.close?.();
-    if (await tried(async () => context.client()?.delete(name))) {
+    if (await tried(async () => context.connected().delete(name))) {
       toast(`Deleted ${printable(name)}`);
       location.hash = "#/topics";
     }
@@ -122,14 +125,14 @@ export function topicPage(context, path) {
   async function purge() {
     const text = isQueue() ? "All messages that no worker has yet will be deleted." : "All stored messages will be deleted.";
     if (!(await confirmed({ title: `Purge ${printable(name)}?`, text: `${text} This cannot be undone.`, action: "Delete the messages" }))) return;
-    await tried(async () => toast(`Deleted ${many((await context.client()?.purge(name)) ?? 0, "message")}`));
+    await tried(async () => toast(`Deleted ${many(await context.connected().purge(name), "message")}`));
   }
 
   function update() {
     const topic = state();
     if (!topic) {
-      if (!store.isComplete || shown === -1) return;
-      shown = -1;
+      if (!store.isComplete || shown === "") return;
+      shown = "";
       view?.close?.();
       view = undefined;
       fill(
@@ -142,8 +145,8 @@ export function topicPage(context, path) {
       );
       return;
     }
-    if (shown !== topic.id) {
-      shown = topic.id;
+    if (shown !== kindOf(topic)) {
+      shown = kindOf(topic);
       build();
     }
     const { info } = topic;
@@ -170,10 +173,20 @@ export function topicPage(context, path) {
   return {
     element,
     update,
-    reconnected: () => view?.reconnected?.(),
+    reconnected() {
+      const topic = state();
+      if (topic && shown === kindOf(topic)) view?.reconnected?.(); // else `update` makes another view
+    },
     close: () => view?.close?.(),
   };
 }
+
+/**
+ * What a view depends on: another topic may have the same name.
+ *
+ * @param {import("./store.js").TopicState} topic
+ */
+const kindOf = ({ id, delivery, persistence }) => `${id} ${delivery} ${persistence}`;
 
 /**
  * @param {import("./page.js").Context} context
@@ -267,7 +280,7 @@ function retentionDialog(context, name) {
     const mebi = h("input", { type: "number", min: 0, step: "any", name: "mebi", value: info.retentionOctets ? info.retentionOctets / 2 ** 20 : "" });
     /** @param {{octets: number | null, ms: number | null} | undefined} limits */
     const keep = async (limits) => {
-      if (await tried(async () => context.client()?.retain(name, limits))) {
+      if (await tried(async () => context.connected().retain(name, limits))) {
         close();
         toast("The retention was changed");
       }

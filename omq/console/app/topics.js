@@ -183,7 +183,7 @@ export function declareDialog(context, name = "") {
     async function declare(event) {
       event.preventDefault();
       const done = await tried(async () => {
-        await context.client()?.declare(topic.value, { delivery: delivery.value, persistence: persistence.value });
+        await context.connected().declare(topic.value, { delivery: delivery.value, persistence: persistence.value });
       });
       if (!done) return;
       close();
