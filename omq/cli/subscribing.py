@@ -145,8 +145,10 @@ class _Subscriber:
         ids: set[int] = set()
         start: Start | None = self._options.replay
         while self._printer.left != 0:
-            before = trio.current_time()
             try:
+                # Wait for the connection first: the time of an outage is no time of the server's answer.
+                await self._client.ping()
+                before = trio.current_time()
                 infos = await self._client.topics()
             except ConnectionLost:
                 if not self._options.reconnect or self._client.ended:
