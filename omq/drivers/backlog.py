@@ -47,13 +47,21 @@ class Loser(Protocol):
 class Entry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
-    __slots__ = ("end", "held", "octets", "outlet", "part", "sent")
+    __slots__ = ("end", "held", "is_rest", "octets", "outlet", "part", "sent")
 
     def __init__(
-        self, octets: Octets, sent: int, outlet: Outlet | None = None, part: "Part | None" = None
+        self,
+        octets: Octets,
+        sent: int,
+        outlet: Outlet | None = None,
+        part: "Part | None" = None,
+        *,
+        is_rest: bool = False,
     ) -> None:
         self.octets = octets
         self.sent = sent
+        self.is_rest = is_rest
+        """Whether it is the rest of a message whose beginning has left."""
         self.outlet = outlet
         self.part = part
         self.held = ENTRY_OCTETS + (len(octets) if part is None else part.held)
@@ -102,7 +110,10 @@ class Backlog:
     @property
     def is_begun(self) -> bool:
         """Whether a message may be begun: then the rest of the first entry must be sent before all else."""
-        return bool(self.entries) and self.entries[0].sent > 0
+        if not self.entries:
+            return False
+        first = self.entries[0]
+        return first.sent > 0 or first.is_rest
 
     @property
     def begin(self) -> int:
@@ -187,7 +198,7 @@ class Backlog:
                 rest = entry.drop()
                 if not rest:
                     continue
-                entry = Entry(rest, 0)  # only the first one is begun
+                entry = Entry(rest, 0, is_rest=True)  # only the first one is begun
                 entry.end = begin + len(rest)
             self.entries.append(entry)
             self.unsent += entry.left

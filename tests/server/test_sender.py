@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq.access.limits import RateLimit
 from omq.drivers.seam import SLOW_SECONDS, Channel, Cut, End, Flow, Octets, Outlet
 from omq.drivers.stalled import Stalled
-from omq.drivers.tail import TailMemory
+from omq.drivers.tail import Tail, TailMemory
 from omq.model import FromCurrent
 from omq.terminals.connection.forms import Opened
 from omq.terminals.connection.forwarding import Forwarder
@@ -24,7 +24,7 @@ from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.transport import Transport
 from omq_storage import codec
-from omq_storage.blocks import FRAME_HEADER, Block
+from omq_storage.blocks import FRAME_HEADER, Block, encode
 
 from .conversation import PATIENCE, eventually, publish, serving
 
@@ -183,6 +183,30 @@ async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> No
         sender.ready(Words(sender, "w"))
         frames = passed.frames[0]
         assert await said(stream, len(frames) + 1) == frames + b"w"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
+async def test_no_turn_begins_in_a_message_whose_followers_were_dropped() -> None:
+    """When the memory runs out, the backlog keeps the rest of a message that is begun, and it goes first."""
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        memory = TailMemory(1 << 20)
+        sender = Sender(transport, Stalled(0), memory, Pace(), nursery.cancel_scope)
+        sender.backlog.add(b".")
+        nursery.start_soon(sender.run, Terminal())
+        assert await said(stream, 1) == b"."  # now a source may precede what is pushed
+        await wait_all_tasks_blocked()
+        route = codec.native.Route(1, 1, 1 << 20)
+        route.open(codec.native.Lane((sender,)))
+        passed = codec.native.Pass({b"t": route}, None, 1 << 16)
+        lines = publish(b"t", [b"x" * 30_000] * 2)
+        codec.native.deal_lines(lines, 0, len(lines), passed)
+        sender.push(passed, [0])
+        assert 0 < transport.sent - 1 < len(passed.frames[0]) // 2  # in the middle of the first message
+        Tail(memory, 4 << 20).append(encode(1, 1, [bytes(1 << 20)], 0))
+        sender.ready(Words(sender, "w"))
+        first = passed.frames[0][: len(passed.frames[0]) // 2]
+        assert await said(stream, len(first) + 1) == first + b"w"
         nursery.cancel_scope.cancel()
 
 
