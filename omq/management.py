@@ -74,6 +74,36 @@ class Change:
     value: bytes | None
 
 
+NUMBERS = ("ttl_ms", "expires_ms", "max_length", "max_octets", "delivery_limit")
+"""The options of a queue that are numbers."""
+
+NAMES = ("dead_letter_exchange", "dead_letter_key")
+"""The options of a queue that are names."""
+
+OPTIONS = (*NUMBERS[:4], "overflow", *NAMES, *NUMBERS[4:])
+"""The options of a queue that may be set with a `Change`."""
+
+OVERFLOWS = (b"drop-head", b"reject-publish")
+
+LONGEST_NAME = 255
+
+
+def problem_of(change: Change) -> str | None:
+    """Return what is wrong with a change, if anything."""
+    name, value = change.option.decode("ascii", "backslashreplace"), change.value
+    if name not in OPTIONS:
+        return f"{name!r} is none of {', '.join(OPTIONS)}"
+    if name == "overflow":
+        return None if value in OVERFLOWS else f"overflow must be {b' or '.join(OVERFLOWS).decode()}"
+    if value is None:
+        return None
+    if name in NAMES:
+        return f"{name} is longer than {LONGEST_NAME} octets" if len(value) > LONGEST_NAME else None
+    if not value.isdigit() or len(value) > 15 or (name == "expires_ms" and not int(value)):
+        return f"{name} must be a number {'above 0' if name == 'expires_ms' else 'that is not negative'}"
+    return None
+
+
 # -- requests -----------------------------------------------------------------------------------------------
 
 
@@ -162,9 +192,19 @@ class Move:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """Create a queue with options; if it exists, check that it has this persistence and these options."""
+
+    queue: bytes
+    persistence: bytes
+    """A key of `omq.model.PERSISTENCES`."""
+    options: tuple[Change, ...]
+
+
 Request = (
     ListQueues | ListExchanges | ListBindings | DeclareExchange | DeleteExchange
-    | Bind | Unbind | Purge | Peek | ChangeQueue | Move
+    | Bind | Unbind | Purge | Peek | ChangeQueue | Move | DeclareQueue
 )  # fmt: skip
 
 
@@ -177,7 +217,7 @@ def subject(request: Request) -> bytes | None:
             return request.name
         case Bind() | Unbind():
             return request.source
-        case Purge() | Peek() | ChangeQueue() | Move():
+        case Purge() | Peek() | ChangeQueue() | Move() | DeclareQueue():
             return request.queue
 
 

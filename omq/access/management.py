@@ -3,12 +3,13 @@
 The rights are those of `omq.access.topology`. To declare or delete an exchange takes the right to declare or
 delete its name; to bind, the rights to publish to the destination and to subscribe to the source; to purge
 and peek, the right to subscribe to the queue; to move messages, also that to publish to where they go; to
-change the options of a queue, the right to declare it. An alternate exchange and a dead-letter exchange
-take the right to publish there. Lists have the names to which the client has a right.
+declare a queue or change its options, the right to declare it. An alternate exchange and a dead-letter
+exchange take the right to publish there. Lists have the names to which the client has a right.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import nsmallest
 from itertools import chain, islice
 from typing import TypeVar, assert_never
@@ -33,10 +34,10 @@ from omq.drivers.seam import ACCEPTED, RELEASED, Channel, Credit, End, Messages,
 from omq.exchanges.exchanges import Exchanges
 from omq.exchanges.types import ALTERNATE, RESERVED, Binding, Destination, Exchange, Kind, argument
 from omq.logs import quoted
+from omq.model import PERSISTENCES, Persistent
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.fields import Array, Boolean, LongString, Number, NumberType, Table, Value, Void
 from omq.protocol.amqp.head import Head
-from omq.protocol.amqp.shortstr import LONGEST
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -59,8 +60,6 @@ MOST_MOVED = 10_000
 
 MOVED_AT_ONCE = 64
 """How many messages are on their way to their new queue before Move waits for them."""
-
-DEAD_LETTER_OPTIONS = (b"dead_letter_exchange", b"dead_letter_key")
 
 DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-first-death-reason")
 """The headers of dead letters, which a message that is moved back loses: it may become one again."""
@@ -104,12 +103,14 @@ class Management:
             case management.ChangeQueue(queue, changes):
                 driver = self._queue(Right.DECLARE, queue)
                 options = _changed(driver.options, changes)
-                if any(change.option in DEAD_LETTER_OPTIONS for change in changes):
+                if any(change.option.decode() in management.NAMES for change in changes):
                     check_forwarding(
                         self._session.check, options.dead_letter_exchange, options.dead_letter_key
                     )
                 await self._catalogue.change_queue(queue, options)
                 return management.Done(len(changes))
+            case management.DeclareQueue():
+                return await self._declare_queue(request)
             case management.Move(queue, to, count):
                 return management.Done(await self._move(queue, to, min(_index(count), MOST_MOVED)))
             case _:
@@ -198,6 +199,26 @@ class Management:
         if not isinstance(driver, QueueDriver):
             raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
         return driver
+
+    async def _declare_queue(self, wanted: management.DeclareQueue) -> management.Done:
+        """Make a queue with its options, or check them. A queue that exists keeps its options, and what the
+        request does not name may have any value.
+        """
+        name = wanted.queue
+        self._session.check(Right.DECLARE, name)
+        persistence = PERSISTENCES.get(wanted.persistence.decode("ascii", "replace"))  # type: ignore[call-overload]  # any text
+        if persistence is None:
+            raise Refused(Reason.INVALID, f"persistence must be one of {', '.join(PERSISTENCES)}")
+        options = _changed(replace(DEFAULT, durable=isinstance(persistence, Persistent)), wanted.options)
+        check_forwarding(self._session.check, options.dead_letter_exchange, options.dead_letter_key)
+        existing = self._catalogue.lookup(name)
+        if existing is not None:
+            check_user(existing.lifetime, self._session.owner)
+        named = frozenset(change.option.decode() for change in wanted.options)
+        await self._catalogue.declare_changeable(
+            name, persistence, options, named, partial(self._session.admit, name)
+        )
+        return management.Done(1)
 
     async def _move(self, queue: bytes, to: bytes | None, count: int) -> int:
         """Move messages, each of which is stored in its new queue before it is done in this one."""
@@ -360,29 +381,18 @@ def _changed(options: QueueOptions, changes: Sequence[management.Change]) -> Que
     """Return options with these changes. Raises Refused."""
     values: dict[str, object] = {}
     for change in changes:
-        name = change.option.decode("ascii", "replace")
-        if name not in CHANGEABLE:
-            raise Refused(Reason.INVALID, f"{quoted(change.option)} is none of {', '.join(CHANGEABLE)}")
+        problem = management.problem_of(change)
+        if problem is not None:
+            raise Refused(Reason.INVALID, problem)
+        name = change.option.decode()
         values[name] = _option(name, change.value)
     return replace(options, **values)  # type: ignore[arg-type]  # as `_option` returns them
 
 
 def _option(name: str, value: bytes | None) -> object:
-    if name == "overflow":
-        known = {each.value.encode(): each for each in Overflow}
-        if value not in known:
-            choices = " or ".join(each.value for each in Overflow)
-            raise Refused(Reason.INVALID, f"overflow must be {choices}")
-        return known[value]
-    if value is None:
+    if value is None or name in management.NAMES:
         return value
-    if name in ("dead_letter_exchange", "dead_letter_key"):
-        if len(value) > LONGEST:
-            raise Refused(Reason.INVALID, f"{name} is longer than {LONGEST} octets")
-        return value
-    if not value.isdigit() or len(value) > 15 or (name == "expires_ms" and not int(value)):
-        raise Refused(Reason.INVALID, f"{name} must be a number that is not negative")
-    return int(value)
+    return Overflow(value.decode()) if name == "overflow" else int(value)
 
 
 # -- messages -----------------------------------------------------------------------------------------------

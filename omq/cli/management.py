@@ -22,6 +22,10 @@ MOST_ARGUMENTS = 10
 """The most arguments of a binding: a command has at most 100 atoms and parentheses."""
 
 
+DEFAULT_EXCHANGE = "amq.default"
+"""The default exchange, whose name is empty, on the command line. No other exchange can have this name."""
+
+
 class Failed(OmqError):
     """A command failed."""
 
@@ -39,11 +43,16 @@ async def run(client: Client, options: argparse.Namespace) -> None:
 
 async def _list_queues(client: Client, options: argparse.Namespace) -> None:
     rows = [
-        {**asdict(info), "options": {change.option: change.value for change in info.options}}
-        for info in await _queues(client)
+        {**asdict(info), "options": dict(map(_shown_option, info.options))} for info in await _queues(client)
     ]
     heads = ("name", "ready", "unacknowledged", "oldest_ms", "consumers", "durable", "options")
     await _print(options, heads, rows)
+
+
+def _shown_option(option: management.Change) -> tuple[bytes, bytes | None]:
+    """Return an option as the command line takes it."""
+    is_default = option == management.Change(b"dead_letter_exchange", b"")
+    return option.option, DEFAULT_EXCHANGE.encode() if is_default else option.value
 
 
 async def _queues(client: Client) -> list[management.QueueInfo]:
@@ -178,9 +187,11 @@ async def _count(client: Client, request: Request) -> None:
 
 
 async def _declare_queue(client: Client, options: argparse.Namespace) -> None:
-    await client.declare(options.name, Delivery.ROUND_ROBIN, PERSISTENCES[options.persistence])
-    if options.changes:
-        await _do(client, management.ChangeQueue(options.name, tuple(options.changes)))
+    # One request: if it is refused, there is neither a new queue nor a change.
+    await _do(
+        client,
+        management.DeclareQueue(options.name, options.persistence.encode(), tuple(options.changes)),
+    )
 
 
 async def _delete_queue(client: Client, options: argparse.Namespace) -> None:
@@ -270,7 +281,7 @@ AddVerb = Callable[[str, str], argparse.ArgumentParser]
 def add_queue_verbs(verb: AddVerb) -> None:
     """Add the verbs of omq queues. `verb` makes the parser of one."""
     _add_format(verb("list", "list the queues: every round-robin topic is one"))
-    declare = verb("declare", "create a queue, or check that it exists with these types")
+    declare = verb("declare", "create a queue, or check that one exists with these options")
     _add_name(declare)
     declare.add_argument(
         "--persistence", choices=PERSISTENCES, default="strong", help="as for omq declare (default: strong)"
@@ -348,7 +359,8 @@ def _add_changes(parser: argparse.ArgumentParser, nargs: str) -> None:
         type=_change_of,
         metavar="OPTION=[VALUE]",
         help="ttl_ms, expires_ms, max_length, max_octets, overflow (drop-head or reject-publish), "
-        "dead_letter_exchange, dead_letter_key or delivery_limit; OPTION= removes it",
+        "dead_letter_exchange (amq.default: the default exchange), dead_letter_key or delivery_limit; "
+        "OPTION= stands for none",
     )
 
 
@@ -356,7 +368,14 @@ def _change_of(text: str) -> management.Change:
     option, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} must be OPTION=VALUE")
-    return management.Change(os.fsencode(option), os.fsencode(value) if value else None)
+    # The name of the default exchange is empty, and an empty value removes an option.
+    if option == "dead_letter_exchange" and value == DEFAULT_EXCHANGE:
+        return management.Change(b"dead_letter_exchange", b"")
+    change = management.Change(os.fsencode(option), os.fsencode(value) if value else None)
+    problem = management.problem_of(change)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
+    return change
 
 
 def _argument(text: str) -> management.Argument:

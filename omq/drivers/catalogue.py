@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -21,7 +21,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
-from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, difference
+from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.reservations import Reservations
 from omq.drivers.statistics import DiskStatistics
@@ -310,6 +310,40 @@ class Catalogue:
             types = declaration(driver.delivery, driver.persistence)
             raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
 
+    async def declare_changeable(
+        self,
+        name: bytes,
+        persistence: Persistence,
+        options: QueueOptions,
+        named: Collection[str],
+        admit: Admit | None = None,
+    ) -> None:
+        """Create a queue with these options in one step. If there is one, check its persistence and those of
+        the options that are `named`: nothing of it changes. Raises Refused.
+        """
+        async with self._changing:
+            driver = self._drivers.get(name)
+            if driver is None:
+                await self._create(
+                    name, Delivery.ROUND_ROBIN, persistence, admit, options=options, declared=True
+                )
+                return
+            record = self._records.get(driver.topic.id)
+            is_undeclared = record is not None and not record.declared
+            if record is not None and is_undeclared and driver.is_empty:
+                driver = await self._retype(driver, record, Delivery.ROUND_ROBIN, persistence)
+                assert isinstance(driver, QueueDriver), "it has this delivery now"
+                await self._set_options(driver, driver.options.changed(options))
+                return
+            if not isinstance(driver, QueueDriver) or driver.persistence != persistence:
+                types = declaration(driver.delivery, driver.persistence)
+                raise Refused(Reason.DIFFERS, f"the topic exists as {types}")
+            differs = change_needed(named, options, driver.options)
+            if differs is not None:
+                raise Refused(Reason.DIFFERS, differs)
+            if record is not None and is_undeclared:
+                await self._retype(driver, record, Delivery.ROUND_ROBIN, persistence)
+
     async def declare_queue(
         self,
         name: bytes,
@@ -350,11 +384,13 @@ class Catalogue:
                 raise Refused(Reason.NOT_FOUND, "there is no such topic")
             if not isinstance(driver, QueueDriver):
                 raise Refused(Reason.DIFFERS, "it is a broadcast topic, and no queue")
-            options = driver.options.changed(options)
-            if driver.is_persistent:
-                set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
-                await self._calls.or_refused(set_queue)
-            driver.change(options)
+            await self._set_options(driver, driver.options.changed(options))
+
+    async def _set_options(self, driver: QueueDriver, options: QueueOptions) -> None:
+        if driver.topic.id in self._records:  # a transient topic has a record, too; an ephemeral one does not
+            set_queue = partial(self._store.catalogue.set_queue, driver.topic.id, options.encode())
+            await self._calls.or_refused(set_queue)
+        driver.change(options)
 
     async def _create_durable(self, name: bytes, options: QueueOptions, admit: Admit | None) -> QueueDriver:
         persistence = Persistent(options.sync or self._config.durable_sync())

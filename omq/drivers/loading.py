@@ -62,7 +62,7 @@ class Loading:
             match persistence:
                 case Transient():
                     self._transient.add(record.id)
-                    yield Loaded(record, record.reserved)
+                    yield Loaded(record, record.reserved, options=queues.get(record.id))
                 case Persistent(sync):
                     level = LEVELS[sync]
                     self._kept[level].add(record.id)

@@ -1,5 +1,6 @@
 """What a queue promises beyond its topic's types: the arguments of AMQP's queue.declare, typed."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 
@@ -120,6 +121,22 @@ def difference(queue: bytes, received: QueueOptions, current: QueueOptions) -> I
         what = f"queue '{queue.decode(errors='replace')}'"
         return Inequivalent(what, _ARGUMENTS[field.name], _text(wanted), _text(known))
     return None
+
+
+def change_needed(named: Collection[str], wanted: QueueOptions, current: QueueOptions) -> str | None:
+    """Return the sentence about those of the named options in which a queue that exists differs from what is
+    wanted; None where they agree.
+    """
+    differing = [name for name in CHANGEABLE if name in named]
+    differing = [name for name in differing if getattr(wanted, name) != getattr(current, name)]
+    if not differing:
+        return None
+    has = ", ".join(_assignment(name, getattr(current, name)) for name in differing)
+    return f"the queue exists with {has}; change it with `omq queues change`"
+
+
+def _assignment(name: str, value: object) -> str:
+    return f"no {name}" if value is None else f"{name}={_text(value)}"
 
 
 def _text(value: object) -> str:

@@ -47,6 +47,21 @@ def test_a_queue_from_its_declaration_to_its_end(shell: Shell) -> None:
     assert b"cli-" not in shell.ok("queues", "list")
 
 
+def test_declare_changes_nothing_of_a_queue_that_exists(shell: Shell) -> None:
+    shell.ok("queues", "declare", "cli-kept", "max_length=5", "dead_letter_exchange=amq.default")
+    shell.ok("pub", "cli-kept", "-", "--confirm", input=b"one\ntwo\nthree\n")
+    done = shell.omq("queues", "declare", "cli-kept", "max_length=2")
+    assert done.returncode == 1
+    assert b"the queue exists with max_length=5; change it with `omq queues change`" in done.stderr
+    found = queue(shell, "cli-kept")
+    assert found["ready"] == 3
+    assert found["options"] == {"max_length": "5", "dead_letter_exchange": "amq.default"}
+    for wrong in ("max_lenght=5", "max_length=many", "overflow=drop"):
+        assert shell.omq("queues", "declare", "cli-never", wrong).returncode == 2
+    assert b"cli-never" not in shell.ok("queues", "list")
+    shell.ok("queues", "delete", "cli-kept")
+
+
 def test_a_broadcast_topic_is_no_queue_to_delete(shell: Shell) -> None:
     shell.ok("declare", "cli-news", "--delivery", "broadcast")
     done = shell.omq("queues", "delete", "cli-news")

@@ -29,6 +29,7 @@ FIELDS: dict[type, dict[str, st.SearchStrategy[object]]] = {
     m.Unbind: {"destination": destinations, "arguments": arguments},
     m.BindingInfo: {"destination": destinations, "arguments": arguments},
     m.ChangeQueue: {"changes": changes},
+    m.DeclareQueue: {"options": changes},
     m.QueueInfo: {"options": changes},
 }
 PLAIN: dict[object, st.SearchStrategy[object]] = {

@@ -12,7 +12,7 @@ from omq.access.rights import Right
 from omq.client import Client, connect
 from omq.client.errors import ServerError
 from omq.config import ClientConfig
-from omq.drivers.queue_options import Overflow, QueueOptions
+from omq.drivers.queue_options import CHANGEABLE, Overflow, QueueOptions
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp.fields import Array, LongString, Table
 from omq.protocol.amqp.head import Head, encode
@@ -204,6 +204,52 @@ async def test_options_of_a_queue_change(store: Path) -> None:
             assert why in await refusal(client, m.ChangeQueue(b"q", (m.Change(option, value),)))
 
 
+def test_the_options_that_a_request_may_name_are_those_that_may_change() -> None:
+    assert m.OPTIONS == CHANGEABLE
+    assert {each.value.encode() for each in Overflow} == set(m.OVERFLOWS)
+
+
+@pytest.mark.parametrize("persistence", [b"strong", b"transient"])
+async def test_a_queue_is_declared_with_its_options(store: Path, persistence: bytes) -> None:
+    options = (m.Change(b"max_length", b"5"), m.Change(b"dead_letter_exchange", b""))
+    wanted = m.DeclareQueue(b"q", persistence, options)
+    async with serving(store) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
+        assert await client.manage(wanted) == m.Done(1)
+    async with serving(store) as host, connect(f"omq://127.0.0.1:{host.port}") as client:
+        assert (await queues(client))[b"q"].options == options
+        await client.publish_confirmed("q", b"1")
+        await client.publish_confirmed("q", b"2")
+        await client.publish_confirmed("q", b"3")
+        # It exists as wanted, and what is not named may have any value.
+        assert await client.manage(wanted) == m.Done(1)
+        assert await client.manage(m.DeclareQueue(b"q", persistence, ())) == m.Done(1)
+        other = (m.Change(b"max_length", b"2"), m.Change(b"ttl_ms", b"7"), options[1])
+        assert await refusal(client, m.DeclareQueue(b"q", persistence, other)) == (
+            "Manage q: the queue exists with no ttl_ms, max_length=5; change it with `omq queues change`"
+        )
+        assert "the topic exists as" in await refusal(client, m.DeclareQueue(b"q", b"weak", options))
+        assert (await queues(client))[b"q"].options == options
+        assert await bodies(client, b"q") == [b"1", b"2", b"3"]
+
+
+async def test_a_wrong_option_or_persistence_makes_no_queue(client: Client) -> None:
+    wrong = m.DeclareQueue(b"q", b"strong", (m.Change(b"max_lenght", b"5"),))
+    assert "'max_lenght' is none of ttl_ms," in await refusal(client, wrong)
+    wrong = m.DeclareQueue(b"q", b"firm", ())
+    assert "persistence must be one of transient, strong, weak, async" in await refusal(client, wrong)
+    assert await queues(client) == {}
+
+
+async def test_a_topic_that_its_use_has_made_can_be_declared_as_a_queue(client: Client) -> None:
+    options = (m.Change(b"max_length", b"5"),)
+    async with client.subscribe("q"):  # makes the topic
+        pass
+    assert await client.manage(m.DeclareQueue(b"q", b"strong", options)) == m.Done(1)
+    assert (await queues(client))[b"q"].options == options
+    await client.publish_confirmed("news", b"1")
+    assert "the topic exists as Broadcast" in await refusal(client, m.DeclareQueue(b"news", b"strong", ()))
+
+
 def dead(queue: bytes) -> bytes:
     """The head of a dead letter of this queue."""
     record = Table(((b"queue", LongString(queue)), (b"reason", LongString(b"rejected"))))
@@ -323,6 +369,11 @@ def configured(name: str, rights: dict[str, Any]) -> ClientConfig:
         (m.Purge(b"q"), {"subscribe": ["q"]}),
         (m.Peek(b"q", 0, 1), {"subscribe": ["q"]}),
         (m.ChangeQueue(b"q", ()), {"declare": ["q"]}),
+        (m.DeclareQueue(b"new", b"strong", ()), {"declare": ["new"]}),
+        (
+            m.DeclareQueue(b"new", b"strong", (m.Change(b"dead_letter_exchange", b"orders"),)),
+            {"declare": ["new"], "publish": ["orders"]},
+        ),
         (change(dead_letter_exchange=b"orders"), {"declare": ["q"], "publish": ["orders"]}),
         (
             change(dead_letter_exchange=b"", dead_letter_key=b"r"),
