@@ -40,8 +40,10 @@ class Administration:
         self._watches = watches
         self._overseer = overseer
 
-    def watch(self, period: int, wake: Callable[[], None]) -> Watcher | None:
-        """Return a watcher, whose rounds begin with `wake`; None for the period 0. Raises Refused."""
+    def watch(self, period: int, wake: Callable[[], None], instead: Watcher | None = None) -> Watcher | None:
+        """Return a watcher, whose rounds begin with `wake`; None for the period 0. The caller closes the
+        watcher that it replaces. Raises Refused.
+        """
         session = self._session
         if not session.rights.watch.exact and not session.rights.watch.beginnings:
             raise Refused(Reason.FORBIDDEN, "this client may not watch anything")
@@ -50,7 +52,7 @@ class Administration:
         if not SHORTEST_PERIOD <= period <= LONGEST_PERIOD:
             what = f"a period is 0, or {SHORTEST_PERIOD} to {LONGEST_PERIOD} milliseconds"
             raise Refused(Reason.INVALID, what)
-        return self._watches.add(lambda: session.rights, period, wake)
+        return self._watches.add(lambda: session.rights, period, wake, instead)
 
     async def connections(self, first: int) -> tuple[watching.ConnectionInfo, ...]:
         """Return connections with ids from `first` on. Raises Refused."""

@@ -88,6 +88,8 @@ class Watcher:
         """When its next round begins."""
         self.revision = 0
         """That of its last round."""
+        self.allowed = self.watch
+        """The topics that it might watch in its last round."""
         self.line = 0
         """The number of the last line of the log that it was told."""
 
@@ -170,9 +172,12 @@ class Watches:
         """The number of watchers."""
         return len(self._watchers)
 
-    def add(self, rights: Callable[[], Rights], period: int, wake: Callable[[], None]) -> Watcher:
-        """Return a new watcher. Raises Refused."""
-        if len(self._watchers) >= MOST_WATCHERS:
+    def add(
+        self, rights: Callable[[], Rights], period: int, wake: Callable[[], None], instead: Watcher | None
+    ) -> Watcher:
+        """Return a new watcher; the caller closes `instead`, which does not count. Raises Refused."""
+        others = len(self._watchers) - (instead in self._watchers)
+        if others >= MOST_WATCHERS:
             what = f"there are {MOST_WATCHERS} connections that watch, the most there may be"
             raise Refused(Reason.QUOTA, what)
         watcher = Watcher(self, rights, period, wake)
@@ -213,10 +218,12 @@ class Watches:
 
     async def _begin(self, watcher: Watcher) -> None:
         """Tell a watcher what has changed since its last round."""
-        anew = not watcher.revision or watcher.revision < self._forgotten
+        allowed = watcher.watch
+        # A revision says nothing about topics that the client might not watch before, or may no longer watch.
+        anew = not watcher.revision or watcher.revision < self._forgotten or allowed != watcher.allowed
+        watcher.allowed = allowed
         since = 0 if anew else watcher.revision
         changed: list[_Seen] = []
-        allowed = watcher.watch
         clock = Clock()
         for seen in reversed(self._seen.values()):  # which changes in this task only
             if seen.revision <= since:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+from omq import watching as w
 from omq.access.limits import UNLIMITED, Rates
 from omq.config import Config
 from omq.protocol.amqp_1_0.performatives import Attach, Close
@@ -19,6 +20,7 @@ from .amqp_1_0_peer import condition, peer, source, target
 from .conversation import PATIENCE, eventually
 from .dmp_conversation import lease, response, show
 from .test_clients import SECRET, client, enter, serving
+from .test_watching import PERIOD, begin, round_of, topics
 
 GONE = "the server's configuration does not have this client any more"
 
@@ -50,6 +52,21 @@ async def test_a_feed_ends_and_its_principal_is_told_when_the_right_is_lost(stor
         )
         await alice.confirm()  # the principal itself may stay
         await feed.ended()
+
+
+async def test_a_watch_begins_anew_with_other_rights(store: Path) -> None:
+    async with serving(store, clients=[client("bob"), client("alice", watch=["sport"])]) as host:
+        alice, bob = await enter(host, "alice"), await enter(host, "bob")
+        for name in (b"news", b"sport"):
+            await bob.ask(b"(Declare %s Broadcast Transient)" % name)
+        assert set(topics(await begin(alice))) == {b"sport"}
+        for right in (["*"], ["news"]):
+            clients = [client("bob"), client("alice", watch=right)]
+            await reload(host.server, lambda _, clients=clients: {"clients": clients})  # type: ignore[misc]
+            parts: list[w.Statistics] = []
+            while w.Began(PERIOD) not in parts:
+                parts = await round_of(alice)
+            assert set(topics(parts)) == ({b"news", b"sport"} if right == ["*"] else {b"news"})
 
 
 async def test_an_unused_lease_is_worth_nothing_without_its_client(store: Path) -> None:

@@ -278,6 +278,7 @@ async def test_a_hundred_connections_may_watch(store: Path) -> None:
             await begin(each, 3_600_000)
         refused = await watchers[-1].refusal(b"(Watch 1000)")
         assert refused == b"Watch 1000: there are 100 connections that watch, the most there may be"
+        await begin(watchers[0], 3_600_000)  # in place of its own
         assert await watchers[0].ask(b"(Watch 0)") == Watched(w.Began(0))
         await begin(watchers[-1], 3_600_000)
 

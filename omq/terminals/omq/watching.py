@@ -20,7 +20,7 @@ class Watching:
 
     def watch(self, administration: Administration, period: int) -> None:
         """Begin to watch, in place of what was watched before; the period 0 ends it. Raises Refused."""
-        watcher = administration.watch(period, self._sender.signal.set)
+        watcher = administration.watch(period, self._sender.signal.set, self.watcher)
         self.close()
         self.watcher = watcher
         self._replies.add(types.Watched(Began(period)), None if watcher is None else watcher.start)
