@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
+import trio
+
 from omq.access.attempts import Attempts, Origin
 from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
@@ -26,6 +28,9 @@ UNBOUNDED = Bounds()
 
 MOST_ID_OCTETS = 1024
 """No client has a longer id."""
+
+LARGE_ANSWERS = 4
+"""How many large answers a client may have at a time that are not sent: others wait."""
 
 CLIENT_GONE = "the server's configuration does not have this client any more"
 SECRET_GONE = "the secret of this connection is not valid any more"
@@ -52,6 +57,7 @@ class Client:
         self.leases = Quota(bounds.leases)
         self.subscriptions = Quota(bounds.subscriptions)
         self.rates = Rates.of(max_bytes_per_second)
+        self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
 
     def change(self, rights: Rights, bounds: Bounds) -> None:
         """Give it other rights and quotas. What it has beyond a lower quota stays."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import trio
+
 from omq.access.clients import Identity
 from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
@@ -201,6 +203,11 @@ class Session:
     def rates(self) -> Rates:
         """The rate limits of the client, which all its connections share."""
         return self._client.rates
+
+    @property
+    def large_answers(self) -> trio.CapacityLimiter:
+        """The places for large answers of the client: one is held until such an answer is sent."""
+        return self._client.large_answers
 
     @property
     def withdrawn(self) -> str | None:

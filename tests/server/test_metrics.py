@@ -2,7 +2,9 @@
 
 import gc
 import json
+import math
 import re
+import select
 import shutil
 import subprocess
 import threading
@@ -26,9 +28,10 @@ from omq_storage.errors import StoreFailed
 from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
-from .conversation import VERSION_ONE, Host, eventually, publish, serving
+from .conversation import VERSION_ONE, Conversation, Host, eventually, publish, serving
 from .http_conversation import Answered, ask, basic, read_answer, request
 from .test_operations import SECRET
+from .test_reloading import reload
 
 CLIENTS = [
     ClientConfig(name="watcher", secret=str(SECRET), watch=["*"]),
@@ -352,6 +355,83 @@ async def test_a_client_is_answered_within_its_rate_limit(store: Path, clock: Mo
         clock.autojump_threshold = 0.05
         assert (await ask(host, octets)).status == 200
         assert trio.current_time() - before > 5
+
+
+async def wait_for_rate(host: Host, count: int) -> list[Conversation]:
+    """Connections with requests of the client `slow` that wait for its rate limit."""
+    octets = request("/metrics", Authorization=basic("slow:sesame"))
+    assert (await ask(host, octets)).status == 200
+    waiting = [await host.open() for _ in range(count)]
+    for each in waiting:
+        await each.send(octets)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    return waiting
+
+
+async def test_who_waits_for_its_rate_limit_holds_no_other_client_up(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        waiting = await wait_for_rate(host, 6)
+        answered = await ask(host, request("/metrics", Authorization=basic("watcher:sesame")))
+        assert answered.status == 200
+        readable, _, _ = select.select([each.stream.socket.fileno() for each in waiting], [], [], 0)
+        assert not readable
+
+
+async def test_who_does_not_read_holds_no_other_client_up(store: Path) -> None:
+    other = ClientConfig(name="other", secret=str(SECRET), declare=["*"], publish=["*"], watch=["*"])
+    async with serving(store, clients=[*CLIENTS, other]) as host:
+        writer = await host.open()
+        await writer.send(VERSION_ONE + b"(Connect 1 other:sesame)\n")
+        await writer.octets(8)
+        await writer.send(b"".join(b"(Declare t%d Broadcast Transient)\n" % n for n in range(300)))
+        await writer.settle()
+        octets = request("/metrics", Authorization=basic("other:sesame"))
+        for _ in range(5):
+            await (await host.open(receive_octets=2048)).send(octets * 10)
+
+        def sending() -> int:
+            found = [each.statistics() for each in host.server.terminals()]
+            return sum(each.kind is Kind.HTTP and each.is_sending for each in found)
+
+        await eventually(lambda: sending() == 4)
+        answered = await ask(host, request("/metrics", Authorization=basic("watcher:sesame")))
+        assert answered.status == 200
+        assert sending() == 4
+
+
+async def test_a_waiting_request_needs_its_right_when_it_is_answered(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        (first,) = await wait_for_rate(host, 1)
+        fewer = ClientConfig(name="slow", secret=str(SECRET), watch=["t"], max_bytes_per_second=1000)
+        await reload(host.server, lambda _: {"clients": [CLIENTS[0], fewer]})
+        clock.jump(1000)
+        answered = await read_answer(first.stream, bytearray())
+        assert (answered.status, answered.body) == (403, b"this client may not watch the server\n")
+        await reload(host.server, lambda _: {"clients": CLIENTS})
+        (second,) = await wait_for_rate(host, 1)
+        await reload(host.server, lambda _: {"clients": CLIENTS[:1]})
+        clock.jump(1000)
+        assert (await read_answer(second.stream, bytearray())).status == 401
+
+
+async def test_who_is_gone_is_not_answered(store: Path, clock: MockClock) -> None:
+    async with serving(store, clients=CLIENTS) as host:
+        (only,) = await wait_for_rate(host, 1)
+        before = trio.current_time()
+        clock.autojump_threshold = 0.05
+        await read_answer(only.stream, bytearray())
+        once = trio.current_time() - before
+        clock.autojump_threshold = math.inf
+        clock.jump(1000)
+        for each in await wait_for_rate(host, 3):
+            each.close()
+        clock.jump(2 * once)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        before = trio.current_time()
+        clock.autojump_threshold = 0.05
+        octets = request("/metrics", Authorization=basic("slow:sesame"))
+        assert (await ask(host, octets)).status == 200
+        assert trio.current_time() - before < once / 2
 
 
 # -- readiness ---------------------------------------------------------------------------------------------

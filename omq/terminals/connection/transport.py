@@ -1,6 +1,7 @@
 """A socket as terminals use it: it counts what it sends, and its end lets the last octets arrive."""
 
 import os
+import select
 from array import array
 from collections.abc import Sequence
 from fcntl import ioctl
@@ -122,6 +123,12 @@ class Transport:
         count = array("i", [0])
         ioctl(self.stream.socket.fileno(), FIONREAD, count)
         return min(count[0], MOST_OCTETS)
+
+    def is_finished(self) -> bool:
+        """Return whether the other side has finished sending or is gone, also if octets arrived before."""
+        poll = select.poll()
+        poll.register(self.stream.socket.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def try_send(self, parts: Sequence[Octets]) -> int:
         """Hand the parts over as far as the socket takes them now, without waiting. Return the number of

@@ -1,13 +1,14 @@
 """What an HTTP server answers: its paths, who may ask for them, and the checks of each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 import trio
 
 from omq.access.rights import Right
+from omq.access.session import Session
 from omq.config import Config, parse_address
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.http.basic import CHALLENGE, read_basic
@@ -38,7 +39,10 @@ FIELDS = (
 NO_STORE = (("Cache-Control", "no-store"),)
 
 AT_A_TIME = 4
-"""How many large answers are made and sent at a time."""
+"""How many large answers are made at a time."""
+
+GONE_SECONDS = 1.0
+"""Who had to wait for longer for an answer, and has finished sending meanwhile, does not wait any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +137,44 @@ class Site:
             return Answer.text(503, "too many secrets are being checked: try again", NO_STORE)
         try:
             session.check_server(Right.WATCH)
-            if resource.is_large:
-                await held.enter_async_context(self._slots)
-            if (limit := session.rates.sent) is not None:
-                await trio.sleep_until(limit.until)
-            answer = await resource.answer(request)
-            if limit is not None:
-                limit.spend(len(answer.body))
-            return answer
+            return await self._answer_within_limits(resource, request, session, transport, held)
         except Refused as refused:
             return Answer.text(403, str(refused), NO_STORE)
         finally:
             session.close()
+
+    async def _answer_within_limits(
+        self,
+        resource: Resource,
+        request: Request,
+        session: Session,
+        transport: Transport,
+        held: AsyncExitStack,
+    ) -> Answer:
+        """Make an answer when the limits allow it. Raises Refused.
+
+        What may take long because of the client, such as its rate limit and the sending, takes only places
+        of this client: the places of all clients are taken for the time of making an answer.
+        """
+        began = trio.current_time()
+        if resource.is_large:
+            await held.enter_async_context(session.large_answers)
+        limit = session.rates.sent
+        while True:
+            if limit is not None:
+                await trio.sleep_until(limit.until)
+            async with self._slots if resource.is_large else nullcontext():
+                if limit is not None and not limit.is_open():
+                    continue  # another connection of this client was answered first
+                if session.withdrawn is not None:
+                    return _challenge(session.withdrawn)
+                session.check_server(Right.WATCH)
+                if trio.current_time() > began + GONE_SECONDS and transport.is_finished():
+                    return Answer.text(408, "the client closed the connection", NO_STORE, ends=True)
+                answer = await resource.answer(request)
+                if limit is not None:
+                    limit.spend(len(answer.body))
+                return answer
 
 
 def _challenge(why: str) -> Answer:
