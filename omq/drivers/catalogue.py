@@ -500,7 +500,7 @@ class Catalogue:
         finally:
             if not made:
                 for release in released.values():
-                    release()
+                    self._quota.not_created(release)
         return made
 
     def check_room(self) -> None:
@@ -533,7 +533,7 @@ class Catalogue:
                 )
             )
         except BaseException:  # cancelled, too: there is no topic that could count
-            released()
+            self._quota.not_created(released)
             raise
         self._quota.created(record.id, released)
         return self._add(Loaded(record, options=options), lifetime)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from omq.drivers.reasons import Reason, Refused
 
 Release = Callable[[], None]
-"""Called when a topic that was admitted is deleted, or could not be created."""
+"""Called when a topic that was admitted is deleted, or could not be created: see `TopicQuota`."""
 
 Admit = Callable[[], Release]
 """Called before a topic is created; raises Refused if it may not be."""
@@ -21,32 +21,43 @@ class TopicQuota:
         """`count` returns how many topics there are."""
         self.most = most
         self._count = count
+        self._awaited = 0
+        """How many topics were admitted that do not exist yet: the disk may still be writing them."""
         self._released: dict[int, Release] = {}
         """Calls for deleted topics, by the ids of topics that clients created since the start."""
 
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""
-        if self._count() >= self.most:
+        if not self.has_room(1):
             raise Refused(
                 Reason.QUOTA, f"the server has its {self.most} topics, the most it is configured for"
             )
 
     def has_room(self, count: int) -> bool:
         """Return whether the quota allows so many more topics."""
-        return self._count() + count <= self.most
+        return self._count() + self._awaited + count <= self.most
 
     def admit(self, admit: Admit | None) -> Release:
-        """Ask whether a topic may be created; None where no client asks for it. Raises Refused. Call what
-        this returns if the topic could not be created, or else `created`.
+        """Ask whether a topic may be created; None where no client asks for it. Raises Refused. It counts
+        from now on: pass what this returns to `created`, or to `not_created`.
         """
+        released = _nothing
         if admit is not None:
-            return admit()
-        self.check_room()
-        return _nothing
+            released = admit()
+        else:
+            self.check_room()
+        self._awaited += 1
+        return released
 
     def created(self, topic: int, released: Release) -> None:
         """The topic with this id was admitted, and exists now."""
+        self._awaited -= 1
         self._released[topic] = released
+
+    def not_created(self, released: Release) -> None:
+        """A topic was admitted, and could not be created."""
+        self._awaited -= 1
+        released()
 
     def deleted(self, topic: int) -> None:
         """The topic with this id has gone."""

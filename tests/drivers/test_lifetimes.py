@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ from omq.drivers.reasons import DELETED, Reason, Refused
 from omq.drivers.seam import ACCEPTED, Credit, End
 from omq.model import Delivery, FromCurrent, FromMessage, Transient
 from omq_storage.batches import Bodies
+from omq_storage.catalogue import Catalogue
+from omq_storage.errors import Limit, StoreFull
 from omq_storage.store import Store
 
 STALL_SECONDS = Config().stall_seconds
@@ -207,6 +210,45 @@ async def test_private_topics_count_among_those_of_the_server(shared_store: Stor
             await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
         catalogue.delete_private(private[0])
         await catalogue.declare(b"u", Delivery.BROADCAST, Transient())
+
+
+async def test_topics_that_the_disk_is_still_writing_count_among_those_of_the_server(
+    shared_store: Store,
+) -> None:
+    async with emptied(shared_store, max_topics=6) as drivers, trio.open_nursery() as nursery:
+        catalogue = drivers.catalogue
+        admitted = trio.Event()
+        names = [b"t%d" % number for number in range(4)]
+
+        def admit(name: bytes) -> Callable[[], None]:
+            if name == names[-1]:
+                admitted.set()
+            return lambda: None
+
+        nursery.start_soon(catalogue.make, names, Delivery.BROADCAST, Transient(), admit)
+        await admitted.wait()
+        assert catalogue.by_name == {}  # the commit has begun
+        for _ in range(2):
+            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
+        with pytest.raises(Refused) as refused:
+            catalogue.make_private(b"p", Delivery.BROADCAST, Private())
+        assert refused.value.reason is Reason.QUOTA
+
+
+async def test_a_topic_that_could_not_be_created_does_not_count(
+    shared_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*of_a_topic: object, **options: object) -> None:
+        raise StoreFull(Limit.DISK, "There is no room on disk.")
+
+    async with emptied(shared_store, max_topics=1) as drivers:
+        with monkeypatch.context() as full:
+            full.setattr(Catalogue, "create", refuse)
+            for _ in range(2):
+                with pytest.raises(Refused) as refused:
+                    await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient())
+                assert refused.value.reason is not Reason.QUOTA
+        await drivers.catalogue.declare(b"t", Delivery.BROADCAST, Transient())
 
 
 async def test_a_private_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
