@@ -19,6 +19,7 @@ from omq.access.topology import Topology
 from omq.access.watches import Watches
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
+from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
@@ -54,7 +55,7 @@ class AccessControl:
         self._overseer = overseer
         self.watches = Watches(catalogue, overseer)
         self._exchanges = Exchanges(catalogue)
-        self.nodes = Nodes(memory.waiting)
+        self.nodes = Nodes(DirectMemory(memory.waiting, memory.entrances))
         self._shared = SessionContext(
             catalogue=catalogue,
             leases=self.leases,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from omq.access.rights import Right
 from omq.access.session import Release, S, Session
-from omq.drivers.budget import Budget
 from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals, Done, Producer
+from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import RELEASED
 from omq.drivers.statistics import NodeStatistics
@@ -26,7 +26,7 @@ NAME_OCTETS = 24
 class Nodes:
     """The nodes of a server."""
 
-    def __init__(self, memory: Budget) -> None:
+    def __init__(self, memory: DirectMemory) -> None:
         """`memory` counts the messages that the nodes hold."""
         self._memory = memory
         self._nodes: dict[bytes, DirectNode] = {}

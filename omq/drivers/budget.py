@@ -28,6 +28,8 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.eased: Callable[[], None] | None = None
+        """Called when no more than half of it is used again."""
         self._waiting: deque[Turn] = deque()
 
     def _fits(self, octets: int) -> bool:
@@ -87,8 +89,12 @@ class Budget:
 
     def give(self, octets: int) -> None:
         """Give `octets` back."""
+        half = self.limit // 2
+        was_short = self.used > half
         self.used -= octets
         self._grant()
+        if was_short and self.used <= half and self.eased is not None:
+            self.eased()
 
     def _grant(self) -> None:
         while self._waiting and self._fits(self._waiting[0].octets):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from omq.drivers.budget import Budget
+from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.seam import (
     RELEASED,
@@ -57,7 +57,7 @@ class Producer(Protocol):
     """A link that sends to a node."""
 
     def credited(self) -> None:
-        """The credit of the consumers has changed: see `DirectNode.room`."""
+        """There is more room than `DirectNode.room` said last."""
 
     def node_ended(self) -> None:
         """The node is gone with the link that made it."""
@@ -101,7 +101,7 @@ class DirectNode:
     """One node. `forget` is called when nothing is attached to it any more."""
 
     def __init__(
-        self, name: bytes, memory: Budget, totals: DirectTotals, forget: Callable[["DirectNode"], None]
+        self, name: bytes, memory: DirectMemory, totals: DirectTotals, forget: Callable[["DirectNode"], None]
     ) -> None:
         """`memory` counts the messages that are held."""
         self.name = name
@@ -112,6 +112,10 @@ class DirectNode:
         self._channels: deque[DirectChannel] = deque()
         """In the order in which they get messages: the next one first."""
         self._producers: dict[Producer, None] = {}
+        self._wanting: dict[Producer, int] = {}
+        """Producers that want more credit, and what the consumers took when they were told."""
+        self._least_told = 0
+        """The least of these numbers, or less."""
         self._waiting: deque[_Message] = deque()
         self._next = 1
         self._room: int | None = None
@@ -126,13 +130,41 @@ class DirectNode:
     def detach(self, producer: Producer) -> None:
         """Remove a producer."""
         self._producers.pop(producer, None)
+        self._wanting.pop(producer, None)
         self._look_used()
 
-    def room(self) -> int:
-        """How many messages the consumers take now."""
+    def room(self, producer: Producer, most: int) -> int:
+        """How many messages the consumers take now, at most this many. If these are not all, the producer is
+        told when there is room for more (`Producer.credited`).
+        """
+        room = self._room_now()
+        if room < most:
+            self._wanting[producer] = room
+            self._least_told = min(self._least_told, room)
+        else:
+            self._wanting.pop(producer, None)
+        return min(room, most)
+
+    def look(self) -> None:
+        """Tell the producers that want more credit than they were told if there is more now.
+
+        A consumer may state its credit as often as it likes, so it wakes nobody for whom nothing is new.
+        """
+        room = self._room_now()
+        if not self._wanting or room <= self._least_told:
+            return
+        woken = [producer for producer, told in self._wanting.items() if told < room]
+        for producer in woken:
+            del self._wanting[producer]
+        self._least_told = room  # the others were told as much
+        for producer in woken:
+            producer.credited()
+
+    def _room_now(self) -> int:
         if not self._channels:
             return NO_CONSUMER_CREDIT
-        if self._memory.used > self._memory.limit // 2:
+        if self._memory.is_short:
+            self._memory.wait(self)
             return 0
         if self._room is None:
             self._room = max(0, sum(channel.room() for channel in self._channels) - len(self._waiting))
@@ -148,7 +180,7 @@ class DirectNode:
         Raises Refused when there is no memory for it.
         """
         block = Bodies([body]).encode(_TOPIC, self._next, time.time_ns() // 1000, (head,) if head else ())
-        if not self._memory.try_take(block.held):
+        if not self._memory.take(block.held):
             self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
         message = _Message(self._next, block, done)
@@ -214,8 +246,7 @@ class DirectNode:
                 break  # nobody has credit, so the others wait, too
             kept.append(self._waiting.popleft())
         self._waiting.extendleft(reversed(kept))
-        for producer in list(self._producers):
-            producer.credited()
+        self.look()
 
     def settled(self, channel: "DirectChannel", message: _Message, outcome: Outcome, told: bytes) -> None:
         """A consumer told the outcome of a message."""
@@ -267,6 +298,7 @@ class DirectNode:
             channel.subscriber.ended(End.DELETED)
             channel.close()
         producers, self._producers = self._producers, {}
+        self._wanting.clear()
         for producer in producers:
             producer.node_ended()
         self._forget(self)

@@ -4,6 +4,8 @@ import pytest
 
 from omq.drivers.budget import Budget
 from omq.drivers.direct import NO_CONSUMER_CREDIT, DirectChannel, DirectNode, DirectTotals
+from omq.drivers.direct_memory import DirectMemory
+from omq.drivers.entrance import Answer, Entrance, Entrances
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import (
     ACCEPTED,
@@ -53,7 +55,8 @@ class Scene:
     """A node, and what its producer was told."""
 
     def __init__(self) -> None:
-        self.memory = Budget(1 << 20)
+        self.shared = Budget(2 << 20)
+        self.memory = DirectMemory(self.shared, Entrances())
         self.forgotten: list[DirectNode] = []
         self.totals = DirectTotals()
         self.node = DirectNode(b"n", self.memory, self.totals, self.forgotten.append)
@@ -63,6 +66,9 @@ class Scene:
         channel = self.node.open(Consumer())
         channel.grant(credit, Credit.COUNT)
         return channel
+
+    def room(self) -> int:
+        return self.node.room(Producer(), 1000)
 
     def send(self, body: bytes) -> None:
         self.node.offer(body, b"", lambda outcome, _: self.told.append((body, outcome)))
@@ -84,10 +90,10 @@ def scene() -> Scene:
 
 async def test_consumers_take_turns_within_their_credit(scene: Scene) -> None:
     one, two = scene.consumer(1), scene.consumer(2)
-    assert scene.node.room() == 3
+    assert scene.room() == 3
     for body in (b"a", b"b", b"c", b"d"):
         scene.send(body)
-    assert scene.node.room() == 0
+    assert scene.room() == 0
     assert await taken(one) == [b"a"]
     assert await taken(two) == [b"b", b"c"]
     assert await taken(two) == []
@@ -165,7 +171,7 @@ async def test_a_cancelled_consumer_keeps_what_it_has(scene: Scene) -> None:
     one.close()
     one.close()
     one.written(1)
-    assert scene.memory.used == 0
+    assert scene.shared.used == 0
     assert scene.forgotten == [scene.node]
 
 
@@ -180,22 +186,71 @@ async def test_the_end_of_a_node(scene: Scene) -> None:
     assert isinstance(one.subscriber, Consumer)
     assert one.subscriber.ends == [End.DELETED]
     assert scene.told == [(b"a", Modified(delivery_failed=True)), (b"b", Modified(delivery_failed=True))]
-    assert scene.memory.used == 0
+    assert scene.shared.used == 0
 
 
 async def test_memory_for_messages_is_limited(scene: Scene) -> None:
     scene.consumer(5)
     scene.send(b"x" * 600_000)
-    assert scene.node.room() == 0  # half of the memory is in use
+    assert scene.room() == 0  # half of the memory is in use
     with pytest.raises(Refused, match="no memory"):
         scene.send(b"x" * 600_000)
     assert scene.totals.undelivered == 1
 
 
+async def test_producers_hear_when_memory_is_not_short_any_more(scene: Scene) -> None:
+    """Also those of a node whose own messages were not the reason, and when a topic used the memory."""
+    other = DirectNode(b"m", scene.memory, scene.totals, scene.forgotten.append)
+    other.open(Consumer()).grant(5, Credit.COUNT)
+    producer = Producer()
+    channel = scene.consumer(5)
+    scene.send(b"x" * 600_000)
+    assert other.room(producer, 3) == 0
+    channel.close()
+    assert (producer.credited_times, other.room(producer, 3)) == (1, 3)
+    scene.shared.force(3 << 19)
+    assert other.room(producer, 3) == 0
+    scene.shared.give(3 << 19)
+    assert (producer.credited_times, other.room(producer, 3)) == (2, 3)
+
+
+async def test_topics_get_memory_that_nodes_held(scene: Scene) -> None:
+    topic: list[int] = []
+
+    def take(octets: int, in_turn: bool) -> Answer:
+        return Answer.TAKEN if scene.shared.try_take(octets) else Answer.MEMORY_FULL
+
+    entrances = Entrances()
+    scene.memory = DirectMemory(scene.shared, entrances)
+    scene.node = DirectNode(b"n", scene.memory, scene.totals, scene.forgotten.append)
+    channel = scene.consumer(5)
+    scene.send(b"x" * 1_000_000)
+    with pytest.raises(Refused, match="no memory"):
+        scene.send(b"x" * 500_000)  # the other half is for topics
+    entrance = Entrance(take, scene.shared.give, entrances)
+    assert entrance.try_enter(1_000_000)
+    entrance.line_up(1_000_000, lambda: topic.append(1))
+    assert not topic
+    channel.close()
+    assert topic
+
+
+async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: Scene) -> None:
+    content, eager = Producer(), Producer()
+    channel = scene.consumer(2)
+    assert scene.node.room(content, 2) == 2
+    assert scene.node.room(eager, 10) == 2
+    for credit in (2, 1, 2):
+        channel.grant(credit, Credit.COUNT)
+    assert (content.credited_times, eager.credited_times) == (0, 0)
+    channel.grant(3, Credit.COUNT)
+    assert (content.credited_times, eager.credited_times) == (0, 1)
+
+
 async def test_without_a_consumer(scene: Scene) -> None:
     producer = Producer()
     scene.node.attach(producer)
-    assert scene.node.room() == NO_CONSUMER_CREDIT
+    assert scene.room() == NO_CONSUMER_CREDIT
     scene.send(b"a")
     assert scene.told == [(b"a", RELEASED)]
     scene.node.detach(producer)

@@ -227,3 +227,22 @@ async def test_prefixes_are_configured(store: Path) -> None:
             b"unicast.x": Delivery.ROUND_ROBIN,
             b"work.x": Delivery.ROUND_ROBIN,
         }
+
+
+async def test_a_producer_gets_credit_again_when_memory_is_free(store: Path) -> None:
+    async with (
+        serving(store, memory_bytes=16 << 20, amqp1_credit=10) as host,
+        opened(host.port) as client,
+        opened(host.port) as worker,
+    ):
+        await worker.receiver("exclusive.work", credit=1000)
+        await worker.settle()
+        await client.sender("exclusive.work")
+        for _ in range(10):
+            await client.publish_long(data(b"x" * 100_000))
+        last = [await worker.message() for _ in range(10)][-1].delivery
+        await client.settle()
+        await worker.told(0, last)
+        await client.accepted(9)
+        while (flow := await client.until(Flow)).link_credit < 10:
+            assert flow.delivery_count <= 10

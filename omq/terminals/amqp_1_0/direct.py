@@ -77,7 +77,7 @@ class DirectIncoming(Producing):
     def _begin(self, node: DirectNode, target: bytes) -> None:
         self._node = node
         self.link.accept(target, self._most)
-        self.link.grant(min(self._credit, node.room()))
+        self.link.grant(node.room(self, self._credit))
 
     def close(self) -> None:
         """Leave the node, or end it if it was made for this link."""
@@ -150,7 +150,7 @@ class DirectIncoming(Producing):
         self._settle(told)
         if self._must_renew and self._node is not None:
             self._must_renew = False
-            room = min(self._credit, self._node.room())
+            room = self._node.room(self, self._credit)
             if self.link.credit < room and self.link.credit <= self._credit // 2:
                 self.link.grant(room)
 
