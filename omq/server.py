@@ -176,6 +176,7 @@ class Server:
         self._lag = Histogram()
         self._imported: set[str] = set()
         """The modules of terminals that are imported: see `_import`."""
+        self._importing = trio.Lock()
         self._site: Site | None = None
         self._site_lock = trio.Lock()
         self._turned_away_count = self._strangers_count = self._defects_count = 0
@@ -373,11 +374,15 @@ class Server:
 
     async def _import(self, module: str) -> None:
         """Import a module in a thread, when the first client comes that needs it: servers without such
-        clients start sooner, and the other connections do not wait for the import.
+        clients start sooner, and the other connections do not wait for the import. Of many such clients at
+        the same time one takes a thread: the store needs threads, too.
         """
-        if module not in self._imported:
-            await in_thread(partial(import_module, module))
-            self._imported.add(module)
+        if module in self._imported:
+            return
+        async with self._importing:
+            if module not in self._imported:
+                await in_thread(partial(import_module, module))
+                self._imported.add(module)
 
     @contextmanager
     def _handshake(self) -> Iterator[trio.CancelScope]:

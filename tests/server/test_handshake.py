@@ -4,6 +4,7 @@ See docs/PROTOCOL.md, "The first eight octets".
 """
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from omq.protocol.omq.types import Confirmed, Error
+from omq.protocol.omq.types import Confirmed, Declared, Error
 
 from .conversation import CONNECT, VERSION_ONE, eventually, serving
 
 OUR_HEADER = b"AMQP\x00\x00\x09\x01"
+START = b"\x01\x00\x00"
+"""How the first method of AMQP 0-9-1 begins: a frame of type 1 on channel 0."""
 DMP_HEADER = b"AMQP\x0a\x01\x00\x01"
 
 
@@ -48,6 +51,34 @@ async def test_commands_may_come_in_the_segment_of_the_handshake(store: Path) ->
         assert await client.frame() == Confirmed(2)
         await client.send(b"irm 3)\n")
         assert await client.frame() == Confirmed(3)
+
+
+async def test_many_first_clients_of_a_protocol_take_one_thread(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trio has 40 threads at a time, and the store and the disk need some of them."""
+    imported = []
+    goes_on = threading.Event()
+
+    def slow_import(module: str) -> None:
+        imported.append(module)
+        goes_on.wait()
+
+    async with serving(store) as host:
+        monkeypatch.setattr("omq.server.import_module", slow_import)
+        try:
+            clients = [await host.open() for _ in range(50)]
+            for client in clients:
+                await client.send(OUR_HEADER)
+            await eventually(lambda: bool(imported))
+            omq = await host.connect()  # a client whose protocol needs no import does not wait
+            assert isinstance(await omq.ask(b"(Declare t Broadcast (Persistent Strong))"), Declared)
+            assert len(imported) == 1
+        finally:
+            goes_on.set()
+        for client in clients:
+            assert (await client.octets(7))[:3] == START
+        assert len(imported) == 1
 
 
 @pytest.mark.parametrize(
