@@ -1,6 +1,8 @@
 """The console in a real browser, against the real server."""
 
+import contextlib
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from server_command import RunningServer, running_server
 from omq import blocking
 from omq.access.hashes import hash_of
 from omq.client import ConnectionLost
-from omq.model import Delivery
+from omq.model import Delivery, Transient
 from omq_storage.store import Store
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
@@ -287,6 +289,32 @@ def test_messages_of_a_queue_are_shown_and_stay_in_it(
     assert next(each for each in client.topics() if each.topic == b"jobs").messages == 2
 
 
+def test_a_publish_that_waits_stops_no_other_view(page: Page, tmp_path: Path) -> None:
+    configuration = tmp_path / "omq.toml"
+    configuration.write_text(f"memory_bytes = {4 * 2**20}\n")
+    with running_server(
+        "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", configuration
+    ) as running:
+        with blocking.connect(f"omq://{running.address}") as client:
+            client.declare("full", Delivery.ROUND_ROBIN, Transient())
+        host, _, port = running.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as filler:
+            filler.settimeout(2)
+            filler.sendall((1).to_bytes(8) + b"(Connect 1 filler)\n")
+            with contextlib.suppress(TimeoutError):
+                for _ in range(1000):
+                    filler.sendall(b"(Publish full %s)\n" % (b"x" * 50_000))
+            page.open(origin(running), "#/topics/full")
+            page.sees(".figures", "Publishers waiting")
+            page.click("[role=tab]", "Publish")
+            page.type("textarea", "one more")
+            page.click(".publish button.primary")
+            page.sees(".publish .counts", "Waiting")
+            page.click("[role=tab]", "Subscribers")
+            page.sees(".tab-panel .empty", "Nobody is subscribed")
+            page.leave()
+
+
 # -- attacks ------------------------------------------------------------------------------------------------
 
 
@@ -389,6 +417,8 @@ def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
         f'[[clients]]\nname = "alice"\nsecret = "{secret}"\n'
         'declare = ["*"]\npublish = ["*"]\nsubscribe = ["*"]\nwatch = ["*"]\n'
         f'[[clients]]\nname = "bob"\nsecret = "{secret}"\nsubscribe = ["*"]\n'
+        f'[[clients]]\nname = "carol"\nsecret = "{secret}"\nsubscribe = ["*"]\nwatch = ["prices"]\n'
+        f'[[clients]]\nname = "dave"\nsecret = "{secret}"\npublish = ["none"]\n'
     )
     with running_server(
         "--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--config", configuration
@@ -405,6 +435,7 @@ def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
         page.go("#/topics")
         with blocking.connect(f"omq://{running.address}", id="alice:sesame") as client:
             publish(client, "prices", "1")
+            publish(client, "other", "1")
         page.sees(".rows .col-name", "prices")
         page.driver.refresh()  # the secret is kept for the tab, and nowhere else
         page.sees(".rows .col-name", "prices")
@@ -420,6 +451,16 @@ def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
         page.sees(".notice h1", "need the right to watch")
         page.go("#/connections")
         page.sees(".empty", "may not")
+        page.go("#/topics")
+        page.sees(".rows .col-name", "other")
+        assert page.texts(".rows .col-behind") == ["–", "–"]  # only Watch tells that
+        page.click("#sign-out")
+        # One that may watch some topics sees the others, too.
+        page.type("input[name=username]", "carol")
+        page.type("input[name=secret]", "sesame\ue007")
+        page.sees(".rows .col-name", "other")
+        assert sorted(page.texts(".rows .col-name")) == ["other", "prices"]
+        assert sorted(page.texts(".rows .col-behind")) == ["0", "–"]
         page.leave()
         _, _, log = running.stop()
     assert "no client of that name" not in log  # the console does not try without a client

@@ -35,6 +35,20 @@ export class Link extends EventTarget {
   }
 
   /**
+   * Open another connection for this client. It is closed with the connection of the console at the latest.
+   *
+   * @param {AbortSignal} signal  gives up the attempt
+   */
+  async another(signal) {
+    this.connected();
+    const ended = this.#abort.signal;
+    const client = await connect(url(), { id: sessionStorage.getItem(KEY) ?? NOBODY, signal: AbortSignal.any([signal, ended]) });
+    if (ended.aborted) void client.close();
+    ended.addEventListener("abort", () => void client.close(), { once: true });
+    return client;
+  }
+
+  /**
    * Connect, and stay connected.
    *
    * @returns {Promise<void>}
@@ -43,13 +57,11 @@ export class Link extends EventTarget {
     this.#abort.abort();
     this.#abort = new AbortController();
     const { signal } = this.#abort;
-    const url = new URL("/ws", location.href);
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const id = sessionStorage.getItem(KEY);
     if (id === null && (await wantsClient(signal))) return this.#tell("login", { isWrong: false });
     if (signal.aborted) return;
     try {
-      await keepConnected((signal) => connect(url, { id: id ?? NOBODY, signal, silence: 100 }), {
+      await keepConnected((signal) => connect(url(), { id: id ?? NOBODY, signal, silence: 100 }), {
         signal,
         longest: 5,
         onState: (state) => {
@@ -99,7 +111,14 @@ export class Link extends EventTarget {
    */
   async #observe(client) {
     try {
-      for await (const value of client.watch(PERIOD_MS)) this.#store.take(value);
+      let isPolling = false;
+      for await (const value of client.watch(PERIOD_MS)) {
+        this.#store.take(value);
+        if (value.kind !== "Complete" || this.#store.server || isPolling) continue;
+        // It may watch some topics only, and may see others.
+        isPolling = true;
+        void this.#poll(client).then(() => (isPolling = false));
+      }
     } catch (error) {
       if (error instanceof Refused) await this.#poll(client); // it may not watch
       else if (!(error instanceof OmqError)) throw error;
@@ -109,7 +128,7 @@ export class Link extends EventTarget {
   /** @param {import("../client/omq.js").Client} client */
   async #poll(client) {
     try {
-      while (client.isOpen) {
+      while (client.isOpen && !this.#store.server) {
         const begun = performance.now();
         this.#store.takeList(await client.topics());
         // A long list takes a while to be read; the page must have the most of the time.
@@ -128,6 +147,13 @@ export class Link extends EventTarget {
   #tell(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
+}
+
+/** Where the server takes connections. */
+function url() {
+  const found = new URL("/ws", location.href);
+  found.protocol = found.protocol === "https:" ? "wss:" : "ws:";
+  return found;
 }
 
 /**

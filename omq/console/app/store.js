@@ -1,7 +1,7 @@
 /**
  * What the console knows of the server: its topics, with their rates of the last minute, and its statistics.
  *
- * It comes from Watch. A client without the right to watch gets the list of topics every two seconds instead; then some
+ * It comes from Watch. Of the topics that a client may not watch, it gets the list every two seconds instead; then some
  * numbers are missing.
  */
 
@@ -14,6 +14,7 @@ export const HISTORY = 60;
  * @property {string} topic
  * @property {import("../client/lib/frames.js").DeliveryType} delivery
  * @property {import("../client/lib/frames.js").Persistence} persistence
+ * @property {boolean} isWatched  whether its numbers come from Watch
  * @property {any} info  the numbers that came last
  * @property {number} inRate  messages per second
  * @property {number} outRate
@@ -43,6 +44,10 @@ export class Store extends EventTarget {
   total = { in: 0, out: 0 };
   #time = 0;
   #lastTime = 0;
+  /** When the last list came; 0 without one. */
+  #listTime = 0;
+  /** Whether a round waits for the list. */
+  #needsList = false;
   /** Topics whose rates are not 0. @type {Set<TopicState>} */
   #active = new Set();
 
@@ -65,13 +70,16 @@ export class Store extends EventTarget {
         break;
       case "Topics":
         this.#time = value.timeUs;
-        for (const info of value.list) this.#takeTopic(info, info.messagesIn, info.messagesOut, info.octetsIn);
+        for (const info of value.list) this.#takeTopic(info, [info.messagesIn, info.messagesOut, info.octetsIn], true, this.#since(this.#lastTime));
         break;
       case "Gone":
         for (const id of value.ids) this.#remove(id);
         break;
       case "Complete":
-        this.#complete(value.timeUs);
+        this.#time = value.timeUs;
+        // A client that is not told of the server may not watch all topics: the list has the others.
+        this.#needsList = !this.server && !this.#listTime;
+        if (!this.#needsList) this.#complete();
         break;
       default:
         break;
@@ -79,17 +87,26 @@ export class Store extends EventTarget {
   }
 
   /**
-   * Take the list of topics, of a server that may not be watched.
+   * Take the list of topics: those that are not watched are known from it only.
    *
    * @param {import("../client/lib/frames.js").TopicInfo[]} list
    */
   takeList(list) {
-    this.isWatching = false;
-    this.#time = Date.now() * 1000;
+    const now = performance.now() * 1000;
+    const seconds = this.#listTime && (now - this.#listTime) / 1e6;
+    this.#listTime = now;
     const ids = new Set(list.map(({ id }) => id));
-    for (const id of this.topics.keys()) if (!ids.has(id)) this.#remove(id);
-    for (const info of list) this.#takeTopic({ ...info, octets: info.bytes }, Number(info.last), 0, 0);
-    this.#complete(this.#time);
+    for (const state of [...this.topics.values()]) if (!state.isWatched && !ids.has(state.id)) this.#remove(state.id);
+    for (const info of list) {
+      if (this.topics.get(info.id)?.isWatched) continue;
+      this.#takeTopic({ ...info, octets: info.bytes }, [Number(info.last), 0, 0], false, seconds);
+    }
+    if (this.#needsList || !this.isWatching) this.#complete();
+  }
+
+  /** @param {number} time */
+  #since(time) {
+    return time && (this.#time - time) / 1e6;
   }
 
   /** Forget everything: there is a new connection. Pages keep what they show until the next round. */
@@ -106,7 +123,8 @@ export class Store extends EventTarget {
     this.commits.clear();
     this.isComplete = false;
     this.server = undefined;
-    this.#lastTime = 0;
+    this.#lastTime = this.#listTime = 0;
+    this.#needsList = false;
   }
 
   /** Forget everything: another client has signed in. */
@@ -131,27 +149,24 @@ export class Store extends EventTarget {
 
   /**
    * @param {any} info
-   * @param {number} messagesIn
-   * @param {number} messagesOut
-   * @param {number} octetsIn
+   * @param {number[]} counted  messages in and out, octets in
+   * @param {boolean} isWatched
+   * @param {number} seconds  since the numbers before; 0 without such
    */
-  #takeTopic(info, messagesIn, messagesOut, octetsIn) {
+  #takeTopic(info, counted, isWatched, seconds) {
     const before = this.topics.get(info.id);
     /** @type {TopicState} */
     const state = before ?? {
-      id: info.id, topic: info.topic, delivery: info.delivery, persistence: info.persistence, info,
+      id: info.id, topic: info.topic, delivery: info.delivery, persistence: info.persistence, isWatched, info,
       inRate: 0, outRate: 0, octetsRate: 0, history: undefined, round: this.round,
     };
-    const seconds = (this.#time - this.#lastTime) / 1e6;
-    if (before && this.#lastTime && seconds > 0) {
-      const per = (/** @type {number} */ now, /** @type {number} */ then) => Math.max(0, now - (then ?? 0)) / seconds;
-      state.inRate = per(messagesIn, before.info.counted[0]);
-      state.outRate = per(messagesOut, before.info.counted[1]);
-      state.octetsRate = per(octetsIn, before.info.counted[2]);
+    if (before && before.isWatched === isWatched && seconds > 0) {
+      [state.inRate, state.outRate, state.octetsRate] = counted.map((now, at) => Math.max(0, now - (before.info.counted[at] ?? 0)) / seconds);
       this.#write(state, this.round + 1);
       if (state.inRate || state.outRate) this.#active.add(state);
     }
-    state.info = { ...info, counted: [messagesIn, messagesOut, octetsIn] };
+    state.isWatched = isWatched;
+    state.info = { ...info, counted };
     state.delivery = info.delivery;
     state.persistence = info.persistence;
     this.topics.set(info.id, state);
@@ -183,11 +198,13 @@ export class Store extends EventTarget {
     this.#active.delete(state);
   }
 
-  /** @param {number} time */
-  #complete(time) {
+  #complete() {
+    this.#needsList = false;
     this.round++;
     this.total = { in: 0, out: 0 };
     for (const state of this.#active) {
+      // A list comes in every other round: until the next one, its rates stay.
+      if (!state.isWatched && (state.inRate || state.outRate)) this.#write(state, this.round);
       if (state.round !== this.round) {
         state.inRate = state.outRate = state.octetsRate = 0; // it has not changed in this round
         this.#active.delete(state);
@@ -195,7 +212,7 @@ export class Store extends EventTarget {
       this.total.in += state.inRate;
       this.total.out += state.outRate;
     }
-    this.#lastTime = time;
+    this.#lastTime = this.#time;
     this.isComplete = true;
     this.dispatchEvent(new Event("round"));
   }

@@ -9,7 +9,10 @@ import { notice } from "./grid.js";
 import { octetsOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 import { tailView } from "./tail.js";
-import { declareDialog, retention, typesText, waiting } from "./topics.js";
+import { declareDialog, retention, typesText, waitingText } from "./topics.js";
+
+/** After how long a Publish says that it waits. */
+const LATE_MS = 2000;
 
 /**
  * @param {import("./page.js").Context} context
@@ -154,12 +157,12 @@ export function topicPage(context, path) {
     draw(chart, store.series(topic.history, topic.round));
     const entries = {
       "In": `${rate(topic.inRate)}/s`,
-      "Out": store.isWatching ? `${rate(topic.outRate)}/s` : "",
+      "Out": topic.isWatched ? `${rate(topic.outRate)}/s` : "",
       "Messages": count(info.messages),
       "Size": size(info.octets),
       "Ids": info.last > 0n ? `${info.first} – ${info.last}` : "none yet",
       "Subscribers": count(info.subscribers),
-      [isQueue() ? "Not done" : "Slowest is behind"]: count(waiting(topic)),
+      [isQueue() ? "Not done" : "Slowest is behind"]: waitingText(topic),
       "Unconfirmed": isQueue() && info.unconfirmed !== undefined ? count(info.unconfirmed) : "",
       "Keeps": retention(info),
       "Publishers waiting": info.waiting ? count(info.waiting) : "",
@@ -196,26 +199,45 @@ const kindOf = ({ id, delivery, persistence }) => `${id} ${delivery} ${persisten
 function publishView(context, name) {
   const body = h("textarea", { rows: 8, name: "body", spellcheck: "false" });
   const result = h("span", { class: "counts", role: "status" });
+  // The server reads nothing more from a connection that publishes to a full topic, until there is room. So this is not
+  // the connection of the other views.
+  const left = new AbortController();
+  /** @type {import("../client/omq.js").Client | undefined} */
+  let client;
+  let isSending = false;
   /** @param {Event} event */
   async function publish(event) {
     event.preventDefault();
-    const client = context.client();
-    if (!client) return void setText(result, "Not connected");
+    if (isSending) return;
+    isSending = true;
     setText(result, "Sending");
+    const late = setTimeout(() => setText(result, "Waiting: the topic may be full"), LATE_MS);
     try {
+      if (!client?.isOpen) client = await context.link.another(left.signal);
+      if (left.signal.aborted) return void client.close();
       await client.publish(name, body.value);
       await client.confirm();
       setText(result, "Confirmed");
     } catch (error) {
+      if (left.signal.aborted) return;
       if (!(error instanceof OmqError || error instanceof RangeError)) throw error;
       setText(result, error instanceof Refused && error.refusals.length ? error.refusals[0] : error.message);
+    } finally {
+      clearTimeout(late);
+      isSending = false;
     }
   }
   const form = h("form", { class: "panel publish", onsubmit: publish }, field("Body", body, "Text, sent as UTF-8. Ctrl+Enter sends it."), h("div", { class: "buttons" }, result, h("button", { class: "primary" }, "Publish")));
   body.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
-  return { element: form };
+  return {
+    element: form,
+    close() {
+      left.abort();
+      void client?.close();
+    },
+  };
 }
 
 /**

@@ -22,12 +22,20 @@ export function retention(info) {
 }
 
 /**
- * Messages that wait: of a queue those that are not done, else how far the slowest subscriber is behind.
+ * Messages that wait: of a queue those that are not done, else how far the slowest subscriber is behind. Only Watch tells
+ * that: undefined without it.
  *
  * @param {import("./store.js").TopicState} state
+ * @returns {number | undefined}
  */
 export function waiting({ delivery, info }) {
-  return delivery === "Round_robin" ? info.messages : (info.behind ?? 0);
+  return delivery === "Round_robin" ? info.messages : info.behind;
+}
+
+/** @param {import("./store.js").TopicState} state */
+export function waitingText(state) {
+  const number = waiting(state);
+  return number === undefined ? "–" : count(number);
 }
 
 /**
@@ -64,11 +72,11 @@ export function topicsPage(context) {
       { key: "kept", title: "Persistence", isMinor: true, value: (state) => state.persistence, update: text((state) => state.persistence.toLowerCase()) },
       { key: "in", title: "In /s", isNumber: true, hint: "Messages published per second", value: (state) => state.inRate, update: text((state) => rate(state.inRate)) },
       { key: "spark", title: "Last minute", isMinor: true, make: sparkline, update: (chart, state) => draw(chart, store.series(state.history, state.round)) },
-      { key: "out", title: "Out /s", isNumber: true, isMinor: true, hint: "Messages sent per second, to all subscribers together", value: (state) => state.outRate, update: text((state) => (store.isWatching ? rate(state.outRate) : "–")) },
+      { key: "out", title: "Out /s", isNumber: true, isMinor: true, hint: "Messages sent per second, to all subscribers together", value: (state) => state.outRate, update: text((state) => (state.isWatched ? rate(state.outRate) : "–")) },
       { key: "messages", title: "Messages", isNumber: true, value: (state) => state.info.messages, update: text((state) => count(state.info.messages)) },
       { key: "octets", title: "Size", isNumber: true, isMinor: true, value: (state) => state.info.octets, update: text((state) => size(state.info.octets)) },
       { key: "subscribers", title: "Subscribers", isNumber: true, isMinor: true, value: (state) => state.info.subscribers, update: text((state) => count(state.info.subscribers)) },
-      { key: "behind", title: "Waiting", isNumber: true, hint: "Queues: messages that are not done. Others: how far the slowest subscriber is behind.", value: waiting, update: text((state) => count(waiting(state))) },
+      { key: "behind", title: "Waiting", isNumber: true, hint: "Queues: messages that are not done. Others: how far the slowest subscriber is behind.", value: (state) => waiting(state) ?? -1, update: text((state) => waitingText(state)) },
       { key: "retention", title: "Keeps", isMinor: true, update: text((state) => retention(state.info)) },
     ],
   });
