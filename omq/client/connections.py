@@ -115,6 +115,14 @@ class Connections:
 
     async def run(self, connection: Connection) -> None:
         """Serve `connection`, and with `reconnect` its successors, until the client gives up or ends."""
+        try:
+            await self._serve(connection)
+        finally:
+            # Tasks may use the client after its block, or wait for it beside the block.
+            if self._failure is None:
+                self._give_up(ConnectionLost("the client was closed"))
+
+    async def _serve(self, connection: Connection) -> None:
         pause = SHORTEST_PAUSE
         resuming = False
         while True:

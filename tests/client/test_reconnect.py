@@ -3,11 +3,13 @@
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
+import anyio
 import pytest
 from anyio.abc import TaskGroup
 from client_helpers import OpenServer, Running
 
 from omq.client import (
+    Client,
     ConnectionLost,
     Delivery,
     FromBeginning,
@@ -153,6 +155,36 @@ async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: T
     async with running.connect(reconnect=True) as client, client.subscribe("t"):
         await client.publish_confirmed("t", b"1")
         await running.stop()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("reconnect", [True, False])
+async def test_tasks_that_outlast_the_block_see_the_end_of_the_client(
+    open_omq: OpenServer, nursery: TaskGroup, connected: bool, reconnect: bool
+) -> None:
+    running = await Running.start(nursery, open_omq())
+    subscribed = anyio.Event()
+    endings: list[str] = []
+
+    async def iterate(client: Client) -> None:
+        try:
+            async with client.subscribe("t") as subscription:
+                subscribed.set()
+                async for _ in subscription:
+                    pass
+        except ConnectionLost as error:
+            endings.append(str(error))
+
+    async with anyio.create_task_group() as outer, running.connect(reconnect=reconnect) as client:
+        outer.start_soon(iterate, client)
+        await subscribed.wait()
+        if not connected:
+            await running.stop()
+    assert len(endings) == 1
+    assert client.ended
+    for call in (client.publish("t", b"x"), client.confirm(), client.topics(), client.ping()):
+        with pytest.raises(ConnectionLost):
+            await call
 
 
 @pytest.mark.parametrize("subscribed", [True, False])
