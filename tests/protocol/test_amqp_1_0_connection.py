@@ -1,5 +1,6 @@
 """The server's side of AMQP 1.0, without a socket."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -47,6 +48,7 @@ from omq.protocol.amqp_1_0.performatives import (
 )
 from omq.protocol.amqp_1_0.session import MOST_HANDLES, MOST_LINKS, WINDOW
 from omq.protocol.amqp_1_0.transfers import Framing
+from omq.protocol.amqp_1_0.types import write
 from tests.protocol.amqp_1_0_helpers import OFFER, Peer, frame, source, target
 
 ACCEPTED = performatives.write(Accepted())
@@ -283,6 +285,39 @@ def test_the_links_of_a_connection_are_limited(peer: Peer) -> None:
     attach, detach = peer.heard()
     assert isinstance(attach, Attach)
     assert condition([detach]) == "amqp:resource-limit-exceeded"
+    # Those that are refused count, too, until the client detaches them.
+    for handle in range(1, MOST_HANDLES):
+        peer.say(frame(Attach(f"more {handle}", handle, True, source=source())))
+    peer.heard()
+    peer.say(frame(Begin(None, 0, 9, 9), channel=99))
+    assert peer.say(frame(Attach("too many", 0, True, source=source()), channel=99)) == []
+    assert condition([peer.heard()[1]]) == "amqp:resource-limit-exceeded"
+    peer.say(frame(Detach(0, closed=True)), frame(Detach(1, closed=True)))
+    peer.heard()
+    assert peer.say(frame(Attach("one more", 0, True, source=source()))) == []
+    assert len(peer.heard()) == 2
+    peer.say(frame(End(), channel=1))
+    peer.heard()
+    assert len(peer.say(frame(Attach("a last one", 1, True, source=source())))) == 1
+
+
+def test_a_refused_link_keeps_nothing_that_the_client_said(peer: Peer) -> None:
+    long = source(write("x" * 30_000))
+
+    def refuse(handle: int) -> None:
+        (event,) = peer.say(frame(Attach("n" * 20_000 + f"{handle}", handle, True, source=long)))
+        assert isinstance(event, Attaching)
+        event.link.refuse(LinkProblem(Condition.NOT_FOUND, "there is no such topic"))
+        peer.heard()
+
+    refuse(0)
+    tracemalloc.start()
+    try:
+        for handle in range(1, 100):
+            refuse(handle)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

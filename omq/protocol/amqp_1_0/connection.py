@@ -91,6 +91,8 @@ class Connection:
         self._links: dict[tuple[str, bool], SendingLink | ReceivingLink] = {}
         self.waiting = 0
         """How many octets of transfers wait for the windows of all sessions."""
+        self.handles = 0
+        """How many handles of the client are in use in all sessions."""
         self.stage = Stage.HEADER
         self.opened: Open | None = None
         """What the client said of itself."""
@@ -356,9 +358,9 @@ class Connection:
         self._is_blocked = False
         return tuple(link for session in self._sessions.values() for link in session.unblock())
 
-    def link_count(self) -> int:
+    def use_handles(self, count: int) -> None:
         """See `session.Peer`."""
-        return len(self._links)
+        self.handles += count
 
     def detached(self, link: SendingLink | ReceivingLink) -> None:
         """See `session.Peer`."""

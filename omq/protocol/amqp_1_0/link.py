@@ -104,7 +104,7 @@ class Link(ABC):
         self.handle = handle
         """The handle in what the server sends."""
         self.attach = replace(attach, unsettled=NULL, properties=NULL)
-        """What the client said, without what the server does not use."""
+        """What the client said, without what the server does not use; after the answer, without termini."""
         self.problem: LinkProblem | None = None
         """What is wrong with its termini, so that it must be refused."""
         self.source = self._terminus(attach.source, Source)
@@ -135,6 +135,10 @@ class Link(ABC):
             return  # its connection ended before it was answered
         said = {**_ANSWERED, "handle": self.handle, "role": not self.is_sender, **fields}
         self.session.send(replace(self.attach, **said))
+        self.attach = replace(
+            self.attach, source=NULL, target=NULL, offered_capabilities=(), desired_capabilities=()
+        )
+        self.source = self.target = None
 
     def detach(self, problem: LinkProblem | None = None) -> None:
         """Detach the link, unless it is detached."""
@@ -143,6 +147,8 @@ class Link(ABC):
             error = NULL if problem is None else problem.error()
             self.session.send(Detach(self.handle, closed=True, error=error))
             self._detached()
+            # The client may keep the handle as long as it likes, so nothing that it said is kept with it.
+            self.attach, self.source, self.target = _FORGOTTEN, None, None
 
     @abstractmethod
     def _detached(self) -> None:
@@ -158,6 +164,9 @@ class Link(ABC):
             self._answer(target=NULL)
         self.detach(problem)
 
+
+_FORGOTTEN = Attach("", 0, False)
+"""What is left of the attach of a link that is detached."""
 
 _ANSWERED: dict[str, Any] = {
     "unsettled": NULL,

@@ -47,7 +47,7 @@ WINDOW = 64
 """The transfers that the client may send before the server says that it takes more."""
 
 MOST_LINKS = 16_384
-"""The links that a connection may have at a time."""
+"""The links that a connection may have at a time; one that is refused counts until the client detaches it."""
 
 MOST_HANDLES = 1024
 """The links that a session may have at a time."""
@@ -68,8 +68,12 @@ class Peer(Protocol):
     def detached(self, link: SendingLink | ReceivingLink) -> None:
         """A link is over."""
 
-    def link_count(self) -> int:
-        """How many links all sessions have."""
+    @property
+    def handles(self) -> int:
+        """How many handles of the client are in use in all sessions."""
+
+    def use_handles(self, count: int) -> None:
+        """Count handles that are in use from now on; a negative number for some that are free."""
 
     @property
     def waiting(self) -> int:
@@ -285,6 +289,7 @@ class Session:
         self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
         self._waiting.clear()
         links, self._links = list(self._links.values()), {}
+        self._peer.use_handles(-len(links))
         for each in links:
             if each.is_attached:
                 each.is_attached = False
@@ -299,17 +304,21 @@ class Session:
             raise SessionProblem(
                 Condition.NOT_ALLOWED, f"handles are at most {MOST_HANDLES - 1}, not {attach.handle}"
             )
+        handles = self._peer.handles
+        if handles >= MOST_LINKS + MOST_HANDLES:
+            text = f"more than {MOST_LINKS} links were attached, and those that were refused not detached"
+            raise SessionProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text)
         handle = heappop(self._free_handles) if self._free_handles else len(self._links)
         made = link.make(self, handle, attach)
-        is_full = self._peer.link_count() >= MOST_LINKS
         stolen = self._peer.attached(made)
         if stolen is not None and stolen.is_attached:
             stolen.detach(LinkProblem(Condition.STOLEN, "the link was attached again"))
             yield Detached(stolen, None)
         self._links[attach.handle] = made
+        self._peer.use_handles(1)
         if made.problem is not None:
             made.refuse(made.problem)
-        elif is_full:
+        elif handles >= MOST_LINKS:
             text = f"a connection has at most {MOST_LINKS} links"
             made.refuse(LinkProblem(Condition.RESOURCE_LIMIT_EXCEEDED, text))
         elif handle > self._handle_max:
@@ -323,6 +332,7 @@ class Session:
             raise SessionProblem(
                 Condition.UNATTACHED_HANDLE, f"a detach of the handle {detach.handle}, which is not attached"
             )
+        self._peer.use_handles(-1)
         heappush(self._free_handles, found.handle)
         if found.is_attached:
             # A link that is detached without being closed could be resumed; here it is over (section 2.6.5).
