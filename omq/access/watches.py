@@ -142,9 +142,10 @@ class Watcher:
             yield watching.Gone(tuple(gone[start : start + IDS_A_FRAME]))
         while changed:
             found = []
+            allowed = self.watch  # which a reload may have changed since the round began
             for seen in changed[-TOPICS_A_FRAME:]:
                 driver = seen.driver
-                if driver is not None and not driver.deleted:
+                if driver is not None and not driver.deleted and driver.topic.topic in allowed:
                     found.append(_topic(driver, seen.behind))
             del changed[-TOPICS_A_FRAME:]
             yield watching.Topics(_now(), tuple(found))

@@ -17,10 +17,11 @@ from omq.server import Server
 from omq.terminals.connection.statistics import Kind
 
 from .amqp_1_0_peer import condition, peer, source, target
-from .conversation import PATIENCE, eventually
+from .conversation import PATIENCE, VERSION_ONE, eventually
 from .dmp_conversation import lease, response, show
 from .test_clients import SECRET, client, enter, serving
-from .test_watching import PERIOD, begin, round_of, topics
+from .test_long_answers import declare
+from .test_watching import PERIOD, begin, round_of, topics, watched
 
 GONE = "the server's configuration does not have this client any more"
 
@@ -140,3 +141,21 @@ def test_a_changed_rate_limit_applies_to_those_who_have_one() -> None:
     assert UNLIMITED.received is None
     assert fresh.received is not None
     assert fresh.received.octets_per_second == 700
+
+
+async def test_a_round_that_a_reload_interrupts_ends_with_the_rights_of_now(store: Path) -> None:
+    async with serving(store, clients=[client("all", watch=["*"])]) as host:
+        writer = await enter(host, "all")
+        await declare(writer, 1500)
+        slow = await host.open(receive_octets=4096)
+        await slow.send(VERSION_ONE + b"(Connect 1 all:%s)\n(Watch 3600000)\n" % SECRET.encode())
+        await eventually(
+            lambda: any(each.is_sending for each in (t.statistics() for t in host.server.terminals()))
+        )
+        await reload(host.server, lambda _: {"clients": [client("all", watch=["topic-0149*"])]})
+        await slow.octets(8)
+        assert await watched(slow) == w.Began(3_600_000)
+        told = list(topics(await round_of(slow)))
+        sent_before = len(told) - 10
+        assert 0 < sent_before < 1400
+        assert set(told[sent_before:]) == {b"topic-%05d" % n for n in range(1490, 1500)}
