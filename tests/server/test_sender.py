@@ -164,6 +164,46 @@ async def test_the_turn_of_a_source_does_not_precede_what_was_pushed_before_it()
         nursery.cancel_scope.cancel()
 
 
+class MessageOfATopic(Words):
+    """One message in the tail of a topic; octets of the connection that were pushed must leave before it."""
+
+    def __init__(self, sender: Sender, topic: int, after: int) -> None:
+        super().__init__(sender, "")
+        self.flow: Flow = self
+        self.after = after
+        self.block = encode(topic, 1, [b"%d" % topic], 0)
+        self.position = 1
+
+    def attach(self, outlet: Outlet) -> None:
+        raise AssertionError("nothing is pushed here")
+
+    def ready(self) -> bool:
+        return self.position == 1
+
+    def at_hand(self, octets: int) -> Sequence[Block]:
+        return (self.block,) if self.ready() else ()
+
+    def passed(self, position: int, octets: int) -> None:
+        self.position = position
+
+
+async def test_a_source_that_shares_a_turn_does_not_precede_what_was_pushed_before_it() -> None:
+    async with connected() as (transport, stream), trio.open_nursery() as nursery:
+        sender = Sender(transport, Stalled(0), TailMemory(1 << 20), Pace(), nursery.cancel_scope)
+        sender.backlog.add(b"." * (1 << 18))
+        nursery.start_soon(sender.run, Terminal())
+        await wait_all_tasks_blocked()  # it sends this
+        sender.backlog.add(b"-" * 1000)
+        other, pushed = MessageOfATopic(sender, 1, 0), MessageOfATopic(sender, 2, sender.pushed)
+        sender.ready(other)
+        sender.ready(pushed)
+        assert await said(stream, 1 << 18) == b"." * (1 << 18)
+        frames = [bytes(each.block.frames) for each in (other, pushed)]
+        expected = frames[0] + b"-" * 1000 + frames[1]
+        assert await said(stream, len(expected)) == expected
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.skipif(not codec.COMPILED, reason="only the compiled codec routes messages")
 async def test_no_turn_begins_in_the_middle_of_a_message_that_was_pushed() -> None:
     async with connected() as (transport, stream), trio.open_nursery() as nursery:
