@@ -115,6 +115,12 @@ def open_reader(
         raise BadOptions(f"There is no column {unknown[0]!r}; there are {', '.join(_TYPES)}.")
     if len(set(columns)) < len(columns):
         raise BadOptions("A column can be selected only once.")
+    for name, number in (("first", first), ("last", last)):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise BadOptions(f"{name} must be the id of a message, an int, not {number!r}.")
+    for name, time in (("since", since), ("until", until)):
+        if time is not None and not isinstance(time, datetime.datetime):
+            raise BadOptions(f"{name} must be a datetime.datetime, not {time!r}.")
     place = _place(source, id, ca, certificate, key)
     with place.open() as access:
         found = choose(access, Topics((topic,)))[topic]

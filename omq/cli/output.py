@@ -76,7 +76,10 @@ def table(infos: list[TopicInfo]) -> str:
             str(info.id),
             delivery_name(info.delivery),
             persistence_name(info.persistence),
-            *map(str, (info.messages, info.bytes, info.first, info.last, info.subscribers)),
+            *map(str, (info.messages, info.bytes)),
+            # An empty topic has no first and no last message.
+            *map(str, (info.first, info.last) if info.messages else ("-", "-")),
+            str(info.subscribers),
         )
         for info in infos
     ]

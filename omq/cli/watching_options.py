@@ -5,6 +5,9 @@ from collections.abc import Callable
 
 from omq.cli.watching import SORTS
 
+LEAST_INTERVAL, MOST_INTERVAL = 0.1, 3600.0
+"""How often a server sends statistics, in seconds (docs/PROTOCOL.md, "Watch and control")."""
+
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
 
 
@@ -22,7 +25,7 @@ def add_commands(
     )
     top.add_argument(
         "--interval",
-        type=seconds,
+        type=_interval,
         default=1.0,
         metavar="SECONDS",
         help="how often to show it: 0.1 to 3600 (default: 1)",
@@ -72,3 +75,15 @@ def add_commands(
     limits.add_argument("--seconds", type=seconds, metavar="SECONDS", help="keep messages for so long")
     limits.add_argument("--unlimited", action="store_true", help="keep messages for ever")
     limits.add_argument("--configured", action="store_true", help="keep what the configuration says")
+
+
+def _interval(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not LEAST_INTERVAL <= found <= MOST_INTERVAL:  # not a number, too
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds from {LEAST_INTERVAL:g} to {MOST_INTERVAL:g}"
+        )
+    return found

@@ -12,7 +12,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable
 
-from omq.protocol.tls_errors import CertificateRefused, TlsError
+from omq.protocol.tls_errors import CertificateRefused, TlsEnded, TlsError
 
 __all__ = ["RECORD_OCTETS", "CertificateRefused", "TlsEngine", "TlsError", "shake_hands"]
 
@@ -148,7 +148,7 @@ def _problem(error: ssl.SSLError) -> TlsError:
         case ssl.SSLCertVerificationError(verify_message=message) if message:
             return CertificateRefused(f"the certificate is not accepted: {message}")
         case ssl.SSLEOFError():
-            return TlsError("the connection ended without a word")
+            return TlsEnded("the connection ended without a word")
         case _:
             reason = error.reason or str(error)
             kind = CertificateRefused if _CERTIFICATE_ALERT.search(reason) else TlsError

@@ -7,5 +7,9 @@ class TlsError(Exception):
     """
 
 
+class TlsEnded(TlsError):
+    """The peer ended the connection without `close_notify`."""
+
+
 class CertificateRefused(TlsError):
     """One side rejects the other's certificate: a retry cannot succeed."""

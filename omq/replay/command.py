@@ -5,8 +5,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from omq.bulk.errors import BadOptions, OmqError
 from omq.bulk.places import Place, ServerPlace
@@ -36,7 +37,7 @@ def request_of(options: argparse.Namespace) -> Request:
     taken = _place_and_choice(options)
     shown = f"the store {options.path}" if options.path is not None else options.server
     request = Request(
-        taken.place,
+        _named(taken.place),
         shown,
         taken.choice,
         Bounds(options.first, options.last, options.since, options.until),
@@ -69,13 +70,23 @@ def _destination(options: argparse.Namespace) -> ToServer | ToParquet | ToJson:
         address, _, topic = rest[2:].partition("/")
         url = f"{kind}://{address}"
         taken = write_options(servers.destination(options, url) | ({"topic": topic} if topic else {}))
-        return ToServer(taken.servers, url, taken.topic, options.producer)
+        return ToServer(_named(taken.servers), url, taken.topic, options.producer)
     if kind in ("parquet", "jsonl") and rest:
         return ToParquet(rest) if kind == "parquet" else ToJson(rest)
     raise BadOptions(
         "--to is omq://HOST:PORT, omq://HOST:PORT/TOPIC, the same with omqs://, parquet:DIRECTORY or "
         f"jsonl:DIRECTORY, not {options.to!r}."
     )
+
+
+P = TypeVar("P", bound=Place)
+
+
+def _named(place: P) -> P:
+    """Return a place whose server sees this program as `omq.replay`; tasks of Spark are `omq.spark`."""
+    if not isinstance(place, ServerPlace):
+        return place
+    return replace(place, credentials=replace(place.credentials, name=b"omq.replay"))
 
 
 def _decoding(given: str | None) -> Decoding:

@@ -373,7 +373,9 @@ def _with_earlier(recovery: Recovery, lost: tuple[Level, ...]) -> Recovery:
 def _recover(path: Path, level: Level, boot_id: str, expected: Expected | None) -> Recovery:
     match level:
         case Level.STRONG:
-            recovered = Recovered("Every commit is durable; nothing needed to be done.", rolled_back=False)
+            is_new = not (path / DATA).exists()
+            what = "It is new." if is_new else "Every commit is durable; nothing needed to be done."
+            recovered = Recovered(what, rolled_back=False)
         case Level.WEAK | Level.ASYNC:
             recovered = recover(path, boot_id, expected)
         case _:

@@ -197,6 +197,14 @@ def test_what_cannot_be_read(source: str, tmp_path: Path) -> None:
         read_table(source, "small", columns=["body"])
     with pytest.raises(BadOptions, match="once"):
         read_table(source, "small", columns=["value", "value"])
+    for wrong, why in (
+        ({"first": "2"}, "first must be the id of a message, an int, not '2'"),
+        ({"last": 2.0}, "last must be the id"),
+        ({"since": "2024-01-01"}, "since must be a datetime.datetime, not '2024-01-01'"),
+        ({"until": 5}, "until must be"),
+    ):
+        with pytest.raises(BadOptions, match=why):
+            read_table(source, "small", **wrong)  # type: ignore[arg-type]
     with pytest.raises(BadOptions, match="HOST:PORT"):
         read_table("http://localhost", "small")
     with pytest.raises(BadOptions, match="omqs://"):

@@ -55,6 +55,9 @@ def test_declare_topics_delete(shell: Shell) -> None:
     records = [json.loads(line) for line in shell.ok("topics", "--format", "json").splitlines()]
     (record,) = [record for record in records if record["topic"] == "jobs"]
     assert (record["delivery"], record["persistence"], record["messages"]) == ("round-robin", "strong", 1)
+    shell.ok("purge", "jobs")
+    (row,) = [line.split() for line in shell.ok("topics").decode().splitlines() if line.startswith("jobs ")]
+    assert row[4:] == ["0", "0", "-", "-", "0"]
     shell.ok("delete", "jobs")
     assert b"jobs" not in shell.ok("topics")
 

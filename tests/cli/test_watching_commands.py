@@ -97,6 +97,13 @@ def test_top_shows_the_server_and_its_topics(shell: Shell) -> None:
     assert [each["protocol"] for each in record["server"]["protocols"]] == ["omq"]
 
 
+@pytest.mark.parametrize("interval", ["0.05", "3601", "nan", "often"])
+def test_the_interval_of_top_has_a_range(shell: Shell, interval: str) -> None:
+    done = shell.omq("top", "--once", "--interval", interval)
+    assert done.returncode == 2
+    assert f"{interval!r} is no number of seconds from 0.1 to 3600".encode() in done.stderr
+
+
 def test_top_goes_on_until_its_output_is_closed(shell: Shell) -> None:
     with shell.start("top", "--interval", "0.1", "--format", "json") as live:
         assert live.stdout is not None

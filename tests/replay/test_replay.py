@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from made_stores import NOON, Topic, damage, make_store
 from made_stores import body as made_body
 from replay_helpers import Counting, WrongCommandLine, bodies, parsed, replay, request, stored
+from server_command import running_server
 from serving_stores import Serving, serving
 
 from omq.bulk.errors import Unreachable
@@ -80,6 +81,17 @@ def test_topics_are_copied_as_they_are(
     )
     assert said.out.splitlines()[1].split() == ["headed", "15", "21", "B"]
     assert stored(target.address, f"headed-{how}") == stored(source.address, "headed")
+
+
+def test_the_log_of_a_server_names_the_program(source: Serving, tmp_path: Path) -> None:
+    with running_server("--store", tmp_path / "store", "--listen", "127.0.0.1:0") as fresh:
+        assert replay(*way(source, "path"), "plain", "--to", f"omq://{fresh.address}") == 0
+        _, _, log = fresh.stop()
+    assert "'omq.replay' (omq) disconnected" in log
+    assert "omq.spark" not in log
+    # And each level of a new store says that it is new.
+    assert log.count(": It is new.") == 3
+    assert "nothing needed to be done" not in log
 
 
 def test_a_pattern_and_the_names_of_the_source(source: Serving, tmp_path: Path) -> None:
