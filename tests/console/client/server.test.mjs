@@ -178,6 +178,30 @@ test("a lost connection is made again", async () => {
   assert.match((await clients[0].closed).message, /silent for 0.05 seconds/);
 });
 
+test("a use that throws is told, except the loss of its connection", async () => {
+  const abort = new AbortController();
+  const errors = [];
+  let uses = 0;
+  await keepConnected((signal) => open({ signal }), {
+    signal: abort.signal,
+    onError: (error) => errors.push(error.message),
+    use: async (client) => {
+      if (++uses === 2) {
+        setTimeout(() => abort.abort());
+        throw new Error("a mistake in use");
+      }
+      const subscription = await client.subscribe(fresh("lost"));
+      const [{ connection }] = await client.subscribers(subscription.topic);
+      void open().then(async (other) => {
+        await other.disconnect(connection);
+        await other.close();
+      });
+      for await (const message of subscription) assert.fail(message.text);
+    },
+  });
+  assert.deepEqual(errors, ["a mistake in use"]);
+});
+
 test("an error that will not go away ends the attempts", async () => {
   const { signal } = new AbortController();
   const refused = () => connectTcp("omq://127.0.0.1:1");

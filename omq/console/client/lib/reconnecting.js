@@ -11,7 +11,8 @@ import { ConnectionLost, OmqError } from "./errors.js";
  * Connect, and connect again whenever the connection is lost, until `signal` is aborted.
  *
  * `use` is called with each new client; there, subscribe again, from `subscription.next` on. When it returns or throws,
- * the client stays connected: it ends with its connection. The pauses between attempts double from 0.25 s to `longest`.
+ * the client stays connected: it ends with its connection. ConnectionLost that `use` throws is ignored, because
+ * `onState` gets the reason. The pauses between attempts double from 0.25 s to `longest`.
  *
  * @param {(signal: AbortSignal) => Promise<Client>} open  makes a client, as `connect` does
  * @param {object} hooks
@@ -19,10 +20,15 @@ import { ConnectionLost, OmqError } from "./errors.js";
  * @param {(state: LinkState) => void} [hooks.onState]
  * @param {(error: unknown) => boolean} [hooks.isFinal]  whether another attempt is useless, such as after a wrong
  *   secret: then the error is thrown
+ * @param {(error: unknown) => void} [hooks.onError]  called with any other exception of `use`; by default it is written
+ *   to the console
  * @param {AbortSignal} hooks.signal
  * @param {number} [hooks.longest]  seconds; 10 by default
  */
-export async function keepConnected(open, { use, onState = () => {}, isFinal = () => false, signal, longest = 10 }) {
+export async function keepConnected(
+  open,
+  { use, onState = () => {}, isFinal = () => false, onError = console.error, signal, longest = 10 },
+) {
   let seconds = 0.25;
   while (!signal.aborted) {
     onState({ state: "connecting" });
@@ -34,7 +40,8 @@ export async function keepConnected(open, { use, onState = () => {}, isFinal = (
       signal.addEventListener("abort", close, { once: true });
       seconds = 0.25;
       onState({ state: "connected" });
-      use(client);
+      // Without a handler, a rejection of `use` ends a Node process.
+      (async () => use(client))().catch((error) => error instanceof ConnectionLost || onError(error));
       why = (await client.closed) ?? new ConnectionLost("the connection was closed");
       signal.removeEventListener("abort", close);
     } catch (error) {
