@@ -150,9 +150,19 @@ def test_10000_topics_can_be_used(page: Page, tmp_path: Path) -> None:
             page.type("input[type=search]", "c.77")
             page.sees(".title .counts", "111 of 10,000")
             # By keyboard: to the second topic that matches, and into it.
-            page.script("document.querySelector('.scroller').focus()")
-            page.type(".scroller", "\ue011\ue015\ue007")  # Home, arrow down, Enter
+            page.type("[role=grid]", "\ue011\ue015")  # Home, arrow down
+            active = page.script("return document.activeElement.getAttribute('aria-activedescendant')")
+            assert page.texts(f"#{active} .col-name") == ["topic.770"]
+            assert page.script("return document.querySelector('.rows a').tabIndex") == -1
+            page.type("[role=grid]", "\ue007")  # Enter
             page.sees(".topic-page h1", "topic.770")
+            page.until(lambda: page.driver.title == "topic.770 · omq", f"the title is {page.driver.title}")
+            page.script("document.querySelector('.skip').click()")
+            assert page.script("return document.activeElement.id") == "main"
+            page.click("#delete")
+            page.driver.back()
+            page.sees("main h1", "Topics")
+            assert not page.all("dialog")  # it asked about the topic
             page.leave()
     finally:
         shutil.rmtree(path)
@@ -171,6 +181,7 @@ def test_the_tail_shows_what_is_published(page: Page, client: blocking.Client, s
 
     page.click(".message summary", "price")  # the message is shown in full, and the tail is paused
     page.sees(".message .details dl", "stored")
+    page.sees(".message .details dl", "received")
     assert page.texts(".message pre") == ['{"price": 2}']
     page.script(
         "const form = document.querySelector('.tail select');"
@@ -265,6 +276,21 @@ def test_stored_messages_are_found_by_id_and_by_time(
         "time.value = '2120-01-01T00:00:00'; time.form.requestSubmit()"
     )
     page.sees(".browse .counts", "No message since 2120-01-01")
+
+
+def test_a_page_of_long_messages_is_bounded(
+    page: Page, client: blocking.Client, server: RunningServer
+) -> None:
+    for _ in range(30):
+        publish(client, "long", "x" * 500_000)
+    page.open(origin(server), "#/topics/long")
+    page.click("[role=tab]", "Stored messages")
+    page.sees(".browse .counts", "Messages 1 to 20 of 30")
+    page.sees(".browse .empty", "These messages are long")
+    page.click(".message summary")
+    page.sees(".message .details p", "The first 262,144 of 500,000 octets")
+    page.click(".browse button", "Later")
+    page.sees(".browse .counts", "Messages 21 to 30 of 30")
 
 
 def test_messages_of_a_queue_are_shown_and_stay_in_it(
@@ -461,6 +487,11 @@ def test_a_client_signs_in(browser: Page, tmp_path: Path) -> None:
         page.sees(".rows .col-name", "other")
         assert sorted(page.texts(".rows .col-name")) == ["other", "prices"]
         assert sorted(page.texts(".rows .col-behind")) == ["0", "–"]
+        page.click("#sign-out")
+        # One without a right to any topic is not told that there are none.
+        page.type("input[name=username]", "dave")
+        page.type("input[name=secret]", "sesame\ue007")
+        page.sees(".notice p", "this client has no right to any")
         page.leave()
         _, _, log = running.stop()
     assert "no client of that name" not in log  # the console does not try without a client
@@ -505,6 +536,7 @@ def test_a_topic_shows_its_subscribers_and_keeps_less(
     page.click("dialog [data-confirm]")
     page.sees(".toast", "Deleted 2 messages")
     page.until(lambda: not client.blocks("kept"), "its messages are still there")
+    page.sees(".figures", "none, the next is 3")
 
 
 def test_the_server_shows_its_numbers(page: Page, client: blocking.Client, server: RunningServer) -> None:

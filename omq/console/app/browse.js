@@ -1,11 +1,16 @@
 /** Stored messages, page by page: of a persistent broadcast topic by id and by time, of a queue from its front. */
 
 import { OmqError } from "../client/omq.js";
+import { SHOWN } from "./bodies.js";
 import { fill, h, select, setText } from "./dom.js";
-import { count } from "./format.js";
+import { count, size } from "./format.js";
 import { messageRow } from "./messages.js";
 
 const PAGE = 50n;
+/** How many messages are fetched at a time: their whole bodies come. */
+const STEP = 5n;
+/** A page of longer messages has fewer of them. */
+const PAGE_OCTETS = 8 * 2 ** 20;
 
 /**
  * @param {import("./page.js").Context} context
@@ -17,6 +22,7 @@ export function browseView(context, name) {
   /** @type {import("./bodies.js").Form} */
   let form = "text";
   let first = 0n;
+  let after = 0n;
   let run = 0;
 
   const rows = h("div", { class: "messages", "aria-label": "Stored messages" });
@@ -32,7 +38,7 @@ export function browseView(context, name) {
       { class: "tools" },
       h("button", { type: "button", onclick: () => go(oldest()) }, "Oldest"),
       h("button", { type: "button", onclick: () => go(first - PAGE) }, "Earlier"),
-      h("button", { type: "button", onclick: () => go(first + PAGE) }, "Later"),
+      h("button", { type: "button", onclick: () => go(after) }, "Later"),
       h("button", { type: "button", onclick: () => go(newest() - PAGE + 1n) }, "Newest"),
       h("form", { class: "inline", onsubmit: toId }, h("label", {}, "From id ", id), h("button", {}, "Go")),
       isQueue() ? null : h("form", { class: "inline", onsubmit: toTime }, h("label", {}, "From time ", time), h("button", {}, "Go")),
@@ -84,15 +90,19 @@ export function browseView(context, name) {
     const least = oldest() > 0n ? oldest() : 1n;
     first = from > newest() ? newest() : from;
     if (first < least) first = least;
-    const messages = [];
+    /** @type {import("./messages.js").Shown[]} */
+    let messages = [];
     let gone = "";
+    let end = first + PAGE;
     try {
       if (isQueue()) messages.push(...(await client.peek(name, { first, count: Number(PAGE) })).map(peeked));
       else if (newest() > 0n) {
         const onGone = (/** @type {any} */ each) => (gone = `Messages ${each.first} to ${each.last} are gone: ${each.reason}.`);
-        for await (const message of client.fetch(name, { first, count: Number(PAGE), onGone })) messages.push(message);
+        ({ messages, end } = await fetched(client, name, first, onGone));
       }
       if (mine !== run) return;
+      after = end;
+      if (end < first + PAGE) gone ||= `These messages are long: the page ends after ${size(PAGE_OCTETS)}.`;
       fill(rows, ...messages.map((message) => messageRow(message, form)));
       setText(note, gone || (messages.length ? "" : "No stored messages here."));
       setText(where, messages.length ? `Messages ${messages[0].id} to ${messages[messages.length - 1].id} of ${count(newest())}` : "");
@@ -107,6 +117,32 @@ export function browseView(context, name) {
 
   void go(isQueue() ? oldest() : newest() - PAGE + 1n);
   return { element, reconnected: () => void go(first) };
+}
+
+/**
+ * The messages of a page, and where the next page begins. Of long bodies only the beginnings are kept.
+ *
+ * @param {import("../client/omq.js").Client} client
+ * @param {string} name
+ * @param {bigint} first
+ * @param {(gone: any) => void} onGone
+ */
+async function fetched(client, name, first, onGone) {
+  const stored = await client.blocks(name, first, Number(PAGE));
+  const isLong = stored.reduce((sum, block) => sum + block.bytes, 0) > PAGE_OCTETS;
+  const step = isLong ? STEP : PAGE;
+  /** @type {import("./messages.js").Shown[]} */
+  const messages = [];
+  let octets = 0;
+  let end = first;
+  while (end < first + PAGE && octets < PAGE_OCTETS) {
+    for await (const message of client.fetch(name, { first: end, count: Number(step), onGone })) {
+      octets += message.body.length;
+      messages.push({ ...message, body: message.body.slice(0, SHOWN), size: message.body.length });
+    }
+    end += step;
+  }
+  return { messages, end };
 }
 
 /** @param {{id: bigint, size: number, body: Uint8Array, exchange: string, key: string}} message */

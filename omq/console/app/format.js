@@ -49,8 +49,9 @@ export function clock(microseconds) {
 
 /** @param {number} microseconds  since the epoch */
 export function moment(microseconds) {
-  const date = new Date(microseconds / 1000 - new Date().getTimezoneOffset() * 60_000);
-  return date.toISOString().slice(0, 23).replace("T", " ");
+  const date = new Date(microseconds / 1000);
+  const local = new Date(date.getTime() - date.getTimezoneOffset() * 60_000); // the offset of then, not of today
+  return local.toISOString().slice(0, 23).replace("T", " ");
 }
 
 /** @param {string} word  `Round_robin` */

@@ -66,13 +66,17 @@ export class Grid {
     this.note = h("p", { class: "empty", hidden: true }, empty);
     this.scroller = h(
       "div",
-      { class: "scroller", tabindex: 0, "aria-label": `${label}: rows`, onkeydown: (/** @type {KeyboardEvent} */ event) => this.#pressed(event) },
+      // What can be scrolled would be focused itself; the focus, and with it the active row, are the grid's.
+      { class: "scroller", tabindex: -1, role: "presentation", onfocus: () => this.element.focus({ preventScroll: true }) },
       this.body,
       this.note,
     );
     this.element = h(
       "div",
-      { class: `grid ${name}`, role: "grid", "aria-label": label, "aria-colcount": columns.length, "aria-readonly": "true" },
+      {
+        class: `grid ${name}`, role: "grid", tabindex: 0, "aria-label": label, "aria-colcount": columns.length, "aria-readonly": "true",
+        onkeydown: (/** @type {KeyboardEvent} */ event) => event.target === this.element && this.#pressed(event),
+      },
       h("div", { role: "rowgroup" }, h("div", { class: "row head", role: "row", "aria-rowindex": 1 }, ...this.headers)),
       this.scroller,
     );
@@ -173,14 +177,14 @@ export class Grid {
 
   #tellActive() {
     const found = this.#pool.find((each) => each.at === this.#active);
-    if (found) this.scroller.setAttribute("aria-activedescendant", found.element.id);
-    else this.scroller.removeAttribute("aria-activedescendant");
+    if (found) this.element.setAttribute("aria-activedescendant", found.element.id);
+    else this.element.removeAttribute("aria-activedescendant");
   }
 
   #makeRow() {
     /** @type {Element[]} */
     const cells = [];
-    const element = h("div", { class: "row", role: "row", id: `row-${++made}`, onclick: () => this.#open(entry.at) });
+    const element = h("div", { class: "row", role: "row", id: `row-${++made}`, onclick: (/** @type {any} */ event) => event.target.closest("a") ?? this.#open(entry.at) }); // links open themselves
     for (const [index, column] of this.#columns.entries()) {
       const cell = h("div", { role: "gridcell", class: this.#classOf(column), "aria-colindex": index + 1 });
       const content = column.make?.();

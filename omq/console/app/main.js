@@ -25,7 +25,13 @@ let view;
 function show(next) {
   view?.close?.();
   view = next;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close(); // they ask about the page before
   main.replaceChildren(next.element);
+  tellTitle();
+}
+
+function tellTitle() {
+  document.title = `${main.querySelector("h1")?.textContent ?? "omq"} · omq`;
 }
 
 function route() {
@@ -36,7 +42,7 @@ function route() {
   else if (page === "server") show(serverPage(context));
   else show(topicsPage(context));
   view?.update?.();
-  document.title = `${part("main").querySelector("h1")?.textContent ?? "omq"} · omq`;
+  tellTitle();
   for (const item of document.querySelectorAll("nav a")) {
     if (item.getAttribute("data-page") === (page || "topics")) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
@@ -86,6 +92,7 @@ link.addEventListener("client", () => {
 });
 link.addEventListener("login", (event) => {
   isSigningIn = true;
+  store.begin();
   setText(status, "Not signed in");
   status.dataset.state = "lost";
   banner.hidden = true;
@@ -100,6 +107,11 @@ store.addEventListener("round", () => {
     view?.reconnected?.();
   }
   view?.update?.();
+  tellTitle();
+});
+part("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the page
+  main.focus();
 });
 signOut.addEventListener("click", () => link.signOut());
 window.addEventListener("hashchange", () => {

@@ -9,7 +9,8 @@ import { clock, count, moment, size } from "./format.js";
  * @typedef {object} Shown
  * @property {bigint} id
  * @property {Uint8Array} body
- * @property {number} [time]  microseconds
+ * @property {number} [time]  when it was stored, in microseconds
+ * @property {number} [received]  when this page received it
  * @property {number} [size]  of the whole body, if `body` is only its beginning
  * @property {import("../client/lib/heads.js").Head} [head]
  */
@@ -31,7 +32,7 @@ export function messageRow(message, form, look) {
       "summary",
       {},
       h("span", { class: "id" }, String(message.id)),
-      h("span", { class: "time" }, message.time ? clock(message.time) : ""),
+      h("span", { class: "time" }, timeOf(message)),
       h("span", { class: "size" }, size(message.size ?? message.body.length)),
       key ? h("span", { class: "key" }, printable(key)) : null,
       content,
@@ -60,8 +61,14 @@ async function showDetails(row, message, form, look) {
   const found = await look(message.id).catch(() => undefined);
   if (!found || !row.open) return;
   message.head = found.head;
-  message.time ??= found.time;
+  message.time = found.time;
   write();
+}
+
+/** @param {Shown} message */
+function timeOf({ time, received }) {
+  const known = time ?? received;
+  return known ? clock(known) : "";
 }
 
 /** @param {Shown} message */
@@ -76,6 +83,7 @@ function properties(message) {
   const entries = [
     ["id", String(message.id)],
     ...(message.time ? [["stored", moment(message.time)]] : []),
+    ...(message.received ? [["received", moment(message.received)]] : []),
     ["octets", count(message.size ?? message.body.length)],
     ...(message.head?.exchange ? [["exchange", printable(message.head.exchange)]] : []),
     ...(message.head?.key ? [["key", printable(message.head.key)]] : []),

@@ -4,13 +4,14 @@
  */
 
 import { OmqError, TopicDeleted } from "../client/omq.js";
-import { contains } from "./bodies.js";
+import { SHOWN, contains } from "./bodies.js";
 import { h, select, setText } from "./dom.js";
 import { count } from "./format.js";
 import { messageRow } from "./messages.js";
 
 const DRAWN = 25;
 const KEPT = 200;
+const KEPT_OCTETS = 8 * 2 ** 20;
 const FRAME_MS = 100;
 const WAITING = "Waiting for messages. What is published from now on appears here.";
 
@@ -29,6 +30,10 @@ export function tailView(context, name, look) {
   let seen = 0;
   let skipped = 0;
   let missed = 0;
+  /** What the subscription had skipped when the counts were cleared. */
+  let cleared = 0;
+  /** Of the bodies in `rows`, the newest first. @type {number[]} */
+  let sizes = [];
   let isPaused = false;
   let filter = "";
   /** @type {import("./bodies.js").Form} */
@@ -72,7 +77,9 @@ export function tailView(context, name, look) {
   function clear() {
     rows.replaceChildren();
     pending = [];
+    sizes = [];
     seen = skipped = missed = 0;
+    cleared = subscription?.skipped ?? 0;
     tell();
   }
 
@@ -84,7 +91,7 @@ export function tailView(context, name, look) {
 
   function tell() {
     const parts = [`${count(seen)} received`];
-    const total = skipped + (subscription?.skipped ?? 0);
+    const total = skipped + (subscription?.skipped ?? 0) - cleared;
     if (total) parts.push(`${count(total)} not drawn`);
     if (missed) parts.push(`${count(missed)} missed`);
     if (isPaused) parts.push("paused");
@@ -96,7 +103,9 @@ export function tailView(context, name, look) {
     seen++;
     if (isPaused) skipped++;
     else if (!filter || contains(message.body, filter)) {
-      pending.push({ id: message.id, body: message.body, time: Date.now() * 1000 });
+      // What is not shown is not kept: `slice` copies, so that the rest can be released.
+      const { id, body } = message;
+      pending.push({ id, body: body.slice(0, SHOWN), size: body.length, received: Date.now() * 1000 });
       if (pending.length > DRAWN) {
         pending.shift();
         skipped++;
@@ -113,6 +122,7 @@ export function tailView(context, name, look) {
       pending = [];
       return void tell();
     }
+    sizes.unshift(...pending.map(({ body }) => body.length).reverse());
     const made = pending.map((message) => {
       const row = messageRow(message, form, look);
       row.addEventListener("click", () => setPaused(true)); // it would move away while it is read
@@ -120,7 +130,11 @@ export function tailView(context, name, look) {
     });
     pending = [];
     rows.prepend(...made.reverse());
-    while (rows.childElementCount > KEPT) rows.lastElementChild.remove();
+    let octets = sizes.reduce((sum, each) => sum + each, 0);
+    while (sizes.length > KEPT || octets > KEPT_OCTETS) {
+      octets -= sizes.pop() ?? 0;
+      rows.lastElementChild.remove();
+    }
     note.hidden = rows.childElementCount > 0;
     tell();
   }
@@ -134,6 +148,8 @@ export function tailView(context, name, look) {
     // Before the first round, nobody knows whether the topic is still there, and not a queue: `reconnected` comes then.
     if (isClosed || !client || !context.store.isComplete) return;
     try {
+      skipped += subscription?.skipped ?? 0; // of the connection before
+      subscription = undefined;
       subscription = await client.subscribe(name, {
         whenFull: "skip",
         onGone: ({ first, last }) => {

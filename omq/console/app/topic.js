@@ -11,6 +11,12 @@ import { draw, sparkline } from "./sparkline.js";
 import { tailView } from "./tail.js";
 import { declareDialog, retention, typesText, waitingText } from "./topics.js";
 
+/** @param {{first: bigint, last: bigint}} info */
+function idsOf({ first, last }) {
+  if (first <= last) return `${first} – ${last}`;
+  return last > 0n ? `none, the next is ${last + 1n}` : "none yet";
+}
+
 /** After how long a Publish says that it waits. */
 const LATE_MS = 2000;
 
@@ -160,7 +166,7 @@ export function topicPage(context, path) {
       "Out": topic.isWatched ? `${rate(topic.outRate)}/s` : "",
       "Messages": count(info.messages),
       "Size": size(info.octets),
-      "Ids": info.last > 0n ? `${info.first} – ${info.last}` : "none yet",
+      "Ids": idsOf(info),
       "Subscribers": count(info.subscribers),
       [isQueue() ? "Not done" : "Slowest is behind"]: waitingText(topic),
       "Unconfirmed": isQueue() && info.unconfirmed !== undefined ? count(info.unconfirmed) : "",
@@ -307,6 +313,14 @@ function retentionDialog(context, name) {
         toast("The retention was changed");
       }
     };
+    // Only Watch tells the limits: who does not see them must not remove one by leaving its field empty.
+    const isKnown = info.retentionOctets !== undefined;
+    const mayRemove = async (/** @type {{octets: number | null, ms: number | null}} */ { octets, ms }) => {
+      const without = [ms === null && "time", octets === null && "size"].filter(Boolean).join(" and of ");
+      if (isKnown || !without) return true;
+      const text = `This client may not watch the topic, so its limits are not shown. It will have no limit of ${without}.`;
+      return confirmed({ title: `Remove limits of ${printable(name)}?`, text, action: "Change" });
+    };
     const limit = (/** @type {any} */ input, /** @type {number} */ unit) => (input.value === "" ? null : Math.round(Number(input.value) * unit));
     return [
       h(
@@ -314,7 +328,8 @@ function retentionDialog(context, name) {
         {
           onsubmit: (/** @type {Event} */ event) => {
             event.preventDefault();
-            void keep({ ms: limit(hours, 3_600_000), octets: limit(mebi, 2 ** 20) });
+            const limits = { ms: limit(hours, 3_600_000), octets: limit(mebi, 2 ** 20) };
+            void mayRemove(limits).then((may) => may && keep(limits));
           },
         },
         field("Hours", hours, "Older messages are deleted. Empty: no limit."),

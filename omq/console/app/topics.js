@@ -4,7 +4,7 @@ import { encodeName, printable } from "../client/omq.js";
 import { open, tried, toast } from "./dialogs.js";
 import { field, h, select, setText } from "./dom.js";
 import { count, duration, many, plain, rate, size } from "./format.js";
-import { Grid } from "./grid.js";
+import { Grid, notice } from "./grid.js";
 import { pathOf } from "./page.js";
 import { draw, sparkline } from "./sparkline.js";
 
@@ -61,7 +61,7 @@ export function topicsPage(context) {
         key: "name",
         title: "Topic",
         value: (state) => name(state).toLowerCase(),
-        make: () => h("a", {}),
+        make: () => h("a", { tabindex: -1 }), // by keyboard, the grid opens its active row
         update: (link, state) => {
           setText(link, name(state));
           link.setAttribute("href", pathOf(encodeName(state.topic)));
@@ -106,7 +106,7 @@ export function topicsPage(context) {
   let shown = list;
 
   function update() {
-    const wanted = store.isComplete && store.topics.size === 0 ? greetingOf() : list;
+    const wanted = store.isComplete && store.topics.size === 0 ? emptyPage() : list;
     if (wanted !== shown) {
       shown = wanted;
       element.replaceChildren(wanted);
@@ -122,7 +122,9 @@ export function topicsPage(context) {
 
   /** @type {HTMLElement | undefined} */
   let greeting;
-  const greetingOf = () => (greeting ??= greet(context));
+  const unseen = notice("No topics", h("p", {}, "The server has no topics, or this client has no right to any of them."));
+  // Only who may watch the whole server knows that there are none.
+  const emptyPage = () => (store.server ? (greeting ??= greet(context)) : unseen);
 
   update();
   return { element, update, close: () => grid.close() };
