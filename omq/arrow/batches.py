@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from omq.arrow.columns import Columns
-from omq.bulk.access import Gap
+from omq.bulk.access import Access, Gap
 from omq.bulk.errors import DataLoss
 from omq.bulk.places import Place
 from omq.bulk.ranges import Range
@@ -14,25 +14,32 @@ log = logging.getLogger("omq.arrow")
 
 
 def batches(place: Place, part: Range, schema: Any, *, fail_on_data_loss: bool, hint: str) -> Iterator[Any]:
+    """Yield the record batches of a range as `batches_from` does."""
+    with place.open() as access:
+        yield from batches_from(access, part, schema, fail_on_data_loss=fail_on_data_loss, hint=hint)
+
+
+def batches_from(
+    access: Access, part: Range, schema: Any, *, fail_on_data_loss: bool, hint: str
+) -> Iterator[Any]:
     """Yield the record batches of a range, one for each block, with the columns of `schema`.
 
     If `fail_on_data_loss`, raise DataLoss for messages that are not available any more; `hint` says how to
     skip them. Otherwise skip them, and log which. Raises Unreachable, ServerRefused, DataLoss and
-    omq_storage.errors.StoreError.
+    omq_storage.errors.StoreError. Use `access` for nothing else before this ends.
     """
     columns = Columns(schema, part.topic.name)
     skipped = 0
-    with place.open() as access:
-        for found in access.fetch(part.topic, part.start, part.end, columns.batch):
-            if not isinstance(found, Gap):
-                yield found
-                continue
-            span = f"messages {found.first} to {found.last}"
-            lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"
-            if fail_on_data_loss and not found.is_hole:
-                raise DataLoss(f"{lost}. {hint}")
-            log.warning("%s", lost)
-            if not found.is_hole:
-                skipped += len(found)
+    for found in access.fetch(part.topic, part.start, part.end, columns.batch):
+        if not isinstance(found, Gap):
+            yield found
+            continue
+        span = f"messages {found.first} to {found.last}"
+        lost = f"Topic {part.topic.name!r}: {span} are gone: {found.reason}"
+        if fail_on_data_loss and not found.is_hole:
+            raise DataLoss(f"{lost}. {hint}")
+        log.warning("%s", lost)
+        if not found.is_hole:
+            skipped += len(found)
     if skipped:
         log.warning("Topic %r: %d messages skipped in all", part.topic.name, skipped)

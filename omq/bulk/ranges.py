@@ -18,6 +18,14 @@ from omq_storage.blocks import Block
 PART_OCTETS = 128 << 20
 """About the size of a partition, unless `minPartitions` asks for more partitions."""
 
+TASK_OCTETS = 32 << 20
+"""The greatest size of several small parts in one task. It is less than PART_OCTETS, so that topics of some
+size are still read in parallel.
+"""
+
+RANGE_OCTETS = 256 << 10
+"""What each range adds to the size of a task: beginning a range takes about as long as reading so much."""
+
 T = TypeVar("T")
 
 
@@ -176,6 +184,30 @@ def cut(
             wanted = max(wanted, -(-len(part) // max_records))
         parts += _pieces(access, part, min(wanted, len(part)), max_records or len(part))
     return parts
+
+
+def pack(
+    parts: Iterable[Range], min_partitions: int | None, max_records: int | None
+) -> list[tuple[Range, ...]]:
+    """Group consecutive small parts of different topics into tasks: at least `min_partitions` if there are as
+    many parts, and several parts in one task have at most `max_records` messages.
+    """
+    sizes = [(part, _octets(part) + RANGE_OCTETS) for part in parts]
+    least = min_partitions or 1
+    limit = min(TASK_OCTETS, sum(size for _, size in sizes) / least)
+    spare = len(sizes) - least
+    tasks: list[list[Range]] = []
+    octets, records = 0.0, 0
+    for part, size in sizes:
+        octets, records = octets + size, records + len(part)
+        joins = tasks and tasks[-1][-1].topic.id != part.topic.id and spare > 0
+        if joins and octets <= limit and (max_records is None or records <= max_records):
+            tasks[-1].append(part)
+            spare -= 1
+        else:
+            tasks.append([part])
+            octets, records = size, len(part)
+    return [tuple(task) for task in tasks]
 
 
 def _octets(part: Range) -> float:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from omq.bulk.access import Access, StoredTopic
 from omq.bulk.errors import BadOptions, DataLoss
 from omq.bulk.places import PerTopic
-from omq.bulk.ranges import Range, choose, cut, first_since, offsets
+from omq.bulk.ranges import Range, choose, cut, first_since, offsets, pack
 from omq.spark import reading
 from omq.spark.filters import Bounds, take_all
 from omq.spark.options import ENDS, STARTS, ReadOptions
@@ -34,8 +34,9 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.place.open() as access:
             ranges = list(self._ranges(access))
-            parts = cut(access, ranges, self._options.min_partitions, self._options.max_records)
-        return [TopicPartition(part) for part in parts]
+            limits = self._options.min_partitions, self._options.max_records
+            parts = cut(access, ranges, *limits)
+        return [TopicPartition(task) for task in pack(parts, *limits)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return reading.read(self._options, self._schema, partition)

@@ -1,9 +1,11 @@
 """The offsets of a stream in a query's checkpoint, by topic: `{"prices": {"id": 1, "bounds": [1, 61, 101]}}`.
 
-The bounds are those of the partitions of a micro-batch; the last one is the id of the next message. Spark
-stores nothing else about a micro-batch. A repeated micro-batch must have the same rows in the same
-partitions, but by then the server may have merged blocks, and retention may have deleted the earliest
-message.
+The bounds are those of the partitions of a micro-batch; the last one is the id of the next message.
+`"joined": true` says that the task of the last partition before, of another topic, also reads the first one
+of this topic, since both are small.
+
+Spark stores nothing else about a micro-batch. A repeated micro-batch must have the same rows in the same
+tasks, but by then the server may have merged blocks, and retention may have deleted the earliest message.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,6 +28,8 @@ class Position:
     """The topic's id, which differs after the topic was deleted and created again."""
     bounds: tuple[int, ...]
     """At least one bound; not decreasing."""
+    joined: bool = False
+    """Whether the task of the last partition before, of another topic, also reads the first one here."""
 
     @property
     def next(self) -> int:
@@ -42,14 +46,17 @@ def at(topic: StoredTopic, message: int) -> Position:
     return Position(topic.id, (message,))
 
 
-def behind(topic: StoredTopic, begin: int, parts: Iterable[Range]) -> Position:
+def behind(topic: StoredTopic, begin: int, parts: Iterable[Range], joined: bool) -> Position:
     """The position after these parts of a topic, which are consecutive and start at `begin`."""
-    return Position(topic.id, (begin, *(part.end for part in parts)))
+    return Position(topic.id, (begin, *(part.end for part in parts)), joined)
 
 
 def offsets_of(positions: Mapping[str, Position]) -> Offsets:
     """Convert positions to JSON for Spark's checkpoint."""
-    return {name: {"id": each.id, "bounds": list(each.bounds)} for name, each in positions.items()}
+    return {
+        name: {"id": each.id, "bounds": list(each.bounds)} | ({"joined": True} if each.joined else {})
+        for name, each in positions.items()
+    }
 
 
 def positions_of(offsets: Offsets) -> dict[str, Position]:
@@ -60,7 +67,7 @@ def positions_of(offsets: Offsets) -> dict[str, Position]:
             case {"id": int(id), "bounds": [_, *_] as bounds} if all(
                 isinstance(each, int) for each in bounds
             ):
-                found[name] = Position(id, tuple(bounds))
+                found[name] = Position(id, tuple(bounds), kept.get("joined") is True)
             case _:
                 raise BadOptions(f"The query's checkpoint is not one of omq: it has {kept!r} for {name!r}.")
     return found

@@ -1,4 +1,4 @@
-"""The reading task: reads the blocks of one range of a topic as record batches."""
+"""The reading task: reads the blocks of ranges of topics as record batches."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +12,13 @@ from omq.spark.options import ReadOptions
 
 
 class TopicPartition(InputPartition):
-    """The range that one task reads."""
+    """The ranges that one task reads, one after the other."""
 
-    part: Range
+    parts: tuple[Range, ...]
 
-    def __init__(self, part: Range) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, parts: tuple[Range, ...]) -> None:
+        super().__init__(parts)
+        self.parts = parts
 
 
 def read(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
@@ -29,15 +29,18 @@ def read(options: ReadOptions, schema: StructType, partition: InputPartition) ->
     # Import late: only tasks make columns, and the planning processes need not load Arrow.
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from omq.arrow.batches import batches
+    from omq.arrow.batches import batches_from
 
     if not isinstance(partition, TopicPartition):
         return  # Spark reads one partition even if the plan has none
     keep_what_is_loaded()
-    yield from batches(
-        options.place,
-        partition.part,
-        to_arrow_schema(schema, timezone="UTC"),
-        fail_on_data_loss=options.fail_on_data_loss,
-        hint="With failOnDataLoss=false they would be skipped.",
-    )
+    columns = to_arrow_schema(schema, timezone="UTC")
+    with options.place.open() as access:
+        for part in partition.parts:
+            yield from batches_from(
+                access,
+                part,
+                columns,
+                fail_on_data_loss=options.fail_on_data_loss,
+                hint="With failOnDataLoss=false they would be skipped.",
+            )

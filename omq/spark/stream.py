@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from omq.bulk.access import Access, StoredTopic
 from omq.bulk.errors import DataLoss
 from omq.bulk.places import Edge, Pattern
-from omq.bulk.ranges import Range, choose, cut, offsets
+from omq.bulk.ranges import Range, choose, cut, offsets, pack
 from omq.spark import reading
 from omq.spark.options import ReadOptions
 from omq.spark.positions import Offsets, at, behind, offsets_of, positions_of
@@ -114,11 +114,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start  # no new messages
         self._last = self._now()
         ranges = [Range(topics[name], begins[name], end) for name, end in ends.items()]
-        parts = cut(self._opened(), ranges, self._options.min_partitions, self._options.max_records)
+        limits = self._options.min_partitions, self._options.max_records
+        tasks = pack(cut(self._opened(), ranges, *limits), *limits)
+        joined = {part.topic.name for task in tasks for part in task[1:]}
         of_topic: dict[str, list[Range]] = {name: [] for name in ends}
-        for part in parts:
+        for part in (part for task in tasks for part in task):
             of_topic[part.topic.name].append(part)
-        return offsets_of({name: behind(topics[name], begins[name], of_topic[name]) for name in ends})
+        return offsets_of(
+            {name: behind(topics[name], begins[name], of_topic[name], name in joined) for name in ends}
+        )
 
     def _waits(self, limit: ReadLimit, messages: int) -> bool:
         """Whether to wait for more messages than these. The first micro-batch of a run never waits, as in the
@@ -137,15 +141,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         topics = self._topics()
-        parts: list[Range] = []
+        tasks: list[list[Range]] = []
         for name, position in positions_of(end).items():
             if name not in topics:
                 self._lost(f"The topic {name!r} was deleted while a stream was reading it")
             elif position.parts(topics[name]) and position.id != topics[name].id:
                 self._lost(f"Topic {name!r}: it was deleted and created again; the messages to read are lost")
             else:
-                parts += position.parts(topics[name])
-        return [TopicPartition(part) for part in parts]
+                for number, part in enumerate(position.parts(topics[name])):
+                    if number == 0 and position.joined and tasks:
+                        tasks[-1].append(part)
+                    else:
+                        tasks.append([part])
+        return [TopicPartition(tuple(task)) for task in tasks]
 
     def commit(self, end: Offsets) -> None:
         """Do nothing: other readers may need the messages, so a query deletes none."""

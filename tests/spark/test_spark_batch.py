@@ -198,11 +198,19 @@ def test_bounds(
 
 def planned(here: dict[str, str], **options: str) -> list[tuple[str, int, int]]:
     """The parts that Spark would be given."""
+    return [part for task in tasks(here, **options) for part in task]
+
+
+def tasks(here: dict[str, str], **options: str) -> list[list[tuple[str, int, int]]]:
+    """The same by task."""
     given = {"omq.servers": here["servers"]} if "servers" in here else here
     parsed = read_options(given | options, stream=False)
     partitions = BatchReader(parsed, usual_schema(parsed)).partitions()
-    parts = [partition.part for partition in partitions if isinstance(partition, TopicPartition)]
-    return [(part.topic.name, part.start, part.end) for part in parts]
+    return [
+        [(part.topic.name, part.start, part.end) for part in partition.parts]
+        for partition in partitions
+        if isinstance(partition, TopicPartition)
+    ]
 
 
 @BOTH
@@ -244,6 +252,31 @@ def test_no_partition_has_more_records_than_allowed(served: Serving, way: str, m
     assert len(parts) == max(int(least), -(-100 // most))
     assert [start for _, start, _ in parts] == [1, *(end for _, _, end in parts[:-1])]
     assert parts[-1][2] == 101
+
+
+@BOTH
+def test_small_topics_share_a_task(spark: SparkSession, served: Serving, way: str) -> None:
+    here, chosen = place(served, way), {"subscribe": "prices,late,strong"}
+    prices, late, strong = ("prices", 1, 101), ("late", 14, 20), ("strong", 1, 5)
+    assert tasks(here, **chosen) == [[prices, late, strong]]
+    assert tasks(here, **chosen, maxRecordsPerPartition="100") == [[prices], [late, strong]]
+    assert [len(task) for task in tasks(here, **chosen, minPartitions="3")] == [1, 1, 1, 1, 1]
+    assert tasks(here, **chosen, maxRecordsPerPartition="60") == [
+        [("prices", 1, 61)],  # and its second part is not of another topic
+        [("prices", 61, 101), late, strong],
+    ]
+    frame = reading(spark, **here, **chosen)
+    assert frame.rdd.getNumPartitions() == 1
+    assert {row["topic"]: row["count"] for row in _counted(frame)} == {"prices": 100, "late": 6, "strong": 4}
+
+
+def test_a_task_of_many_topics_stays_short(tmp_path: Path) -> None:
+    big = {f"big-{number}": Topic([4], size=9 << 20) for number in range(4)}
+    small = {f"small-{number:03}": Topic([1]) for number in range(200)}
+    here = {"path": str(make_store(tmp_path / "store", **big, **small)), "subscribePattern": ".*"}
+    counts = [len(task) for task in tasks(here)]
+    assert counts == [1, 1, 1, 1, 127, 73]
+    assert len(tasks(here, minPartitions="100")) >= 100
 
 
 # -- filters ------------------------------------------------------------------------------------------------

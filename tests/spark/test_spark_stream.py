@@ -22,6 +22,7 @@ from spark_helpers import Log, rows, spelled
 from omq.bulk.errors import DataLoss
 from omq.spark import behind
 from omq.spark.options import read_options
+from omq.spark.reading import TopicPartition
 from omq.spark.schema import usual_schema
 from omq.spark.stream import StreamReader, share
 from omq_storage.blocks import encode
@@ -149,6 +150,35 @@ def test_a_micro_batch_is_done_again_in_the_same_parts(spark: SparkSession, tmp_
         copy()
         assert query.bounds(0) == before
         assert server.messages("copy") == 41
+
+
+def test_a_repeated_micro_batch_has_small_topics_in_the_same_tasks(tmp_path: Path) -> None:
+    topics = {"a": Topic([3]), "b": Topic([]), "c": Topic([5]), "d": Topic([2] * 8), "e": Topic([4])}
+    with serving(make_store(tmp_path / "store", **topics)) as server:
+        options = {"subscribe": "a,b,c,d,e", "startingOffsets": "earliest", "maxRecordsPerPartition": 10}
+        stream = reader(server, **options)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadAllAvailable())
+        expected = [[("a", 1, 4), ("c", 1, 6)], [("d", 1, 9)], [("d", 9, 17)]]
+        found = tasks(stream, start, end)
+        assert found[:2] == expected[:2]
+        assert [part for task in found[2:] for part in task] == [("d", 9, 17), ("e", 1, 5)]
+        assert [name for name, position in end.items() if "joined" in position][:1] == ["c"]
+        # With other bounds on the tasks, and more messages, the kept micro-batch is the same.
+        for topic in topics:
+            server.publish(topic, [b"x"] * 50)
+        again = reader(server, **options | {"maxRecordsPerPartition": 1000, "minPartitions": 9})
+        kept = json.loads(json.dumps(end))
+        assert tasks(again, start, kept) == found
+        (first, *_) = again.partitions(start, kept)
+        assert sum(batch.num_rows for batch in again.read(first)) == 8
+        for one in (stream, again):
+            one.stop()
+
+
+def tasks(stream: StreamReader, start: Any, end: Any) -> list[list[tuple[str, int, int]]]:
+    partitions = [each for each in stream.partitions(start, end) if isinstance(each, TopicPartition)]
+    return [[(part.topic.name, part.start, part.end) for part in each.parts] for each in partitions]
 
 
 def test_the_earliest_of_the_first_micro_batch_stays(spark: SparkSession, tmp_path: Path) -> None:
