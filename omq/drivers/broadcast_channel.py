@@ -271,8 +271,9 @@ class BroadcastChannel:
         return self
 
     def attach(self, outlet: Outlet) -> None:
+        # Messages of an earlier channel of the same topic may wait in the backlog. Subscribed goes behind
+        # them, and no message of this channel precedes Subscribed: so `after` need not say it.
         self.outlet = outlet
-        self.after = outlet.pushed  # there may be messages of an earlier channel of the same topic
         self._follow()
 
     def at_hand(self, octets: int) -> Sequence[Block]:
