@@ -45,9 +45,14 @@ LOG_AREAS = (
 )  # fmt: skip
 """The areas whose log levels can be set: the loggers of the server are called `omq.AREA`."""
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Octets = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+# Above these bounds a number makes no sense, and the server could not compute with every one.
+MOST_COUNT = 2**31 - 1
+MOST_OCTETS = 2**53 - 1
+MOST_SECONDS = 10**10
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+Octets = Annotated[int, msgspec.Meta(ge=1, le=MOST_OCTETS)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -85,7 +90,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_subscriptions: Count | None = None
     max_topics: Count | None = None
     max_leases: Count | None = None
-    max_bytes_per_second: Count | None = None
+    max_bytes_per_second: Octets | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """The hashes of its secrets: two while one is replaced by another."""
@@ -115,7 +120,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     default_delivery: DeliveryName = "broadcast"
     default_persistence: PersistenceName = "weak"
     topics: list[TopicConfig] = []
-    max_topics: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 20_000
+    max_topics: Count = 20_000
     max_exchanges: Count = 10_000
     max_bindings: Count = 100_000
 
@@ -128,7 +133,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     amqp1_credit: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
 
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 45
-    missed_pings: Annotated[int, msgspec.Meta(ge=0)] = 3
+    missed_pings: Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)] = 3
     handshake_seconds: Seconds = 10
     stall_seconds: Seconds = 0.25
 
@@ -138,16 +143,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_dmp_connections: Count = 10_000
     feed_null_seconds: Annotated[float, msgspec.Meta(gt=0, le=50)] = 5
 
-    max_line_bytes: Annotated[int, msgspec.Meta(ge=1024)] = MIB
+    max_line_bytes: Annotated[int, msgspec.Meta(ge=1024, le=MOST_OCTETS)] = MIB
     max_message_bytes: Octets = 64 * MIB
     fragment_octets: Annotated[int, msgspec.Meta(ge=MIB // 8, le=64 * MIB)] = MIB // 4
     max_credit: Count = 100_000
 
-    memory_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB)] = 64 * MIB
+    memory_bytes: Annotated[int, msgspec.Meta(ge=4 * MIB, le=MOST_OCTETS)] = 64 * MIB
     weak_flush_seconds: Seconds = 2
     async_flush_seconds: Seconds = 60
     map_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1 << 44)] = 1 << 40
-    disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0)] = 256 * MIB
+    disk_reserve_bytes: Annotated[int, msgspec.Meta(ge=0, le=MOST_OCTETS)] = 256 * MIB
     retention_bytes: Octets | None = None
     retention_seconds: Seconds | None = None
 
@@ -162,15 +167,21 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """The sync level of durable AMQP queues whose declaration names none."""
         return Sync(self.amqp_durable.capitalize())
 
-    def retention(self, name: bytes) -> tuple[int | None, float | None]:
-        """Return the limits of a topic in octets and in seconds; `None` for no limit."""
-        for topic in self.topics:
-            if topic.name.encode() == name:
-                return (
-                    self.retention_bytes if topic.retention_bytes is None else topic.retention_bytes,
-                    self.retention_seconds if topic.retention_seconds is None else topic.retention_seconds,
-                )
+    def retention(self) -> tuple[int | None, float | None]:
+        """Return the limits of other topics than those of `retentions`, in octets and in seconds; `None` for
+        no limit.
+        """
         return self.retention_bytes, self.retention_seconds
+
+    def retentions(self) -> dict[bytes, tuple[int | None, float | None]]:
+        """Return the limits of the topics that are configured, by their names: see `retention`."""
+        return {
+            topic.name.encode(): (
+                self.retention_bytes if topic.retention_bytes is None else topic.retention_bytes,
+                self.retention_seconds if topic.retention_seconds is None else topic.retention_seconds,
+            )
+            for topic in self.topics
+        }
 
 
 def load(path: Path | None) -> Config:

@@ -39,6 +39,7 @@ from omq.drivers.rounds import repeat
 from omq.drivers.seam import Channel
 from omq.drivers.statistics import NodeStatistics
 from omq.logs import LogThrottle, quoted, report_suppressed
+from omq.metrics.slices import Slices
 from omq.model import Topic
 from omq.overview import Overview, RecentLines, recent_lines
 from omq.printable import printable
@@ -65,9 +66,6 @@ if TYPE_CHECKING:
 
 SHUTDOWN_SECONDS = 3.0
 """The time limit for connections to end when the server stops; with the stores it stays within 5 seconds."""
-
-RELOADED_AT_ONCE = 64
-"""How many connections get a reloaded configuration in one step."""
 
 MOST_ENDS, ENDS_SECONDS = 100, 10.0
 """The log has a line for the end of each connection, but at most so many in so many seconds."""
@@ -516,7 +514,8 @@ class Server:
         self.config = config
         self._connections.most = config.max_connections
         self._access.reload(config)
-        for number, terminal in enumerate(list(self._terminals), 1):
+        slices = Slices()
+        for terminal in list(self._terminals):
             session = terminal.session
             if (
                 session is not None
@@ -525,8 +524,7 @@ class Server:
                 peer = terminal.statistics().peer
                 self._withdrawn.add(f"{peer}: closed: {why}", peer=peer, client=session.name)
                 terminal.disconnect(why)
-            if not number % RELOADED_AT_ONCE:
-                await trio.lowlevel.checkpoint()
+            await slices.step()
         await self.catalogue.reload(config)
 
     def stop(self) -> None:

@@ -32,6 +32,40 @@ BAD = [
     ("ping_seconds = 51", "ping_seconds"),
     ("ping_seconds = nan", "ping_seconds"),
     ("missed_pings = -1", "missed_pings"),
+    # Numbers with which the server could not compute.
+    *(
+        (f"{key} = {number}", key)
+        for key in (
+            "missed_pings",
+            "max_connections",
+            "max_subscriptions",
+            "max_topics",
+            "max_exchanges",
+            "max_bindings",
+            "max_leases",
+            "max_dmp_connections",
+            "max_credit",
+            "max_line_bytes",
+            "max_message_bytes",
+            "memory_bytes",
+            "disk_reserve_bytes",
+            "retention_bytes",
+        )
+        for number in (1 << 60, 10**400)
+    ),
+    *(
+        (f"{key} = {seconds}", key)
+        for key in (
+            "handshake_seconds",
+            "stall_seconds",
+            "lease_seconds",
+            "weak_flush_seconds",
+            "async_flush_seconds",
+            "retention_seconds",
+        )
+        for seconds in ("1e11", "1e308", "nan")
+    ),
+    (f'clients = [{{name = "a", secret = "{HASH}", max_bytes_per_second = {1 << 60}}}]', "per_second"),
     ("handshake_seconds = 0", "handshake_seconds"),
     ("max_topics = 0", "max_topics"),
     ("client_share = 0", "client_share"),
@@ -54,7 +88,7 @@ BAD = [
     ('default_delivery = "Broadcast"', "default_delivery"),
     ('default_persistence = "durable"', "default_persistence"),
     ('store = ""', "store"),
-    ('topics = [{name = "a", retention_seconds = inf}]', "topics.retention_seconds"),
+    ('topics = [{name = "a", retention_seconds = inf}]', "topics[0].retention_seconds"),
     # What only several keys together show.
     ("max_line_bytes = 100_000_000", "max_line_bytes"),
     ("max_message_bytes = 4_294_967_283", "32 bits"),
@@ -134,7 +168,11 @@ SENTENCES = [
         "max_topics: true is not allowed: it must be an integer of at least 1 and at most 2147483647",
     ),
     ("insecure = 1", "insecure: 1 is not allowed: it must be true or false"),
-    ("retention_bytes = 0.5", "retention_bytes: 0.5 is not allowed: it must be an integer of at least 1"),
+    (
+        "retention_bytes = 0.5",
+        "retention_bytes: 0.5 is not allowed: "
+        "it must be an integer of at least 1 and at most 9007199254740991",
+    ),
     ("store = {}", "store: a table is not allowed: it must be text in quotes"),
     ("listen = [5]", "listen[0]: 5 is not allowed: it must be text in quotes"),
     (
@@ -249,8 +287,8 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
     assert config.listen == ["127.0.0.1:0", "[::1]:0"]
     assert config.default_types() == (Delivery.ROUND_ROBIN, Transient())
     assert config.topics[0].types() == (Delivery.BROADCAST, Persistent(Sync.STRONG))
-    assert config.retention(b"prices") == (5000, 60)
-    assert config.retention(b"others") == (1000, 60)
+    assert config.retentions() == {b"prices": (5000, 60)}
+    assert config.retention() == (1000, 60)
 
 
 def test_without_a_file_everything_has_its_default() -> None:

@@ -95,6 +95,7 @@ class _Known:
 
     def __init__(self, config: ClientConfig, bounds: Bounds) -> None:
         self.name = config.name
+        self._applied = config, bounds
         self.client = Client(
             _rights(config), bounds.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
         )
@@ -103,6 +104,9 @@ class _Known:
 
     def change(self, config: ClientConfig, bounds: Bounds) -> None:
         """Apply another table of the configuration, with the same name."""
+        if self._applied == (config, bounds):
+            return  # as for most of many clients: to read their rights and hashes again would take long
+        self._applied = config, bounds
         self.client.change(_rights(config), bounds.replaced_by(config))
         self.client.rates = self.client.rates.changed(config.max_bytes_per_second)
         self._replace_secrets(config)

@@ -86,12 +86,19 @@ class RateLimit:
     """
 
     def __init__(self, octets_per_second: int) -> None:
+        self._changed = trio.Event()
         self._spent = 0.0  # when the octets that have passed would all have passed at exactly the limit
+        self.octets_per_second = octets_per_second
         self.change(octets_per_second)
 
     def change(self, octets_per_second: int) -> None:
-        """Set another limit for what passes from now on."""
+        """Set another limit for what passes from now on, and for what has passed beyond the former limit."""
+        now = trio.current_time() if self._spent else 0.0
+        if self._spent > now:
+            self._spent = now + (self._spent - now) * self.octets_per_second / octets_per_second
         self.octets_per_second = octets_per_second
+        self._changed.set()
+        self._changed = trio.Event()
         self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
         """How many octets to read at once under this limit."""
 
@@ -103,6 +110,17 @@ class RateLimit:
     def until(self) -> float:
         """When more may pass, in Trio's time."""
         return self._spent - BURST_SECONDS
+
+    async def wait(self) -> None:
+        """Wait until more may pass, also by a limit that is changed meanwhile. What others spend meanwhile
+        does not prolong it.
+        """
+        while True:
+            changed = self._changed
+            with trio.move_on_at(self.until):
+                await changed.wait()
+                continue
+            return
 
     def is_open(self) -> bool:
         """Whether more may pass now."""

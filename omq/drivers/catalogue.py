@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
@@ -53,8 +54,8 @@ from omq_storage.topology import BindingRecord, ExchangeRecord
 DELETED_AT_ONCE = 8
 """How many topics of a connection that has ended are deleted in one step."""
 
-RELOADED_AT_ONCE = 64
-"""How many topics get other limits of retention in one step."""
+SLICE_SECONDS = 0.0005
+"""How long topics get other limits of retention before the other tasks have their turn."""
 
 MADE_AT_ONCE = 256
 """How many topics are made in one commit."""
@@ -73,6 +74,7 @@ class Catalogue:
 
     def __init__(self, config: Config, store: Store, memory: Memory, nursery: trio.Nursery) -> None:
         self._config = config
+        self._retentions = config.retentions()
         self._store = store
         self._nursery = nursery
         self.ids = Reservations(self._reserve)
@@ -187,6 +189,11 @@ class Catalogue:
         for level, leftover in loading.leftovers(next_id):
             self._leftovers.add(level, leftover)
         await self.drop_leftovers()
+        groups: dict[tuple[Delivery, Persistence], list[bytes]] = {}
+        for topic in self._config.topics:
+            groups.setdefault(topic.types(), []).append(topic.name.encode())
+        for types_of_group, names in groups.items():
+            await self.make(names, *types_of_group, admit=None)
         for topic in self._config.topics:
             delivery, persistence = topic.types()
             try:
@@ -206,14 +213,17 @@ class Catalogue:
         bindings there may be. What there is beyond a lower limit stays.
         """
         self._config = config
+        self._retentions = config.retentions()
         self._quota.most = config.max_topics
         self.most_exchanges, self.most_bindings = config.max_exchanges, config.max_bindings
-        for number, driver in enumerate(list(self._drivers.values()), 1):
+        until = time.perf_counter() + SLICE_SECONDS
+        for driver in list(self._drivers.values()):
             record = self._records.get(driver.topic.id)
             if driver.is_persistent and record is not None:
                 driver.retain(*self._retention(record))
-            if not number % RELOADED_AT_ONCE:
+            if time.perf_counter() >= until:
                 await trio.lowlevel.checkpoint()
+                until = time.perf_counter() + SLICE_SECONDS
 
     def when_open(self, action: Callable[[], None]) -> None:
         """Call `action` as soon as the topics of the store are open."""
@@ -258,7 +268,7 @@ class Catalogue:
         of the configuration.
         """
         if record.retention is None:
-            return self._config.retention(record.name)
+            return self._retentions.get(record.name) or self._config.retention()
         octets, milliseconds = record.retention
         return octets, None if milliseconds is None else milliseconds / 1000
 
@@ -440,7 +450,7 @@ class Catalogue:
         names: Iterable[bytes],
         delivery: Delivery,
         persistence: Persistence,
-        admit: AdmitName,
+        admit: AdmitName | None,
         *,
         declared: bool = True,
     ) -> None:
@@ -464,7 +474,7 @@ class Catalogue:
         names: Sequence[bytes],
         delivery: Delivery,
         persistence: Persistence,
-        admit: AdmitName,
+        admit: AdmitName | None,
         *,
         declared: bool,
     ) -> bool:
@@ -477,7 +487,7 @@ class Catalogue:
             for name in names:
                 if name not in self._drivers:  # otherwise another client was faster
                     _check_name(name)
-                    released[name] = self._quota.admit(partial(admit, name))
+                    released[name] = self._quota.admit(None if admit is None else partial(admit, name))
             create = partial(
                 self._store.catalogue.create_many,
                 list(released),

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from quietness import quiet
+from trio.testing import MockClock
 
 from omq import watching as w
 from omq.access.limits import UNLIMITED, Rates
@@ -126,6 +128,27 @@ async def test_addresses_are_clients_whose_quotas_change_too(store: Path) -> Non
         refused = await client.ask(b"(Subscribe two From_current)")
         assert refused == Error(b"Subscribe two: this address has its 1 subscriptions, the most it may have")
         await client.confirm()
+
+
+async def test_what_was_sent_too_fast_is_waited_for_at_the_new_rate(store: Path, clock: MockClock) -> None:
+    def alice_at(rate: int | None) -> dict[str, Any]:
+        return {"clients": [client("alice", max_bytes_per_second=rate), client("bob")]}
+
+    async with serving(store, **alice_at(1000)) as host:
+        alice, bob = await enter(host, "alice"), await enter(host, "bob")
+        await alice.ask(b"(Subscribe news From_current)")
+        for rate in (1_000_000_000, None):
+            await bob.say(b"(Publish news %s)" % (b"x" * 50_000))
+            assert len((await alice.message()).body) == 50_000
+            await bob.say(b"(Publish news hello)")
+            await bob.confirm()
+            await quiet()
+            await reload(host.server, lambda _, rate=rate: alice_at(rate))
+            before = trio.current_time()
+            assert (await alice.message()).body == b"hello"
+            assert trio.current_time() - before < 5
+            if rate:
+                await reload(host.server, lambda _: alice_at(1000))
 
 
 def test_a_changed_rate_limit_applies_to_those_who_have_one() -> None:

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import lmdb
 import pytest
 import trio
 import trio.lowlevel
 import trio.testing
 
 from omq.config import TopicConfig
-from omq.model import Delivery, Persistent, Sync, Topic, TopicInfo, Transient
+from omq.model import Delivery, DeliveryName, PersistenceName, Persistent, Sync, Topic, TopicInfo, Transient
 from omq.protocol.omq.types import (
     Confirmed,
     Declared,
@@ -379,3 +380,23 @@ async def test_other_refused_commands_do_not_make_a_confirm_fail(store: Path) ->
         answers = [await client.frame() for _ in range(4)]
         assert all(isinstance(answer, Error) for answer in answers[:3])
         assert answers[3] == Confirmed(9)
+
+
+async def test_configured_topics_are_made_in_few_commits(store: Path) -> None:
+    kinds: list[tuple[DeliveryName, PersistenceName]] = [
+        ("broadcast", "weak"),
+        ("round-robin", "strong"),
+        ("broadcast", "transient"),
+    ]
+    topics = [
+        TopicConfig(name=f"t{number}", delivery=delivery, persistence=persistence)
+        for number in range(200)
+        for delivery, persistence in [kinds[number % 3]]
+    ]
+    async with serving(store, topics=topics) as host:
+        for topic in topics:
+            driver = host.server.catalogue.lookup(topic.name.encode())
+            assert driver is not None
+            assert (driver.delivery, driver.persistence) == topic.types()
+    with lmdb.open(str(store / "catalogue"), max_dbs=16, readonly=True, lock=False) as environment:
+        assert environment.info()["last_txnid"] < 50

@@ -69,7 +69,7 @@ class ReadAdmission:
 
     async def _wait(self, rate: RateLimit) -> None:
         with self._excused:
-            await trio.sleep_until(rate.until)
+            await rate.wait()
 
     async def receive(self) -> bytes:
         """Read the socket: everything that has arrived, as far as there is memory for it and the rate limit

@@ -32,6 +32,9 @@ from omq_storage.blocks import Block
 if TYPE_CHECKING:
     from omq_storage._codec import Pass
 
+LIMIT_LOOK_SECONDS = 1.0
+"""How often to look whether a rate limit that is waited for has been changed."""
+
 MOST_SHARED_OCTETS = 256 << 10
 LEAST_SHARED_OCTETS = 16 << 10
 """How much the sources of a turn send together: more than the socket took the last time, since the rest is
@@ -393,9 +396,9 @@ class Sender:
     async def _wait(self, side: Side) -> None:
         until = side.due()
         if self._answers is not None and not self._answers.is_open():
-            until = min(until, self._answers.until)
+            until = min(until, self._answers.until, trio.current_time() + LIMIT_LOOK_SECONDS)
         if self._ready and self._messages is not None and not self._messages.is_open():
-            until = min(until, self._messages.until)
+            until = min(until, self._messages.until, trio.current_time() + LIMIT_LOOK_SECONDS)
         if until == math.inf:
             await self.signal.wait()
         else:

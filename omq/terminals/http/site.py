@@ -162,7 +162,7 @@ class Site:
         limit = session.rates.sent
         while True:
             if limit is not None:
-                await trio.sleep_until(limit.until)
+                await limit.wait()
             async with self._slots if resource.is_large else nullcontext():
                 if limit is not None and not limit.is_open():
                     continue  # another connection of this client was answered first

@@ -256,7 +256,7 @@ class Fetches:
 
     async def _wait_for_rate_limit(self) -> None:
         if self.rate_limit is not None:
-            await trio.sleep_until(self.rate_limit.until)
+            await self.rate_limit.wait()
 
     def _hold(self, octets: int) -> None:
         """Change how many octets of the memory for fetched pieces this connection holds."""
