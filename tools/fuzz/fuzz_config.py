@@ -43,7 +43,8 @@ def check_config(data: bytes) -> None:
         assert 0 <= port <= 65535
     for topic in config.topics:
         topic.types()
-        config.retention(topic.name.encode())
+    config.retention()
+    assert len(config.retentions()) == len(config.topics)
     assert "\0" not in config.store, "no directory has such a name"
 
 
