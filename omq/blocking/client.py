@@ -50,7 +50,7 @@ class Client(AbstractContextManager["Client"]):
     def __init__(self, portal: Portal, connecting: Callable[[], Connecting]) -> None:
         self._portal = portal
         self._entered = portal.enter(connecting)
-        self._client = self._entered.value.result()
+        self._client = self._entered.value.get()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -15,7 +15,7 @@ class Opened(AbstractContextManager["Opened[T]"], Generic[T]):
     def __init__(self, portal: Portal, entered: Entered[T]) -> None:
         self._portal = portal
         self._entered = entered
-        self._opened = entered.value.result()
+        self._opened = entered.value.get()
 
     def __enter__(self) -> Self:
         return self

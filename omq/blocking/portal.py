@@ -12,11 +12,11 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple, Unpack
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
@@ -32,6 +32,50 @@ ABANDON_SECONDS = 1.0
 """How long a program that ends waits for a client that it has not closed. The client itself gives up sending
 its queue earlier.
 """
+
+
+class Outcome(Generic[T]):
+    """The result of a task of the loop, or its exception, for which other threads wait."""
+
+    # Not a Future, whose lock is taken and released by Python code: Ctrl-C between the two would leave it
+    # locked, and then the loop's thread would wait for it for ever. A SimpleQueue does all that in C.
+
+    def __init__(self) -> None:
+        self._known: SimpleQueue[None] = SimpleQueue()
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._results) or self._error is not None
+
+    def set_result(self, result: T) -> None:
+        """Called in the loop's thread, as `set_exception` is; one of them, once."""
+        self._results.append(result)
+        self._known.put(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._known.put(None)
+
+    def wait(self) -> None:
+        """Wait until the outcome is known."""
+        try:
+            if not self.is_known:
+                self._known.get()
+        finally:
+            if self.is_known:
+                self._known.put(None)  # for the next thread that waits
+
+    def get(self) -> T:
+        """Wait for the outcome; return the result, or raise the exception."""
+        self.wait()
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._results[0]
+        finally:
+            del self  # else the exception and this frame would refer to each other
 
 
 class Portal:
@@ -73,7 +117,10 @@ class Portal:
     def leave(self, entered: "Entered[T]", *, whole: bool) -> None:
         """Leave a context manager, and wait until that is done. Raises what it raises. If not `whole`, the
         context manager sees an exception, as from a block that failed. A second call has the same outcome.
+        Does nothing in a forked process, which has no thread of the client.
         """
+        if self._loop.is_of_another_process:
+            return
         try:
             self._loop.soon(entered.ask_to_leave, whole)
         except ConnectionLost:
@@ -85,8 +132,10 @@ class Portal:
         return not self._abandoned.alive
 
     def close(self) -> None:
-        """Cancel what still runs, and wait for the end of the thread. A second call does nothing."""
-        if self._abandoned.detach() is not None:
+        """Cancel what still runs, and wait for the end of the thread. A second call does nothing, nor does a
+        call in a forked process.
+        """
+        if self._abandoned.detach() is not None and not self._loop.is_of_another_process:
             self._loop.stop()
 
 
@@ -94,7 +143,7 @@ class _Task(Generic[T]):
     """What a task in the loop works on, and its outcome."""
 
     def __init__(self) -> None:
-        self.result: Future[T] = Future()
+        self.result: Outcome[T] = Outcome()
         self.scope = trio.CancelScope()
         self._thread = threading.current_thread()
 
@@ -132,7 +181,7 @@ class Entered(_Task[None], Generic[T]):
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         super().__init__()
-        self.value: Future[T] = Future()
+        self.value: Outcome[T] = Outcome()
         self._make = make
         self._leaving = trio.Event()
         self._whole = True
@@ -153,7 +202,7 @@ class Entered(_Task[None], Generic[T]):
             pass
 
     def fail(self, error: BaseException) -> None:
-        if not self.value.done():
+        if not self.value.is_known:
             self.value.set_exception(error)
         super().fail(error)
 
@@ -168,24 +217,29 @@ class _Loop:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._ended = False
-        ready: Future[Self] = Future()
+        ready: Outcome[None] = Outcome()
         # A daemon, because Python waits at its end for other threads before it runs what ends this one.
         self._thread = threading.Thread(target=trio.run, args=(self._run, ready), name="omq", daemon=True)
         self._thread.start()
-        ready.result()
+        ready.get()
 
-    async def _run(self, ready: "Future[Any]") -> None:
+    async def _run(self, ready: Outcome[None]) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._stopping = trio.Event()
         async with trio.open_nursery() as self._nursery:
-            ready.set_result(self)
+            ready.set_result(None)
             await self._stopping.wait()
             self._ended = True
             self._nursery.cancel_scope.cancel()
 
+    @property
+    def is_of_another_process(self) -> bool:
+        """Whether this process was forked from the one that has the thread."""
+        return self._process != os.getpid()
+
     def start(self, task: _Task[T]) -> None:
         """Start a task. Raises ConnectionLost when the loop has ended."""
-        if self._process != os.getpid():
+        if self.is_of_another_process:
             raise RuntimeError("this client belongs to the process that connected it: connect after a fork")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of a client cannot call the client: it would wait for itself")
@@ -205,15 +259,15 @@ class _Loop:
         except trio.RunFinishedError:
             raise _closed() from None
 
-    def result_of(self, task: "_Task[Any]", outcome: "Future[T]") -> T:
+    def result_of(self, task: "_Task[Any]", outcome: Outcome[T]) -> T:
         """Wait for an outcome. If this is interrupted, cancel the task, and wait for its end."""
         try:
-            outcome.exception()
+            outcome.wait()
         except BaseException:  # of this thread, as by Ctrl-C
             self.soon(task.scope.cancel)
-            wait([task.result])
+            task.result.wait()
             raise
-        return outcome.result()
+        return outcome.get()
 
     def stop(self) -> None:
         """Cancel all tasks, and wait for the end of the thread."""
@@ -222,7 +276,7 @@ class _Loop:
 
     def abandon(self) -> None:
         """The same, but do not wait for long: for clients that are not closed. Any thread may call this."""
-        if self._process != os.getpid():
+        if self.is_of_another_process:
             return  # the thread is one of the process from which this one was forked
         try:
             self._token.run_sync_soon(self._stopping.set)

@@ -148,3 +148,40 @@ client.topics()
 def test_many_clients_end_with_the_program(url: str) -> None:
     with Program(url, "others = [connect(sys.argv[1]) for _ in range(20)]") as program:
         assert program.end() == (0, "")
+
+
+def test_interrupts_at_any_moment_leave_the_client_usable(url: str) -> None:
+    text = """
+import itertools
+def interrupt(*signal):
+    if armed:
+        raise KeyboardInterrupt
+armed = False
+signal.signal(signal.SIGALRM, interrupt)
+for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 6000):
+    try:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, microseconds / 1e6)
+            client.ping()
+        finally:
+            armed = False
+    except KeyboardInterrupt:
+        armed = False
+print(client.ping() > 0, flush=True)
+client.close()
+"""
+    with Program(url, text) as program:
+        assert program.end() == (0, "True\n")
+
+
+def test_a_forked_process_leaves_the_block_of_a_client(url: str, topic: str) -> None:
+    text = f"""
+with client, client.sink({topic!r}):
+    if not os.fork():
+        sys.exit(4)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    client.topics()
+"""
+    with Program(url, text) as program:
+        assert program.end() == (0, "4\n")
