@@ -433,6 +433,7 @@ async def _next(driver: QueueDriver, getter: RoundRobinChannel) -> _Message | No
                 getter.written(1)
                 return _message(cut.block, id)
             if isinstance(taken, Piece):
+                getter.written(0)  # so it does not count as delivered
                 raise Refused(Reason.TOO_LARGE, f"message {taken.message} is too large to be moved")
             # Otherwise it is lost: the next one.
     except StoreError as problem:

@@ -328,6 +328,19 @@ async def test_a_message_that_is_too_large_is_not_moved(host: InProcess, client:
     assert await bodies(client, b"from") == [b"behind"]  # a peek leaves large ones out
 
 
+async def test_a_message_that_is_too_large_to_be_moved_does_not_count_as_delivered(
+    host: InProcess, client: Client
+) -> None:
+    await host.server.catalogue.declare_queue(b"from", QueueOptions(durable=True, delivery_limit=0))
+    await client.declare("to", Delivery.ROUND_ROBIN, STRONG)
+    async with client.sink("from") as sink:
+        await sink.publish(b"x" * (6 << 20))
+    for _ in range(2):  # with a delivery, it would die
+        assert "message 1 is too large to be moved" in await refusal(client, m.Move(b"from", b"to", 1))
+        info = (await queues(client))[b"from"]
+        assert (info.ready, info.unacknowledged) == (1, 0)
+
+
 async def test_what_is_no_queue_is_refused(client: Client) -> None:
     await client.declare("news", Delivery.BROADCAST, STRONG)
     for request in (
