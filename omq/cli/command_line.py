@@ -1,6 +1,7 @@
 """The command line of `omq`: its commands, their options, and the parsers of option values."""
 
 import argparse
+import difflib
 import itertools
 import math
 import os
@@ -22,6 +23,9 @@ from omq.replay import arguments as replay_arguments
 
 DEFAULT_SERVER = "omq://127.0.0.1:7730"
 
+NEAR = 0.75
+"""How similar an unknown option must be to one that the error suggests, from 0 to 1."""
+
 Action = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 
@@ -32,6 +36,8 @@ class _Parser(argparse.ArgumentParser):
     known: frozenset[str] = frozenset()
 
     def error(self, message: str) -> NoReturn:
+        # argparse lets the parser of the whole line report unknown options: show the usage of their command.
+        owner = _command_of(self, self.given)
         for word in itertools.takewhile(lambda word: word != "--", self.given):
             option = word.partition("=")[0]
             if len(word) < 2 or word[0] != "-" or word[1].isdigit():
@@ -39,9 +45,23 @@ class _Parser(argparse.ArgumentParser):
             if option not in self.known and not (
                 option.startswith("--") and _abbreviates(option, self.known)
             ):
+                options = [each for each in owner._option_string_actions if each.startswith("--")]
+                near = difflib.get_close_matches(option, options, 1, NEAR)
+                if near:
+                    message += f"; perhaps you mean {near[0]}"
                 message += f"; to give {word!r} as it is, write -- before it"
                 break
-        super().error(message)
+        argparse.ArgumentParser.error(owner, message)
+
+
+def _command_of(parser: argparse.ArgumentParser, given: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command, or of its verb, that the words name; else the parser itself."""
+    for word in itertools.takewhile(lambda word: word != "--", given):
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                parser = action.choices[word]
+                break
+    return parser
 
 
 def _abbreviates(option: str, known: frozenset[str]) -> bool:

@@ -22,6 +22,9 @@ CLEAR = b"\x1b[H\x1b[2J"
 SORTS = ("in", "out", "behind", "ready", "octets", "name")
 """By what `omq top` sorts topics."""
 
+MIN_NAME = 12
+"""At least so many characters of a name fit into a narrow terminal."""
+
 MOST_WARNINGS = 3
 """How many of the last warnings `omq top` shows."""
 
@@ -71,21 +74,34 @@ class Rates:
         return self._rates.get(id, (0.0, 0.0))
 
 
-def _rows(topics: Sequence[watching.TopicWatch], rates: Rates) -> str:
-    head = ("TOPIC", "DELIVERY", "PERSISTENCE", "IN/S", "OUT/S", "MESSAGES", "OCTETS", "READY",
-            "UNCONFIRMED", "BEHIND", "SUBSCRIBERS")  # fmt: skip
-    rows = [head] + [
+def _rows(topics: Sequence[watching.TopicWatch], rates: Rates, width: int | None = None) -> str:
+    """Format topics as a table. What tells most comes first: where a `width` is given, the last columns that
+    do not fit are left out, and names may be cut.
+    """
+    rows: list[tuple[str, ...]] = [
         (
             shown(topic.topic),
+            *(f"{rate:.0f}" for rate in rates.of(topic.id)),
+            *map(str, (topic.behind, topic.subscribers, topic.ready, topic.unconfirmed)),
+            *map(str, (topic.messages, topic.octets)),
             delivery_name(topic.delivery),
             persistence_name(topic.persistence),
-            *(f"{rate:.0f}" for rate in rates.of(topic.id)),
-            *map(str, (topic.messages, topic.octets, topic.ready, topic.unconfirmed, topic.behind)),
-            str(topic.subscribers),
         )
         for topic in topics
     ]
-    return columns(rows, range(3, 11))
+    head = ("TOPIC", "IN/S", "OUT/S", "BEHIND", "SUBSCRIBERS", "READY", "UNCONFIRMED", "MESSAGES", "OCTETS",
+            "DELIVERY", "PERSISTENCE")  # fmt: skip
+    if width is not None:
+        longest = max(MIN_NAME, width // 4)
+        rows = [(row[0] if len(row[0]) <= longest else row[0][: longest - 1] + "…", *row[1:]) for row in rows]
+    rows.insert(0, head)
+    if width is not None:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        count = len(widths)
+        while count > 1 and sum(widths[:count]) + 2 * (count - 1) > width:
+            count -= 1
+        rows = [row[:count] for row in rows]
+    return columns(rows, range(1, 9))
 
 
 def _sorted(topics: Sequence[watching.TopicWatch], rates: Rates, by: str) -> list[watching.TopicWatch]:
@@ -164,7 +180,8 @@ def _screen(
     rows = size.lines - len(head) - 3 if is_live else len(topics)
     if options.limit is not None:
         rows = min(rows, options.limit)
-    table = _rows(_sorted(topics, rates, options.sort)[: max(1, rows)], rates)
+    width = size.columns if is_live else None
+    table = _rows(_sorted(topics, rates, options.sort)[: max(1, rows)], rates, width)
     text = "\n".join([*head, "", table])
     if is_live:
         text = "\n".join(line[: size.columns] for line in text.split("\n"))

@@ -189,6 +189,16 @@ def test_workers_share_jobs_and_confirm_them(shell: Shell) -> None:
     assert shell.ok("sub", "shared", "--credit", "5", "--count", "1") == b"c\n"
 
 
+def test_an_error_shows_the_usage_of_the_command_and_a_near_option(shell: Shell) -> None:
+    done = shell.omq("sub", "t", "--cuont", "3")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"usage: omq sub ")
+    assert b"perhaps you mean --count" in done.stderr
+    done = shell.omq("queues", "peek", "q", "--frist", "3")
+    assert done.stderr.startswith(b"usage: omq queues peek ")
+    assert b"perhaps you mean --first" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [["pub", "a", "-x"], ["pub", "a", "b", "--unheard-of"], ["delete", "-x"]]
 )

@@ -1,9 +1,13 @@
 """omq top, connections, topics --lag, disconnect, purge and retain, as processes against a server process."""
 
 import json
+import os
+import pty
+import subprocess
+import termios
 
 import pytest
-from cli_helpers import Shell
+from cli_helpers import OMQ, Shell
 
 
 def records(shell: Shell, *command: str) -> list[dict[str, object]]:
@@ -102,6 +106,26 @@ def test_the_interval_of_top_has_a_range(shell: Shell, interval: str) -> None:
     done = shell.omq("top", "--once", "--interval", interval)
     assert done.returncode == 2
     assert f"{interval!r} is no number of seconds from 0.1 to 3600".encode() in done.stderr
+
+
+def test_top_shows_who_is_behind_on_a_narrow_terminal(shell: Shell) -> None:
+    shell.ok("declare", "watched-" + "long-" * 20)
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    command = [*OMQ, "top", "--interval", "0.1", "--sort", "name"]
+    environment = {
+        name: value for name, value in shell.environment.items() if name not in ("COLUMNS", "LINES")
+    }
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal, env=environment) as live:
+        os.close(terminal)
+        seen = b""
+        while b"TOPIC" not in seen or b"\n" not in seen.partition(b"TOPIC")[2]:
+            seen += os.read(controller, 4096)
+        live.kill()
+    os.close(controller)
+    head = seen[seen.index(b"TOPIC") :].partition(b"\n")[0].strip()
+    assert head.split()[:5] == [b"TOPIC", b"IN/S", b"OUT/S", b"BEHIND", b"SUBSCRIBERS"]
+    assert len(head) <= 80
 
 
 def test_top_goes_on_until_its_output_is_closed(shell: Shell) -> None:

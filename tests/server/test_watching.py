@@ -237,6 +237,16 @@ async def test_a_disconnected_client_is_told_and_logged(
     assert "(omq) disconnected after" in ends[0]
 
 
+async def test_a_connect_is_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "omq.terminal")
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(bytes.fromhex("0000000000000001") + b"(Connect 1 somebody)\n")
+        await client.octets(8)
+        await client.confirm()
+    assert [line for line in caplog.messages if line.endswith(": 'somebody' connected")]
+
+
 async def test_the_last_warnings_are_sent_once(store: Path) -> None:
     async with serving(store) as host:
         watcher = await host.connect()

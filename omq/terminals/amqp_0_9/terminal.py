@@ -468,7 +468,9 @@ class AmqpTerminal:
         self._topology = self._context.access.topology(session)
         rates = session.rates
         self._sender.limit(rates.answered, rates.sent)
-        log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        log.debug(
+            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
+        )
         if not isinstance(self._state, Greeting):
             return  # the server ends the connection meanwhile
         publishing = Publishing(self._topology, self._outbox, login.name, self._excused)

@@ -411,7 +411,9 @@ class Amqp1Terminal:
         self._admitted = Admitted(session, links)
         rates = session.rates
         self._sender.limit(rates.answered, rates.sent)
-        log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        log.debug(
+            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
+        )
         await self._admission.limit(rates.received, self._transport.received)
         return True
 

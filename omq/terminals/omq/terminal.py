@@ -524,7 +524,9 @@ class OmqTerminal:
         )
         if isinstance(self._state, Greeting):  # otherwise the server ends the connection meanwhile
             self._state = Serving(commands)
-        log.debug("%s is %s", peer, quoted(session.name), extra=subject(peer=peer, client=session.name))
+        log.debug(
+            "%s: %s connected", peer, quoted(session.name), extra=subject(peer=peer, client=session.name)
+        )
         await self._admission.limit(rates.received, self._transport.received)
         return True
 
