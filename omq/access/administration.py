@@ -52,7 +52,7 @@ class Administration:
         if not SHORTEST_PERIOD <= period <= LONGEST_PERIOD:
             what = f"a period is 0, or {SHORTEST_PERIOD} to {LONGEST_PERIOD} milliseconds"
             raise Refused(Reason.INVALID, what)
-        return self._watches.add(lambda: session.rights, period, wake, instead)
+        return self._watches.add(session, period, wake, instead)
 
     async def connections(self, first: int) -> tuple[watching.ConnectionInfo, ...]:
         """Return connections with ids from `first` on. Raises Refused."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from omq.config import ClientConfig, Config
 
+MOST_WATCHERS = 100
+"""How many connections may watch at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -17,6 +20,8 @@ class Bounds:
     """Leases that are not used yet."""
     subscriptions: int | None = None
     """Subscriptions and feeds."""
+    watchers: int | None = None
+    """Connections that watch."""
 
     @classmethod
     def of(cls, config: Config) -> "Bounds":
@@ -30,6 +35,7 @@ class Bounds:
             share(config.max_topics),
             share(config.max_leases),
             share(config.max_subscriptions),
+            share(MOST_WATCHERS),
         )
 
     def replaced_by(self, client: ClientConfig) -> "Bounds":
@@ -39,4 +45,5 @@ class Bounds:
             self.topics if client.max_topics is None else client.max_topics,
             self.leases if client.max_leases is None else client.max_leases,
             self.subscriptions if client.max_subscriptions is None else client.max_subscriptions,
+            self.watchers,
         )

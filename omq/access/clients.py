@@ -56,6 +56,7 @@ class Client:
         self.topics = Quota(bounds.topics)
         self.leases = Quota(bounds.leases)
         self.subscriptions = Quota(bounds.subscriptions)
+        self.watchers = Quota(bounds.watchers)
         self.rates = Rates.of(max_bytes_per_second)
         self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
 
@@ -66,6 +67,7 @@ class Client:
         self.topics.most = bounds.topics
         self.leases.most = bounds.leases
         self.subscriptions.most = bounds.subscriptions
+        self.watchers.most = bounds.watchers
 
 
 class Identity:

@@ -205,6 +205,16 @@ class Session:
         return self._client.rates
 
     @property
+    def watchers(self) -> Quota:
+        """Counts the connections of the client that watch."""
+        return self._client.watchers
+
+    @property
+    def quota_owner(self) -> Owner:
+        """Whose quotas those of the client are, in the words of a refusal."""
+        return self._client.owner
+
+    @property
     def large_answers(self) -> trio.CapacityLimiter:
         """The places for large answers of the client: one is held until such an answer is sent."""
         return self._client.large_answers

@@ -16,16 +16,16 @@ from itertools import islice
 import trio
 
 from omq import watching
+from omq.access.bounds import MOST_WATCHERS
+from omq.access.limits import Quota, spent
 from omq.access.overseer import Overseer
 from omq.access.rights import Names, Rights
+from omq.access.session import Session
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
 from omq.drivers.signal import Signal
 from omq.model import Topic
-
-MOST_WATCHERS = 100
-"""How many connections may watch at a time."""
 
 TOPICS_A_FRAME = 50
 """How many topics one Statistics.t has at most: about half a millisecond of work."""
@@ -76,10 +76,18 @@ class Watcher:
     """One connection that watches. Its terminal sends what `take` gives, one after another."""
 
     def __init__(
-        self, watches: "Watches", rights: Callable[[], Rights], period: int, wake: Callable[[], None]
+        self,
+        watches: "Watches",
+        rights: Callable[[], Rights],
+        quota: Quota,
+        period: int,
+        wake: Callable[[], None],
     ) -> None:
-        """`rights` returns those of the client now. `wake` is called when a round begins."""
+        """`rights` returns those of the client now, and `quota` counts its watchers. `wake` is called when a
+        round begins.
+        """
         self._watches = watches
+        self.quota = quota
         self._rights = rights
         self._wake = wake
         self._period = period / 1000
@@ -174,14 +182,24 @@ class Watches:
         return len(self._watchers)
 
     def add(
-        self, rights: Callable[[], Rights], period: int, wake: Callable[[], None], instead: Watcher | None
+        self,
+        session: Session,
+        period: int,
+        wake: Callable[[], None],
+        instead: Watcher | None,
     ) -> Watcher:
-        """Return a new watcher; the caller closes `instead`, which does not count. Raises Refused."""
-        others = len(self._watchers) - (instead in self._watchers)
-        if others >= MOST_WATCHERS:
+        """Return a new watcher of this session; the caller closes `instead`, one of the same session, which
+        does not count. Raises Refused.
+        """
+        replaced = int(instead in self._watchers)
+        if len(self._watchers) - replaced >= MOST_WATCHERS:
             what = f"there are {MOST_WATCHERS} connections that watch, the most there may be"
             raise Refused(Reason.QUOTA, what)
-        watcher = Watcher(self, rights, period, wake)
+        quota = session.watchers
+        if quota.most is not None and quota.used - replaced >= quota.most:
+            raise spent(quota, session.quota_owner, "connections that watch")
+        watcher = Watcher(self, lambda: session.rights, quota, period, wake)
+        quota.used += 1
         self._watchers[watcher] = None
         self._signal.set()
         return watcher
@@ -190,6 +208,7 @@ class Watches:
         """See `Watcher.close`."""
         if watcher in self._watchers:
             del self._watchers[watcher]
+            watcher.quota.give()
             self._signal.set()
 
     def moved(self) -> None:

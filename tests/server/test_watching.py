@@ -281,8 +281,23 @@ async def test_a_watcher_sees_the_topics_of_its_right(store: Path) -> None:
         assert gone == [w.Gone((3,))]
 
 
+async def test_one_client_leaves_others_room_to_watch(store: Path) -> None:
+    clients = [configured(name, watch=["*"]) for name in ("one", "other")]
+    async with serving(store, clients=clients) as host:
+        watchers = [await enter(host, "one") for _ in range(51)]
+        for each in watchers[:-1]:
+            await begin(each, 3_600_000)
+        refused = await watchers[-1].refusal(b"(Watch 1000)")
+        what = b"this client has its 50 connections that watch, the most it may have"
+        assert refused == b"Watch 1000: " + what
+        await begin(await enter(host, "other"), 3_600_000)
+        await begin(watchers[0], 3_600_000)  # in place of its first
+        assert await watchers[0].ask(b"(Watch 0)") == Watched(w.Began(0))
+        await begin(watchers[-1], 3_600_000)
+
+
 async def test_a_hundred_connections_may_watch(store: Path) -> None:
-    async with serving(store) as host:
+    async with serving(store, client_share=1) as host:
         watchers = [await host.connect() for _ in range(101)]
         for each in watchers[:-1]:
             await begin(each, 3_600_000)
