@@ -113,6 +113,11 @@ def test_backups_are_whole_and_the_last_ones_stay(tmp_path: Path) -> None:
     assert said == "kept\n"
     done = subprocess.run(["sh", script, store, backups], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "usage: omq-backup STORE DIRECTORY KEPT\n")
+    for kept in ("", "0", "00", "-1", "two"):
+        refused = subprocess.run(
+            ["sh", script, store, backups, kept], capture_output=True, text=True, check=False
+        )
+        assert (refused.returncode, refused.stderr) == (2, "omq-backup: KEPT is a number of at least 1\n")
     with pytest.raises(AssertionError):
         run("sh", script, tmp_path / "missing", backups, "2")
     assert len(list(backups.iterdir())) == 3, "a backup that failed deletes none"

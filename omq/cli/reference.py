@@ -35,6 +35,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except BrokenPipeError:
         # The reader of our output has closed it. Python flushes once more at its end, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"omq: standard output: {problem.strerror}")
     sys.exit(0)
 
 

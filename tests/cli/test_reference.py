@@ -97,3 +97,11 @@ def test_a_reader_that_has_enough_may_stop() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, ".", "")
+
+
+def test_a_full_disk_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [OMQ, "man"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (1, "omq: standard output: No space left on device\n")
