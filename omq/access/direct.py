@@ -74,10 +74,14 @@ class Direct:
         self.totals = nodes.totals
         self._own = session.made_names
 
-    def produce(self, name: bytes, producer: Producer) -> DirectNode:
-        """Attach a producer to the node of this name. Raises Refused."""
+    def check(self, name: bytes) -> None:
+        """Raises Refused when the client may not send to the node of this name."""
         if not name.startswith(DYNAMIC):
             self._session.check(Right.PUBLISH, name)
+
+    def produce(self, name: bytes, producer: Producer) -> DirectNode:
+        """Attach a producer to the node of this name. Raises Refused."""
+        self.check(name)
         node = self._nodes.find(name)
         node.attach(producer)
         return node
@@ -99,8 +103,7 @@ class Direct:
 
         Raises Refused.
         """
-        if not name.startswith(DYNAMIC):
-            self._session.check(Right.PUBLISH, name)
+        self.check(name)
         node = self._nodes.get(name)
         if node is not None:
             node.offer(body, head, done)

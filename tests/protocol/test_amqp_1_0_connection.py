@@ -376,6 +376,7 @@ def test_messages_of_several_frames_come_in_parts(peer: Peer) -> None:
         Part(link, 0, True, b"3", False, True),
         Part(other, 2, False, b"4", True, False),
         Aborted(other),
+        Aborted(other),
         Part(other, 4, False, b"5", True, True),
     ]
     assert (link.credit, other.credit) == (99, 96)

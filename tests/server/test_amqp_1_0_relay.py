@@ -8,7 +8,7 @@ import pytest
 from omq.config import ClientConfig
 from omq.model import Delivery
 from omq.protocol.amqp_1_0 import performatives, types
-from omq.protocol.amqp_1_0.performatives import Attach, Detach, Flow, Modified, Rejected, Target
+from omq.protocol.amqp_1_0.performatives import Attach, Detach, Flow, Modified, Rejected, Target, Transfer
 from omq.protocol.amqp_1_0.sections import Section
 from omq.protocol.amqp_1_0.types import NULL
 
@@ -246,3 +246,24 @@ async def test_a_producer_gets_credit_again_when_memory_is_free(store: Path) -> 
         await client.accepted(9)
         while (flow := await client.until(Flow)).link_credit < 10:
             assert flow.delivery_count <= 10
+
+
+async def test_aborted_messages_give_their_credit_back(store: Path) -> None:
+    """On links of each kind, whether they were aborted in their first frame or later."""
+    async with (
+        serving(store, amqp1_credit=2) as host,
+        opened(host.port) as client,
+        opened(host.port) as worker,
+    ):
+        await worker.receiver("exclusive.work", credit=2)
+        await worker.settle()
+        for handle, address in ((1, "jobs"), (2, "exclusive.work"), (3, None)):
+            said = Attach(f"{handle}", handle, False, target=target(address), initial_delivery_count=0)
+            await client.say(said)
+            flow = await client.until(Flow)
+            assert flow.link_credit == 2
+            first = handle * 10
+            await client.say(Transfer(handle, first, b"t", 0, False, True), Transfer(handle, aborted=True))
+            await client.say(Transfer(handle, first + 1, b"t", aborted=True))
+            while flow.delivery_count != 2 or flow.link_credit != 2:
+                flow = await client.until(Flow)

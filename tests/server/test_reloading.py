@@ -18,7 +18,7 @@ from omq.protocol.omq.types import Error
 from omq.server import Server
 from omq.terminals.connection.statistics import Kind
 
-from .amqp_1_0_peer import condition, peer, source, target
+from .amqp_1_0_peer import condition, data, peer, source, target
 from .conversation import PATIENCE, VERSION_ONE, eventually
 from .dmp_conversation import lease, response, show
 from .test_clients import SECRET, client, enter, serving
@@ -42,6 +42,22 @@ async def test_amqp_1_0_gets_a_close_with_the_reason(store: Path) -> None:
         assert condition(closed) == "amqp:connection:forced"
         assert closed.error is not None
         assert GONE in str(closed.error)
+
+
+async def test_a_direct_producer_is_refused_when_the_right_is_lost(store: Path) -> None:
+    async with serving(store, clients=[client("alice")]) as host, peer(host.port) as alice:
+        await alice.authenticate("PLAIN", b"\0alice\0" + SECRET.encode())
+        await alice.open()
+        await alice.receiver("exclusive.work", credit=10)
+        await alice.sender("exclusive.work")
+        await alice.publish(data(b"one"))
+        assert (await alice.message()).octets == data(b"one")
+        await reload(host.server, lambda _: {"clients": [client("alice", publish=["news"], subscribe=["*"])]})
+        second = await alice.publish(data(b"two"))
+        outcome = await alice.outcome()
+        assert outcome.first == second
+        assert outcome.state is not None
+        assert b"amqp:unauthorized-access" in outcome.state
 
 
 async def test_a_feed_ends_and_its_principal_is_told_when_the_right_is_lost(store: Path) -> None:

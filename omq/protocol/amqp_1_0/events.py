@@ -61,7 +61,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The client aborted a message of which parts came."""
+    """The client aborted a message. It has used credit."""
 
     link: ReceivingLink
 

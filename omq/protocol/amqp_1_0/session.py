@@ -446,8 +446,7 @@ class Session:
         more = transfer.more and not transfer.aborted
         found.delivery, found.delivery_settled = (delivery, settled) if more else (None, False)
         if transfer.aborted:
-            if not begins:
-                yield Aborted(found)
+            yield Aborted(found)
         else:
             yield Part(found, delivery, settled, payload, begins, not more)
 

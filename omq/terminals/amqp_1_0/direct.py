@@ -56,6 +56,8 @@ class DirectIncoming(Producing):
         self._node: DirectNode | None = None
         self._end_node: Callable[[DirectNode], None] | None = None
         """Ends the node, if it was made for this link."""
+        self._check: Callable[[], None] = _unchecked
+        """Raises Refused if the client has lost its right to the node; its connection stays then."""
         self._told: list[Told] = []
         """Outcomes that the client does not know yet."""
         self._must_renew = False
@@ -66,6 +68,7 @@ class DirectIncoming(Producing):
 
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
+        self._check = partial(direct.check, name)
         self._begin(direct.produce(name, self), target)
 
     def make(self, direct: Direct, answer: Callable[[DirectNode], bytes]) -> None:
@@ -96,21 +99,33 @@ class DirectIncoming(Producing):
         except DecodeError as problem:
             self._reject(self._begun(wanted), Condition.DECODE_ERROR, str(problem))
         else:
-            self._offer(made.body, made.head, wanted)
+            self._offer(made.body, made.head, wanted, self._refused())
 
     def take_run(self, run: TransferRun) -> None:
         heads = repeat(b"") if run.heads is None else run.heads
+        refused = self._refused()
         for number, (body, head) in enumerate(zip(run.batch.bodies(), heads, strict=False)):
-            self._offer(body, head, None if run.settled else serials.add(run.delivery, number))
+            self._offer(body, head, None if run.settled else serials.add(run.delivery, number), refused)
 
-    def _offer(self, body: bytes, head: bytes, delivery: int | None) -> None:
+    def _refused(self) -> Refused | None:
+        """Return why the client may not send to the node, if it may not any more."""
+        try:
+            self._check()
+        except Refused as refused:
+            return refused
+        return None
+
+    def _offer(self, body: bytes, head: bytes, delivery: int | None, lost: Refused | None) -> None:
         node, done = self._node, self._begun(delivery)
         if node is None:
             return  # its link is detached
-        try:
-            node.offer(body, head, done)
-        except Refused as refused:
-            self._reject(done, condition_of(refused.reason), str(refused))
+        if lost is None:
+            try:
+                node.offer(body, head, done)
+            except Refused as refused:
+                lost = refused
+        if lost is not None:
+            self._reject(done, condition_of(lost.reason), str(lost))
 
     def _begun(self, delivery: int | None) -> Done:
         """A message came; the client wants its outcome if it has a delivery-id here."""
@@ -134,9 +149,12 @@ class DirectIncoming(Producing):
             self._told.append((delivery, delivery, told or state_for(outcome)))
             self._wake(self)
 
-    def credited(self) -> None:
+    def renew(self) -> None:
         self._must_renew = True
         self._wake(self)
+
+    def credited(self) -> None:
+        self.renew()
 
     def node_ended(self) -> None:
         self._node = None
@@ -153,6 +171,10 @@ class DirectIncoming(Producing):
             room = self._node.room(self, self._credit)
             if self.link.credit < room and self.link.credit <= self._credit // 2:
                 self.link.grant(room)
+
+
+def _unchecked() -> None:
+    """Nothing is checked where the node was made for the link."""
 
 
 def state_for(outcome: Outcome) -> bytes:

@@ -86,7 +86,7 @@ class Incoming(Producing):
             self.undelivered += 1
             if not settled:
                 self._reject(delivery, Condition.DECODE_ERROR, str(problem))
-            self._renew()
+            self.renew()
             return
         self._bodies.append(made.body)
         self._heads.append(made.head)
@@ -143,7 +143,7 @@ class Incoming(Producing):
             self.unconfirmed -= posted.count
             self.undelivered += posted.failures()
             self._settle(posted.told())
-        self._renew()
+        self.renew()
 
     def _reject(self, delivery: int, condition: Condition, text: str) -> None:
         self.link.session.settle(delivery, delivery, rejection(condition, text))
@@ -153,7 +153,7 @@ class Incoming(Producing):
         self._posted.clear()
         self.unconfirmed = 0
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """The client may send what the configured credit leaves beside what is not settled."""
         unposted = len(self._bodies) + sum(run.batch.count for run in self._runs)
         room = self._credit - self.unconfirmed - unposted

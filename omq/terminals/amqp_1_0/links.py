@@ -126,6 +126,7 @@ class Links:
         """A producer gives up the message that is not complete."""
         if (incoming := self._incoming.get(link)) is not None:
             incoming.abort()
+            incoming.renew()
 
     async def flush(self) -> None:
         """Post what was taken, and wait while there is no room for it."""

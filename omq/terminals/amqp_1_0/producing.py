@@ -73,6 +73,10 @@ class Producing(ABC):
         self._parts = bytearray()
 
     @abstractmethod
+    def renew(self) -> None:
+        """Give the client the credit that a message used of which nothing came."""
+
+    @abstractmethod
     def _take(self, delivery: int, message: bytes, *, settled: bool) -> None:
         """Take a complete message."""
 

@@ -193,6 +193,10 @@ class Relay(Producing):
             first = told[0][0]
             told.sort(key=lambda each: serials.difference(each[0], first))
             self._settle(told)
+        self.renew()
+
+    def renew(self) -> None:
+        """The client may send what the configured credit leaves beside what has no outcome."""
         room = self._credit - self.unconfirmed
         if self.link.credit <= self._credit // 2 and room > self.link.credit:
             self.link.grant(room)
