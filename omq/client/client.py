@@ -230,7 +230,7 @@ class Client:
             end = self._ledger.published
             await self._connections.ask(connection, own=False)
         except ConnectionLost:
-            self._ledger.loss_told(to_all=True)
+            self._ledger.loss_told()
             raise
         self._ledger.tell(end)
 
@@ -239,7 +239,8 @@ class Client:
 
         Raises as `confirm` does when the server refused this message or the message may be lost. Also raises
         for failures of other messages, except those that another task published with `publish_confirmed`,
-        which raises there. A later `confirm` of the same task does not repeat the failure.
+        which raises there. A later `confirm` of the same task does not repeat the failure, unless other
+        messages were lost with this one.
         """
         start = self._start(topic)
         line = publish_line(start, body)
@@ -250,7 +251,7 @@ class Client:
         try:
             await self._connections.ask(connection, own=True)
         except ConnectionLost:
-            self._ledger.loss_told(to_all=False)
+            self._ledger.loss_of_one_told(number)
             raise
         self._ledger.tell_publisher(number)
 

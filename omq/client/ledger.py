@@ -141,15 +141,24 @@ class Ledger:
             news.told = True
         self._raise(found)
 
-    def loss_told(self, *, to_all: bool) -> None:
-        """Note that the caller was told of the loss of a connection. With `to_all` it had asked about
-        the messages of all tasks, so the loss counts as reported.
+    def loss_told(self) -> None:
+        """Note that the caller, which had asked about the messages of all tasks, was told of the loss of a
+        connection.
         """
         caller = self.caller()
         for news in self._news:
             if news.lost:
                 news.told_to.add(caller)
-                news.told = news.told or to_all
+                news.told = True
+
+    def loss_of_one_told(self, number: int) -> None:
+        """Note that the caller was told of the loss of its message `number`. It was not told of the loss of
+        other messages, which it may have published before.
+        """
+        caller = self.caller()
+        for news in self._news:
+            if news.lost and news.start == number - 1 and news.end == number:
+                news.told_to.add(caller)
 
     def _raise(self, found: list[News]) -> None:
         if not found:
