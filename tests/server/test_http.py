@@ -262,6 +262,18 @@ async def test_an_origin_is_the_servers_own_or_configured(store: Path) -> None:
             assert (await ask(host, request("/healthz", host=own, Origin=origin))).status == 403, origin
 
 
+async def test_pages_of_other_sites_load_nothing_without_origin(store: Path) -> None:
+    async with serving(store, http_origins=["https://console.example"]) as host:
+        for path in ("/metrics", "/readyz", "/ws"):
+            for site in ("cross-site", "same-site"):
+                assert (await ask(host, request(path, Sec_Fetch_Site=site))).status == 403, path
+                octets = request(path, Sec_Fetch_Site=site, Origin="https://console.example")
+                assert (await ask(host, octets)).status != 403, path
+            for site in ("same-origin", "none"):
+                assert (await ask(host, request(path, Sec_Fetch_Site=site))).status != 403, path
+        assert (await ask(host, request("/", Sec_Fetch_Site="cross-site"))).status == 200
+
+
 # -- where HTTP is spoken ----------------------------------------------------------------------------------
 
 

@@ -2,8 +2,8 @@
 
 A page of any site can make a browser send requests to any address that the browser reaches, this machine's
 own among them, and can open WebSockets there. The browser adds the field Origin, which names the site of the
-page. And an attacker can let the name of his own site resolve to the address of this server (DNS rebinding).
-Then the field Host has that name. So both fields are checked.
+page, or at least Sec-Fetch-Site. And an attacker can let the name of his own site resolve to the address of
+this server (DNS rebinding). Then the field Host has that name. So these fields are checked.
 """
 
 import ipaddress
@@ -45,11 +45,22 @@ class Sites:
             return Refusal(421, "Host is no address of this server and not in http_hosts")
         origin = request.field(b"origin")
         if origin is None:
-            return None  # no page of another site: browsers always add it there
+            return None  # see `check_read` for the requests of pages to which browsers do not add it
         own = f"{'https' if is_encrypted else 'http'}://{request.authority}"
         if origin.lower() in (own.lower(), *self.origins):
             return None
         return Refusal(403, "Origin is not this server's own and not in http_origins")
+
+    def check_read(self, request: Request) -> Refusal | None:
+        """Return why a request is refused for what only the server's own pages may load; None if it is not.
+
+        Browsers do not add Origin to all requests of pages of other sites, for example not to those for an
+        image or a script. They add Sec-Fetch-Site to these, inside TLS and for loopback addresses.
+        """
+        site = request.field(b"sec-fetch-site")
+        if site in ("cross-site", "same-site") and request.field(b"origin") is None:
+            return Refusal(403, "this is not for the pages of other sites")
+        return None
 
     def is_foreign(self, origin: str) -> bool:
         """Whether the configuration names this origin."""

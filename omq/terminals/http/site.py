@@ -77,6 +77,8 @@ class Site:
     async def answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
         """Answer a request, or return that it may open the WebSocket. `held` ends when the answer is sent."""
         refusal = self._sites.check(request, transport.local(), is_encrypted=transport.is_encrypted)
+        if refusal is None and (request.path == WEBSOCKET or request.path in self._watched):
+            refusal = self._sites.check_read(request)
         if refusal is not None:
             return Answer.text(refusal.status, refusal.why, ends=True)
         answer = await self._answer(request, transport, held)
