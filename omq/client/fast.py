@@ -44,7 +44,11 @@ class Opened:
         said = read_sentence(octets)
         if said is not None and (gap := said.gone()) is not None:
             for topic in {feed.topic for feed in self.feeds if said.answers("Feed", feed.topic)}:
-                self._on_gap(Gap(topic, *gap))
+                try:
+                    self._on_gap(Gap(topic, *gap))
+                except Exception:
+                    # This is the connection's task: a mistake in on_gap must not end the client.
+                    log.exception("on_gap raised for a feed of %r", topic)
                 return
         text = octets.decode("utf-8", "backslashreplace")
         log.warning("the server said: %s", text)

@@ -325,6 +325,20 @@ async def test_a_gap_in_a_feed_is_reported(client: Client, caplog: pytest.LogCap
         assert "541 INTERNAL-ERROR" in caplog.text
 
 
+async def test_a_mistake_in_on_gap_is_logged_for_a_feed(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mistaken(gap: Gap) -> None:
+        raise ZeroDivisionError
+
+    opened = Opened(mistaken, 1.0)
+    async with client.feed("a topic") as feed:
+        opened.feeds.add(feed)
+        opened.news(b'Feed "a topic": messages 3 to 7 are gone: too old')
+    assert "on_gap raised for a feed of b'a topic'" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
 # -- bodies in pieces ---------------------------------------------------------------------------------------
 
 LONG = b"".join(b"%07d\n" % n for n in range(200_000))
