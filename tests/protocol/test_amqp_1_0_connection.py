@@ -1,5 +1,6 @@
 """The server's side of AMQP 1.0, without a socket."""
 
+import time
 import tracemalloc
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from omq.protocol.amqp_1_0 import frames, performatives
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
-from omq.protocol.amqp_1_0.connection import HEADER, MAX_FRAME, SASL_HEADER, Connection, Stage
+from omq.protocol.amqp_1_0.connection import FRAMES_IN_TURN, HEADER, MAX_FRAME, SASL_HEADER, Connection, Stage
 from omq.protocol.amqp_1_0.events import (
     Aborted,
     Attaching,
@@ -380,6 +381,21 @@ def test_messages_of_several_frames_come_in_parts(peer: Peer) -> None:
         Part(other, 4, False, b"5", True, True),
     ]
     assert (link.credit, other.credit) == (99, 96)
+
+
+def test_a_run_that_is_refused_is_read_twice_at_most(peer: Peer) -> None:
+    """Not once for each of its frames: the time would grow with the square of their number."""
+    seconds = []
+    peer.attach_sender(1, "a", credit=1)
+    peer.say(frame(Transfer(1, 0, b"t", 0, True), b"x"), frame(Transfer(1, 1, b"t", 0, True), b"x"))
+    for fields in ({"rcv_settle_mode": 0}, {}):  # the first ones do not have the form of a run
+        octets = b"".join(
+            frame(Transfer(1, 2 + n, b"t", 0, True, **fields), b"\0Su\xa0\0") for n in range(8000)
+        )
+        begin = time.process_time()
+        assert [type(event) for event in peer.say(octets)] == [Pause] * (8000 // FRAMES_IN_TURN)
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 3 * seconds[0]
 
 
 def test_more_messages_than_credit_detach_the_link(peer: Peer) -> None:

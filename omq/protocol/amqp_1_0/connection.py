@@ -85,6 +85,8 @@ class Connection:
         self._offer = offer
         self._reader = FrameReader()
         self._out: list[bytes] = []
+        self._refused: tuple[bytes, int] = b"", 0
+        """The octets and the end of a run that must be taken frame by frame."""
         self._sessions: dict[int, Session] = {}
         self._is_blocked = False
         """Whether a message did not begin, because transfers of others wait."""
@@ -168,6 +170,7 @@ class Connection:
         self._reader.add(octets)
         try:
             yield from self._advance()
+            self._refused = b"", 0
         except (Problem, DecodeError) as problem:
             yield from self._fail(problem)
 
@@ -234,11 +237,15 @@ class Connection:
         if frame.is_heartbeat:
             return
         if self.stage is Stage.RUNNING and frame.octets.startswith(_TRANSFER, frame.begin):
-            run, end = take_transfers(frame.octets, frame.start, self._reader.max_frame)
-            if run is not None and (events := self._run(run)) is not None:
-                self._reader.taken(end)
-                yield from events
-                return
+            octets, refused_to = self._refused
+            if octets is not frame.octets or frame.start >= refused_to:
+                run, end = take_transfers(frame.octets, frame.start, self._reader.max_frame)
+                if run is not None and (events := self._run(run)) is not None:
+                    self._reader.taken(end)
+                    yield from events
+                    return
+                # Nothing of the run is tried again: a long one would be read once for each of its frames.
+                self._refused = frame.octets, end
         in_sasl = self.stage is Stage.SASL_INIT
         if (frame.type is FrameType.SASL) is not in_sasl:
             raise ConnectionProblem(Condition.FRAMING_ERROR, f"a frame of type {frame.type} cannot come now")
