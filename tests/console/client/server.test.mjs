@@ -56,6 +56,18 @@ test("a slow reader misses nothing of a persistent topic, with a small buffer", 
   assert.equal(subscription.next, 501n);
 }));
 
+test("a subscription that is left while it resumes is over for the server, too", withClient(async (client) => {
+  const topic = fresh("left");
+  await client.declare(topic);
+  for (let at = 0; at < 100; at++) await client.publish(topic, `${at}`);
+  await client.confirm();
+  const subscription = await client.subscribe(topic, { from: "beginning", buffer: 10 });
+  await client.confirm();
+  await take(subscription, 5);
+  await client.confirm();
+  assert.deepEqual(await client.subscribers(topic), []);
+}));
+
 test("a slow reader of a transient topic learns how many messages it missed", withClient(async (client) => {
   const topic = fresh("transient");
   await client.declare(topic, { persistence: "Transient" });

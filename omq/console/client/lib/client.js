@@ -267,7 +267,9 @@ export class Client {
    */
   async #resume(name, subscription, from) {
     try {
-      if (!(await this.#replays(name, from))) {
+      const replays = await this.#replays(name, from);
+      if (subscription.isOver) return; // closed meanwhile: its Unsubscribe is sent already
+      if (!replays) {
         subscription.cannotReplay();
         await this.#subscribe(name, subscription, "current");
       } else {

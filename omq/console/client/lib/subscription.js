@@ -117,6 +117,11 @@ export class Subscription {
     }
   }
 
+  /** Whether the subscription was closed or has failed. */
+  get isOver() {
+    return this.#state === "over";
+  }
+
   /** Note that the topic was deleted. */
   topicDeleted() {
     this.end(new TopicDeleted(`the topic ${this.topic} was deleted`));
