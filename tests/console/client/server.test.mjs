@@ -38,6 +38,13 @@ test("a topic's name may have any octets but must not be empty", withClient(asyn
   await client.confirm();
 }));
 
+test("each of two confirms in flight tells that a message was refused", withClient(async (client) => {
+  await client.publish("x".repeat(300), "1");
+  const outcomes = await Promise.allSettled([client.confirm(), client.confirm()]);
+  assert.deepEqual(outcomes.map(({ reason }) => reason?.refusals.length), [1, 1]);
+  await client.confirm();
+}));
+
 test("a slow reader misses nothing of a persistent topic, with a small buffer", withClient(async (client) => {
   const topic = fresh("slow");
   await client.declare(topic);

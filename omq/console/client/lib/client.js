@@ -58,6 +58,8 @@ export class Client {
   #over;
   #lastSentence = "";
   #confirms = 0n;
+  /** The confirms in flight. @type {Set<{refused?: Refused}>} */
+  #confirming = new Set();
   /** @type {string[]} */
   #refusals = [];
   /** @type {Map<string, Subscription>} */
@@ -152,14 +154,21 @@ export class Client {
    */
   async confirm() {
     const n = ++this.#confirms;
+    /** @type {{refused?: Refused}} */
+    const confirming = {};
+    this.#confirming.add(confirming);
     try {
       await this.#ask("Confirm", n);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      throw new Refused(error.message, this.#refusals);
+      const refused = new Refused(error.message, this.#refusals);
+      // The server reports a refusal to one Confirm only, but those in flight ask about the same messages.
+      for (const each of this.#confirming) each.refused ??= refused;
     } finally {
       this.#refusals = [];
+      this.#confirming.delete(confirming);
     }
+    if (confirming.refused) throw confirming.refused;
   }
 
   // -- topics -------------------------------------------------------------------------------------------------------
