@@ -20,6 +20,7 @@ import trio
 from quietness import quiet
 from trio.testing import MockClock
 
+from omq.client.network import TlsStream
 from omq.config import Config
 from omq.model import TopicInfo
 from omq.protocol.omq.frames import FrameDecoder, MessageRun
@@ -67,7 +68,7 @@ def numbered(first: int, last: int) -> list[bytes]:
 class Conversation:
     """One connection to a server, and what the server says on it."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.SocketStream | TlsStream) -> None:
         self.stream = stream
         self.pings: list[Ping] = []
         """The pings that came; they are left out of everything else."""
@@ -188,12 +189,16 @@ class Conversation:
 
     def reset(self) -> None:
         """End the connection the hard way: the server gets a reset instead of an end."""
+        assert isinstance(self.stream, trio.SocketStream)
         self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
     def close(self) -> None:
         """End the connection at once."""
-        self.stream.socket.close()
+        if isinstance(self.stream, trio.SocketStream):
+            self.stream.socket.close()
+        else:
+            self.stream.close()
 
 
 def _answers_confirm(frame: Frame) -> bool:
@@ -227,7 +232,7 @@ class Host:
         assert await conversation.octets(8) == VERSION_ONE
         return conversation
 
-    def opened(self, stream: trio.SocketStream) -> Conversation:
+    def opened(self, stream: trio.SocketStream | TlsStream) -> Conversation:
         """A conversation on a stream that was made for it."""
         conversation = Conversation(stream)
         self._conversations.append(conversation)

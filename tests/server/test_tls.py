@@ -2,17 +2,22 @@
 
 import random
 import ssl
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
+import anyio
 import pytest
 import trio
 from certificates import Authority
 from trio.testing import MockClock
 
 from omq.client.network import Security, TlsStream, open_stream
+from omq.client.tcp import TcpStream, connect_tcp
 from omq.config import Config
 from omq.drivers.memory import Memory
 from omq.drivers.seam import SLOW_SECONDS
@@ -53,13 +58,13 @@ class TlsHost(InProcess):
         with trio.fail_after(PATIENCE):
             security = Security(client_context(self.authority.file, None, None), "127.0.0.1")
             stream = await open_stream("127.0.0.1", self.tls_port, security)
-        return self.opened(stream)  # type: ignore[arg-type]  # it has all that is used of a socket's
+        return self.opened(stream)
 
     async def connect_by_hand(self) -> "ByHand":
         """A connection whose records the test sends itself."""
         with trio.fail_after(PATIENCE):
             by_hand = await ByHand.open(self.tls_port, self.authority)
-        by_hand.conversation = self.opened(by_hand.stream)  # type: ignore[arg-type]
+        by_hand.conversation = self.opened(by_hand.stream)
         await by_hand.conversation.send(VERSION_ONE + CONNECT)
         assert await by_hand.conversation.octets(8) == VERSION_ONE
         return by_hand
@@ -73,17 +78,24 @@ class ByHand:
 
     conversation: Conversation
 
-    def __init__(self, socket: trio.SocketStream, engine: TlsEngine) -> None:
+    def __init__(self, socket: TcpStream, will_reset: Callable[[], None], engine: TlsEngine) -> None:
         self.socket = socket
+        self._will_reset = will_reset
         self.engine = engine
         self.stream = TlsStream(socket, engine)
 
     @classmethod
     async def open(cls, port: int, authority: Authority) -> "ByHand":
-        socket = await trio.open_tcp_stream("127.0.0.1", port)
-        by_hand = cls(socket, TlsEngine(secured(authority), server_name="127.0.0.1"))
+        stream, socket = await connect_tcp("127.0.0.1", port)
+        reset = partial(socket.setsockopt, SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        by_hand = cls(stream, reset, TlsEngine(secured(authority), server_name="127.0.0.1"))
         await by_hand.stream.shake_hands()
         return by_hand
+
+    def reset(self) -> None:
+        """End the connection the hard way: the server gets a reset instead of an end."""
+        self._will_reset()
+        self.stream.close()
 
     def encrypted(self, octets: bytes) -> bytes:
         """These octets in one record."""
@@ -142,7 +154,7 @@ async def test_a_port_for_tls_alone_speaks_nothing_else(store: Path, authority: 
 
 async def test_without_a_certificate_the_server_closes(store: Path, authority: Authority) -> None:
     async with serving(store) as host:
-        with pytest.raises(trio.BrokenResourceError):
+        with pytest.raises(anyio.BrokenResourceError):
             await open_stream("127.0.0.1", host.port, Security(secured(authority), "127.0.0.1"))
 
 
@@ -154,7 +166,7 @@ async def test_inside_tls_the_first_octets_choose_again(store: Path, authority: 
         await stranger.ended()
         nested = await host.open()
         await nested.send(bytes.fromhex("1603010200010001"))
-        with pytest.raises(trio.BrokenResourceError):
+        with pytest.raises(anyio.BrokenResourceError):
             await nested.stream.receive_some(1)
 
 
@@ -248,7 +260,7 @@ async def test_a_part_of_a_record_is_no_end(authority: Authority) -> None:
         end = len(begin)
         octets = begin + client.encrypted(second)
         await client.socket.send_all(octets[: end + 100])
-    client.socket.socket.close()
+    client.socket.close()
     assert got == [first, second]
 
 
@@ -271,12 +283,13 @@ async def test_what_a_worker_did_not_get_whole_goes_to_another(store: Path, auth
     async with serving_tls(store, authority) as host:
         client = await host.connect()
         await client.ask(b"(Declare jobs Round_robin (Persistent Weak))")
-        slow = await host.connect()
+        by_hand = await host.connect_by_hand()
+        slow = by_hand.conversation
         await slow.ask(b"(Subscribe jobs From_current)")
         await client.send(publish(b"jobs", bodies))
         await client.confirm()
         got = await slow.bodies(3)
-        slow.reset()
+        by_hand.reset()
         await eventually(lambda: host.connections == 1)
         other = await host.connect()
         await other.ask(b"(Subscribe jobs From_current)")
@@ -338,7 +351,7 @@ async def test_a_sink_that_is_cut_off_is_not_confirmed(store: Path, authority: A
     """Somebody on the way can end a TCP connection, but not say close_notify."""
     async with serving_tls(store, authority) as host:
         by_hand = await ByHand.open(host.tls_port, authority)
-        connection = host.opened(by_hand.stream)  # type: ignore[arg-type]
+        connection = host.opened(by_hand.stream)
         await show_on(connection, await lease(await host.connect(), b"(Put t)"))
         assert (await response(connection)).startswith(b"200 OK")
         await connection.send(envelopes(numbered(1, 10)))
@@ -387,7 +400,7 @@ async def test_a_handshake_has_its_time_and_no_more(
         clock.jump(2)
         with trio.fail_after(PATIENCE):
             await silent.ended()
-            with pytest.raises(trio.BrokenResourceError):
+            with pytest.raises(anyio.BrokenResourceError):
                 await encrypted.stream.receive_some(1)
         await eventually(lambda: host.handshakes == 0)
 
@@ -415,7 +428,7 @@ async def test_older_versions_are_refused(store: Path, authority: Authority) -> 
     async with serving_tls(store, authority) as host:
         context = ssl.create_default_context(cafile=authority.file)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with pytest.raises(trio.BrokenResourceError, match=r"TLS: .*version"):
+        with pytest.raises(anyio.BrokenResourceError, match=r"TLS: .*version"):
             await open_stream("127.0.0.1", host.port, Security(context, "127.0.0.1"))
 
 
@@ -432,12 +445,12 @@ async def test_clients_certificates(store: Path, authority: Authority, tmp_path:
                 with trio.fail_after(PATIENCE):
                     return await stream.receive_some(8)
             finally:
-                stream.socket.close()
+                stream.close()
 
         assert await answer(own) == VERSION_ONE
-        with pytest.raises(trio.BrokenResourceError, match=r"TLS: .*certificate required"):
+        with pytest.raises(anyio.BrokenResourceError, match=r"TLS: .*certificate required"):
             await answer(None)
-        with pytest.raises(trio.BrokenResourceError, match=r"TLS: .*(unknown ca|decrypt)"):
+        with pytest.raises(anyio.BrokenResourceError, match=r"TLS: .*(unknown ca|decrypt)"):
             await answer(stranger)
 
 
@@ -451,7 +464,7 @@ async def test_certificates_are_read_anew(store: Path, authority: Authority, tmp
         shown.key.write_bytes(fresh.key.read_bytes())
         assert host.server.certificates is not None
         host.server.certificates.reload()
-        with pytest.raises(trio.BrokenResourceError, match="the certificate is not accepted: "):
+        with pytest.raises(anyio.BrokenResourceError, match="the certificate is not accepted: "):
             await host.open()
         host.authority = other
         await (await host.connect()).confirm()
