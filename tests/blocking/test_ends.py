@@ -158,7 +158,7 @@ def interrupt(*signal):
         raise KeyboardInterrupt
 armed = False
 signal.signal(signal.SIGALRM, interrupt)
-for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 6000):
+for microseconds in itertools.islice(itertools.cycle(range(20, 400)), 1500):
     try:
         try:
             armed = True
