@@ -64,6 +64,9 @@ MOVED_AT_ONCE = 64
 DEATHS = (b"x-death", b"x-first-death-exchange", b"x-first-death-queue", b"x-first-death-reason")
 """The headers of dead letters, which a message that is moved back loses: it may become one again."""
 
+_PERSISTENCES = {name.encode(): persistence for name, persistence in PERSISTENCES.items()}
+"""By the octets of their names in a request."""
+
 
 class Management:
     """The requests of one connection."""
@@ -206,7 +209,7 @@ class Management:
         """
         name = wanted.queue
         self._session.check(Right.DECLARE, name)
-        persistence = PERSISTENCES.get(wanted.persistence.decode("ascii", "replace"))  # type: ignore[call-overload]  # any text
+        persistence = _PERSISTENCES.get(wanted.persistence)
         if persistence is None:
             raise Refused(Reason.INVALID, f"persistence must be one of {', '.join(PERSISTENCES)}")
         options = _changed(replace(DEFAULT, durable=isinstance(persistence, Persistent)), wanted.options)
