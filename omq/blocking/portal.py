@@ -11,6 +11,7 @@ program that ends without closing its clients does not wait for them.
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -139,7 +140,7 @@ class Portal:
             self._loop.stop()
 
 
-class _Task(Generic[T]):
+class _Task(ABC, Generic[T]):
     """What a task in the loop works on, and its outcome."""
 
     def __init__(self) -> None:
@@ -158,8 +159,9 @@ class _Task(Generic[T]):
                 self.fail(_closed())
                 raise
 
+    @abstractmethod
     async def work(self) -> T:
-        raise NotImplementedError
+        """Return the result of the task."""
 
     def fail(self, error: BaseException) -> None:
         self.result.set_exception(error)

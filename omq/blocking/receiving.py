@@ -1,5 +1,6 @@
 """Subscriptions and feeds: iterators over messages, with a timeout."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
@@ -15,7 +16,7 @@ Item = TypeVar("Item")
 Run = TypeVar("Run")
 
 
-class Receiving(Opened[Source], Generic[Source, Item, Run]):
+class Receiving(Opened[Source], ABC, Generic[Source, Item, Run]):
     """An iterator over messages, and over runs of messages."""
 
     def __init__(self, portal: Portal, entered: Entered[Source], timeout: float | None) -> None:
@@ -95,11 +96,13 @@ class Receiving(Opened[Source], Generic[Source, Item, Run]):
         else:
             self._runs.append(run)
 
+    @abstractmethod
     async def _received(self) -> Run | None:
-        raise NotImplementedError
+        """Wait for the next run; None when the topic was deleted."""
 
+    @abstractmethod
     def _items_of(self, run: Run) -> Iterable[Item]:
-        raise NotImplementedError
+        """Return the messages of a run."""
 
 
 _T = TypeVar("_T")
