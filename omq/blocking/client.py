@@ -85,7 +85,7 @@ class Client(AbstractContextManager["Client"]):
         self,
         topic: Name,
         delivery: Delivery = Delivery.BROADCAST,
-        persistence: Persistence = Persistent(Sync.WEAK),  # noqa: B008 - a frozen value
+        persistence: Persistence = Persistent(Sync.WEAK),
     ) -> Topic:
         """Create a topic, unless it exists with these types. Raises ServerError if it exists with others."""
         return self._portal.call(self._client.declare, topic, delivery, persistence)
@@ -155,7 +155,7 @@ class Client(AbstractContextManager["Client"]):
     def subscribe(
         self,
         topic: Name,
-        replay: Replay = FromCurrent(),  # noqa: B008 - a frozen value
+        replay: Replay = FromCurrent(),
         *,
         timeout: float | None = None,
         credit: int | None = None,
@@ -200,7 +200,7 @@ class Client(AbstractContextManager["Client"]):
     def feed(
         self,
         topic: Name,
-        replay: Replay = FromCurrent(),  # noqa: B008 - a frozen value
+        replay: Replay = FromCurrent(),
         *,
         timeout: float | None = None,
     ) -> Feed:

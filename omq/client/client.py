@@ -99,7 +99,7 @@ class Client:
         self,
         topic: Name,
         delivery: Delivery = Delivery.BROADCAST,
-        persistence: Persistence = Persistent(Sync.WEAK),  # noqa: B008 - a frozen value
+        persistence: Persistence = Persistent(Sync.WEAK),
     ) -> Topic:
         """Create a topic, unless it exists with these types. Raises ServerError if it exists with others."""
         match await self._call(Declare(_name(topic), delivery, persistence)):
@@ -269,7 +269,7 @@ class Client:
     async def subscribe(
         self,
         topic: Name,
-        replay: Replay = FromCurrent(),  # noqa: B008 - a frozen value
+        replay: Replay = FromCurrent(),
         *,
         credit: int | None = None,
         capacity: int = DEFAULT_CAPACITY,
@@ -448,7 +448,7 @@ class Client:
         heads = Heads(None if producer is None else octets_of(producer), first)
         return SinkBlock(self._connections.opened, self._connections.live, _name(topic), heads)
 
-    def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:  # noqa: B008
+    def feed(self, topic: Name, replay: Replay = FromCurrent()) -> AbstractAsyncContextManager[Feed]:
         """Receive one topic over a DMP connection: `async with client.feed(topic) as feed:`.
 
         A feed gives the heads of messages (exchange, routing key, properties), but no ids. It misses no

@@ -209,7 +209,7 @@ class Client:
     def __init__(
         self,
         driver: Driver,
-        replay: Replay = FromCurrent(),  # noqa: B008 (it is frozen)
+        replay: Replay = FromCurrent(),
         *,
         exclusive: bool = False,
         priority: int | None = None,
