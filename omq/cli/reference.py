@@ -55,7 +55,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
         for action in each._actions:
             words = action.metavar if isinstance(action.metavar, str) else ""
             if words.startswith("FILE"):
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # where shtab looks for it
             elif words == "DIR" or action.type is Path:
-                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # the same
     return f"{shtab.complete(parser, shell)}\n"
