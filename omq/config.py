@@ -91,6 +91,7 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_topics: Count | None = None
     max_leases: Count | None = None
     max_bytes_per_second: Octets | None = None
+    certificate: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """The hashes of its secrets: two while one is replaced by another."""
@@ -290,12 +291,14 @@ def _check_http(config: Config) -> None:
 
 def _check_clients(config: Config) -> None:
     seen: set[str] = set()
+    certificates: set[str] = set()
     for client in config.clients:
         if not client.name or ":" in client.name:
             raise ConfigError(f"clients.name: {client.name!r} must be a name without a colon")
         if client.name in seen:
             raise ConfigError(f"clients.name: {client.name!r} stands there twice")
         seen.add(client.name)
+        _check_certificate(client, config, certificates)
         if not all(map(SECRET_HASH.fullmatch, client.secrets())):
             # Do not repeat the value: it may be the secret itself.
             what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
@@ -306,6 +309,19 @@ def _check_clients(config: Config) -> None:
                 if not 1 <= octets <= MAX_TOPIC_OCTETS:
                     what = f"the name of a topic, or how it begins and *, has 1 to {MAX_TOPIC_OCTETS} octets"
                     raise ConfigError(f"clients.{key}: {what}, one of {client.name!r} {octets}")
+
+
+def _check_certificate(client: ClientConfig, config: Config, seen: set[str]) -> None:
+    """Check the name of the certificates of a client, and add it to those that were `seen`."""
+    if client.certificate is None:
+        return
+    if not client.certificate:
+        raise ConfigError(f"clients.certificate: that of {client.name!r} must be a name")
+    if client.certificate in seen:
+        raise ConfigError(f"clients.certificate: {client.certificate!r} stands there twice")
+    if config.tls_client_ca is None:
+        raise ConfigError("clients.certificate: it needs tls_client_ca")
+    seen.add(client.certificate)
 
 
 def _check_exposure(config: Config) -> None:

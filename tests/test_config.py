@@ -127,6 +127,14 @@ BAD = [
     (f'clients = [{{name = "a", secret = "{HASH}"}}, {{name = "a", secret = "{HASH}"}}]', "clients.name"),
     (f'clients = [{{name = "a", secret = "{HASH}", publish = [""]}}]', "clients.publish"),
     (f'clients = [{{name = "a", secret = "{HASH}", max_connections = 0}}]', "max_connections"),
+    (f'clients = [{{name = "a", secret = "{HASH}", certificate = "a.example"}}]', "tls_client_ca"),
+    (f'clients = [{{name = "a", secret = "{HASH}", certificate = ""}}]', "clients.certificate"),
+    (
+        'tls_cert = "a"\ntls_key = "b"\ntls_client_ca = "c"\n'
+        f'clients = [{{name = "a", secret = "{HASH}", certificate = "x"}},'
+        f' {{name = "b", secret = "{HASH}", certificate = "x"}}]',
+        "stands there twice",
+    ),
     (f'clients = [{{name = "a", secret = "{HASH.replace("ln=14", "ln=40")}"}}]', "clients.secret"),
     ("max_connections = 0", "max_connections"),
     # Certificates, and who may come without.

@@ -34,6 +34,7 @@ LARGE_ANSWERS = 4
 
 CLIENT_GONE = "the server's configuration does not have this client any more"
 SECRET_GONE = "the secret of this connection is not valid any more"
+CERTIFICATE_GONE = "the certificate of this connection is not that of its client any more"
 
 log = logging.getLogger("omq.access")
 
@@ -71,7 +72,7 @@ class Client:
 
 
 class Identity:
-    """A client, as a connection has proven it with one of the client's secrets, or by its address."""
+    """A client, as a connection has proven it: with a secret of it, its certificate, or its address."""
 
     __slots__ = ("client", "withdrawn")
 
@@ -102,7 +103,10 @@ class _Known:
             _rights(config), bounds.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
         )
         self.secrets: tuple[_Secret, ...] = ()
+        self.certificate: tuple[str, Identity] | None = None
+        """The name in its certificates, and the client for connections that showed one."""
         self._replace_secrets(config)
+        self._replace_certificate(config)
 
     def change(self, config: ClientConfig, bounds: Bounds) -> None:
         """Apply another table of the configuration, with the same name."""
@@ -112,12 +116,24 @@ class _Known:
         self.client.change(_rights(config), bounds.replaced_by(config))
         self.client.rates = self.client.rates.changed(config.max_bytes_per_second)
         self._replace_secrets(config)
+        self._replace_certificate(config)
 
     def withdraw(self, why: str) -> None:
-        """None of the secrets is valid any more."""
+        """Neither the secrets nor the certificate are valid any more."""
         for secret in self.secrets:
             secret.identity.withdrawn = why
         self.secrets = ()
+        if self.certificate is not None:
+            self.certificate[1].withdrawn = why
+            self.certificate = None
+
+    def _replace_certificate(self, config: ClientConfig) -> None:
+        name, identity = self.certificate or (None, None)
+        if name == config.certificate:
+            return
+        if identity is not None:
+            identity.withdrawn = CERTIFICATE_GONE
+        self.certificate = None if config.certificate is None else (config.certificate, Identity(self.client))
 
     def _replace_secrets(self, config: ClientConfig) -> None:
         before = {secret.hash: secret for secret in self.secrets}
@@ -148,6 +164,7 @@ class Clients:
     def __init__(self, configured: Iterable[ClientConfig], bounds: Bounds = UNBOUNDED) -> None:
         """`bounds` are the quotas of a client whose configuration does not set its own."""
         self._known = {config.name.encode(): _Known(config, bounds) for config in configured}
+        self._certified = self._by_certificate()
         self._bounds = bounds
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
         self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
@@ -179,7 +196,14 @@ class Clients:
             self._known[name] = known
         for gone in before.values():
             gone.withdraw(CLIENT_GONE)
+        self._certified = self._by_certificate()
         self._attempts.forget_wrong_ids()
+
+    def _by_certificate(self) -> dict[str, _Known]:
+        """Return the clients with a certificate, by the name in it."""
+        return {
+            known.certificate[0]: known for known in self._known.values() if known.certificate is not None
+        }
 
     async def identify(self, id: bytes, host: str, peer: str) -> Identity | None:
         """Return the client to whom the id `NAME:SECRET` belongs; None if there is no such client.
@@ -213,6 +237,24 @@ class Clients:
         # Do not log an id that names no client: it may be a secret in the wrong place.
         what = "no client of that name" if known is None else f"a wrong secret for {quoted(name)}"
         self._failures.add(f"{peer}: {what}", peer=peer, client=None if known is None else known.name)
+        return None
+
+    def certified(self, certificate: str | None) -> tuple[bytes, Identity] | None:
+        """Return the name and the identity of the client to which certificates with this name belong."""
+        known = None if certificate is None else self._certified.get(certificate)
+        if known is None or known.certificate is None:
+            return None
+        return known.name.encode(), known.certificate[1]
+
+    def identify_certified(
+        self, certificate: str | None, wanted: bytes, peer: str
+    ) -> tuple[bytes, Identity] | None:
+        """As `certified`, if that is the client that is `wanted`, or this is empty. `peer` is for the log."""
+        found = self.certified(certificate)
+        if found is not None and wanted in (b"", found[0]):
+            return found
+        name = None if found is None else found[0].decode()
+        self._failures.add(f"{peer}: it has not the certificate of this client", peer=peer, client=name)
         return None
 
     def _stranger(self, host: str) -> Client:

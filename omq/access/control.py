@@ -76,6 +76,21 @@ class AccessControl:
         identity = await self.clients.identify(id, host, peer)
         if identity is None:
             raise Refused(Reason.FORBIDDEN, "no client has this name and secret")
+        return await self._admit(identity, name)
+
+    async def connect_certified(self, certificate: str | None, wanted: bytes, peer: str) -> Session:
+        """Return a session for the client to which certificates with this name belong; one was verified.
+        It must be the client that is `wanted`, unless that is empty. Raises Refused.
+
+        `peer` is where the connection comes from, for the log.
+        """
+        found = self.clients.identify_certified(certificate, wanted, peer)
+        if found is None:
+            raise Refused(Reason.FORBIDDEN, "the certificate is not that of this client")
+        name, identity = found
+        return await self._admit(identity, name)
+
+    async def _admit(self, identity: Identity, name: bytes) -> Session:
         client = identity.client
         if not await client.connections.take_soon():
             raise spent(client.connections, client.owner, "connections")

@@ -11,6 +11,7 @@ It supports only version 1.3 (RFC 8446). There `close_notify` closes only the di
 import re
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 from omq.protocol.tls_errors import CertificateRefused, TlsEnded, TlsError
 
@@ -63,6 +64,15 @@ class TlsEngine:
         except ssl.SSLError as error:
             raise _problem(error) from error
         return True
+
+    def peer_name(self) -> str | None:
+        """Return the common name in the certificate of the peer, which was verified; None if there is no such
+        certificate, or it has no common name or several.
+        """
+        certificate = self._object.getpeercert() or {}
+        subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
+        names = [value for attributes in subject for key, value in attributes if key == "commonName"]
+        return names[0] if len(names) == 1 else None
 
     def read(self, octets: int) -> bytes | None:
         """Return at most `octets` received plaintext octets: None if there are none yet, and empty octets if

@@ -85,7 +85,7 @@ def condition(said: Performative) -> str:
 class Peer:
     """One connection to a server."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._reader = FrameReader()
         self._reader.max_frame = 1 << 20

@@ -108,6 +108,8 @@ class Amqp1Terminal:
         self._config = config
         needs_sasl = bool(config.clients)
         mechanisms = ("PLAIN",) if needs_sasl else ("ANONYMOUS", "PLAIN")
+        if context.access.clients.certified(transport.certificate) is not None:
+            mechanisms = ("EXTERNAL", *mechanisms)
         self._protocol = Connection(
             Offer(_container(), mechanisms, needs_sasl, _IDLE_MS, _CAPABILITIES, _PROPERTIES)
         )
@@ -360,7 +362,7 @@ class Amqp1Terminal:
             case Authenticating(mechanism, response):
                 await self._authenticate(mechanism, response)
             case Opening():
-                if self._admitted is None and not await self._connect(b""):
+                if self._admitted is None and not await self._connect("ANONYMOUS", b""):
                     text = "no client has this name and secret"
                     self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
                     return
@@ -395,14 +397,13 @@ class Amqp1Terminal:
     # -- the handshake -------------------------------------------------------------------------------------
 
     async def _authenticate(self, mechanism: str, response: bytes) -> None:
-        id = _id(mechanism, response)
-        self._protocol.authenticated(accepted=id is not None and await self._connect(id))
+        self._protocol.authenticated(accepted=await self._connect(mechanism, response))
 
-    async def _connect(self, id: bytes) -> bool:
-        peer, host = self._transport.peer(), self._transport.host()
+    async def _connect(self, mechanism: str, response: bytes) -> bool:
+        peer = self._transport.peer()
         try:
-            session = await self._context.access.connect(id, host, peer)
-        except Refused as refused:
+            session = await self._log_in(mechanism, response, peer)
+        except (BadLogin, Refused) as refused:
             log.debug("%s: refused: %s", peer, refused, extra=subject(peer=peer))
             return False
         self._known()
@@ -416,6 +417,19 @@ class Amqp1Terminal:
         )
         await self._admission.limit(rates.received, self._transport.received)
         return True
+
+    async def _log_in(self, mechanism: str, response: bytes, peer: str) -> Session:
+        """Return the session of the client that a SASL response proves. Raises BadLogin and Refused."""
+        access, host = self._context.access, self._transport.host()
+        match mechanism:
+            case "ANONYMOUS":
+                return await access.connect(b"", host, peer)
+            case "PLAIN":
+                return await access.connect(read_plain(response).id, host, peer)
+            case "EXTERNAL":
+                return await access.connect_certified(self._transport.certificate, response, peer)
+            case _:
+                raise BadLogin("there is no such mechanism")
 
     def _open(self) -> None:
         if isinstance(self._state, Greeting):
@@ -453,17 +467,3 @@ _PROPERTIES = types.write(
 
 def _container() -> str:
     return f"omq-{socket.gethostname()}"
-
-
-def _id(mechanism: str, response: bytes) -> bytes | None:
-    """Return the id of the client that a SASL response claims to be; None if the response makes no sense."""
-    match mechanism:
-        case "ANONYMOUS":
-            return b""
-        case "PLAIN":
-            try:
-                return read_plain(response).id
-            except BadLogin:
-                return None
-        case _:
-            return None

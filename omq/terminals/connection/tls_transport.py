@@ -45,6 +45,7 @@ class TlsTransport(Transport):
         engine.feed(received)
         await shake_hands(engine, transport._send_octets, partial(Transport.receive, transport))
         transport.received = 0
+        transport.certificate = engine.peer_name()
         return transport
 
     async def receive(self, octets: int = RECORD_OCTETS) -> bytes:

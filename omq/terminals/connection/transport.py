@@ -34,6 +34,9 @@ class Transport:
 
     is_encrypted = False
 
+    certificate: str | None = None
+    """The name in the certificate of the other side, which was verified; None without such a certificate."""
+
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         """The socket. Only transports use it."""
