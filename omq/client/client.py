@@ -333,15 +333,7 @@ class Client:
 
         Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.watching.Rounds`.
         """
-        settings = self._connections.settings
-        return watching_server(
-            settings.host,
-            settings.port,
-            settings.security,
-            settings.id,
-            settings.connect_seconds,
-            round(1000 * period),
-        )
+        return watching_server(self._connections.settings, round(1000 * period))
 
     async def connections(self, first: int = 1) -> tuple[ConnectionInfo, ...]:
         """List the connections of the server with ids from `first` on. Raises ServerError."""
@@ -411,16 +403,7 @@ class Client:
 
         Entering raises ConnectionFailed and HandshakeRefused; for the rest see `omq.client.bulk.Blocks`.
         """
-        settings = self._connections.settings
-        return bulk.fetching(
-            settings.host,
-            settings.port,
-            settings.security,
-            settings.id,
-            settings.connect_seconds,
-            Fetch(_name(topic), first, count),
-            settings.on_gap,
-        )
+        return bulk.fetching(self._connections.settings, Fetch(_name(topic), first, count))
 
     # -- DMP -----------------------------------------------------------------------------------------------
 

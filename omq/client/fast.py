@@ -46,9 +46,7 @@ class Opened:
             for topic in {feed.topic for feed in self.feeds if said.answers("Feed", feed.topic)}:
                 try:
                     self._on_gap(Gap(topic, *gap))
-                except (
-                    Exception
-                ):  # this is the connection's task: a mistake in on_gap must not end the client
+                except Exception:  # a mistake in on_gap must not end the client, whose task this is
                     log.exception("on_gap raised for a feed of %r", topic)
                 return
         text = octets.decode("utf-8", "backslashreplace")

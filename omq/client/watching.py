@@ -1,25 +1,16 @@
 """Watch a server on a separate connection: its numbers, and those of its topics, round by round."""
 
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
-import anyio
-
 from omq import watching
-from omq.client.errors import ConnectionLost, ProtocolError, ServerError
-from omq.client.network import Security, Stream
-from omq.client.reasons import reason
-from omq.client.silence import receive
-from omq.client.stream import open_greeted
-from omq.protocol.omq.client import Answered, ClientSession, Declined, Event, Reported, Told, Unasked
-from omq.protocol.omq.frames import FrameError
+from omq.client.connections import Settings
+from omq.client.conversation import Conversation, conversing, failure
+from omq.protocol.omq.client import Answered, ClientSession, Reported
 from omq.protocol.omq.types import Watch
-
-READ_OCTETS = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +93,8 @@ class Rounds:
     A caller that takes rounds slowly gets fewer: the server begins the next one when this one is read.
     """
 
-    def __init__(self, stream: Stream, id: bytes, period_ms: int) -> None:
-        self._stream = stream
-        self._session: ClientSession[None] = ClientSession(id)
-        self._session.ask(Watch(period_ms), None)
-        self._events: deque[Event[None]] = deque()
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
         self._picture = Picture()
 
     def __aiter__(self) -> Self:
@@ -114,62 +102,24 @@ class Rounds:
 
     async def __anext__(self) -> Round:
         while True:
-            match await self._event():
+            match await self._conversation.event():
                 case Reported(statistics):
                     completed = self._picture.take(statistics)
                     if completed is not None:
                         return completed
                 case Answered():
                     pass
-                case Declined(_, _, text):
-                    raise ServerError(_shown(text), "Watch", b"")
-                case Told(text):
-                    raise ConnectionLost("the server closed the connection", _shown(text))
                 case other:
-                    raise ProtocolError(f"the server answered what was not asked: {other!r:.200}")
-
-    async def _event(self) -> Event[None]:
-        while not self._events:
-            await self.flush()
-            try:
-                data = await receive(self._stream, READ_OCTETS)
-                self._events += self._session.feed(bytes(data))
-            except FrameError as error:
-                raise ProtocolError(f"the server sent what is no frame: {error}") from error
-            except Unasked as error:
-                raise ProtocolError(str(error)) from error
-            except anyio.BrokenResourceError as error:
-                raise ConnectionLost(f"the connection broke: {reason(error)}") from error
-            if not data:
-                raise ConnectionLost("the server closed the connection")
-        await self.flush()
-        return self._events.popleft()
-
-    async def flush(self) -> None:
-        """Send the session's output: at first Connect and Watch. Raises ConnectionLost."""
-        if octets := self._session.take_output():
-            try:
-                await self._stream.send_all(octets)
-            except anyio.BrokenResourceError as error:
-                raise ConnectionLost(f"the connection broke: {reason(error)}") from error
-
-
-def _shown(text: bytes) -> str:
-    return text.decode("utf-8", "backslashreplace")
+                    raise failure(other, "Watch", b"")
 
 
 @asynccontextmanager
-async def watching_server(
-    host: str, port: int, security: Security | None, id: bytes, seconds: float, period_ms: int
-) -> AsyncIterator[Rounds]:
+async def watching_server(settings: Settings, period_ms: int) -> AsyncIterator[Rounds]:
     """Run a Watch on a connection that closes at the end of the block.
 
     Raises ConnectionFailed and HandshakeRefused.
     """
-    stream = await open_greeted(host, port, seconds, security)
-    try:
-        rounds = Rounds(stream, id, period_ms)
-        await rounds.flush()
-        yield rounds
-    finally:
-        stream.close()
+    session: ClientSession[None] = ClientSession(settings.id)
+    session.ask(Watch(period_ms), None)
+    async with conversing(settings, session) as conversation:
+        yield Rounds(conversation)

@@ -1,0 +1,89 @@
+"""A command whose answer is a stream of frames, on a separate connection: Fetch and Watch."""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from omq.client.connections import Settings
+from omq.client.errors import ConnectionLost, OmqError, ProtocolError, ServerError
+from omq.client.network import Stream
+from omq.client.reasons import reason
+from omq.client.silence import receive
+from omq.client.stream import open_greeted
+from omq.protocol.omq.client import ClientSession, Declined, Event, Told, Unasked
+from omq.protocol.omq.frames import FrameError
+
+READ_OCTETS = 256 << 10
+
+
+class Conversation:
+    """One connection, after its session was given the command."""
+
+    def __init__(self, stream: Stream, session: ClientSession[None]) -> None:
+        self._stream = stream
+        self._session = session
+        self._events: deque[Event[None]] = deque()
+
+    async def event(self) -> Event[None]:
+        """Return the next event. Raises ConnectionLost and ProtocolError."""
+        while not self._events:
+            try:
+                data = await receive(self._stream, READ_OCTETS)
+                self._events += self._session.feed(bytes(data))
+            except FrameError as error:
+                raise ProtocolError(f"the server sent what is no frame: {error}") from error
+            except Unasked as error:
+                raise ProtocolError(str(error)) from error
+            except anyio.BrokenResourceError as error:
+                raise _broke(error) from error
+            if not data:
+                raise ConnectionLost(_CLOSED)
+            await self.flush()
+        return self._events.popleft()
+
+    async def flush(self) -> None:
+        """Send the session's output. Raises ConnectionLost."""
+        if octets := self._session.take_output():
+            try:
+                await self._stream.send_all(octets)
+            except anyio.BrokenResourceError as error:
+                raise _broke(error) from error
+
+
+def failure(event: Event[None], constructor: str, topic: bytes) -> OmqError:
+    """Return the error for an event that is no part of the answer to the command."""
+    match event:
+        case Declined(_, _, text):
+            return ServerError(_shown(text), constructor, topic)
+        case Told(text):
+            return ConnectionLost(_CLOSED, _shown(text))
+        case _:
+            return ProtocolError(f"the server answered what was not asked: {event!r:.200}")
+
+
+@asynccontextmanager
+async def conversing(settings: Settings, session: ClientSession[None]) -> AsyncIterator[Conversation]:
+    """Open a connection that closes at the end of the block, and send what the session was given.
+
+    Raises ConnectionFailed and HandshakeRefused.
+    """
+    stream = await open_greeted(settings.host, settings.port, settings.connect_seconds, settings.security)
+    try:
+        conversation = Conversation(stream, session)
+        await conversation.flush()
+        yield conversation
+    finally:
+        stream.close()  # at once: the caller does not need the rest
+
+
+def _broke(error: anyio.BrokenResourceError) -> ConnectionLost:
+    return ConnectionLost(f"the connection broke: {reason(error)}")
+
+
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
+_CLOSED = "the server closed the connection"
