@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from omq.protocol.omq.types import BlockList, TopicList
 
 from .conversation import Conversation, InProcess, eventually, serving
+from .counted_turns import counted_turns
 from .test_clients import client as configured
 from .test_clients import enter, passing
 
@@ -50,21 +51,11 @@ async def test_others_are_served_while_the_topics_are_listed(store: Path) -> Non
     async with serving(store) as host:
         client, other = await host.connect(), await host.connect()
         await declare(client, 1200)
-        turns = 0
-
-        async def take_turns() -> None:
-            nonlocal turns
-            while True:
-                await trio.lowlevel.checkpoint()
-                turns += 1
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take_turns)
+        async with counted_turns() as turns:
             await other.say(b"Topics")
-            before = turns
+            before = turns()
             await other.stream.receive_some(1)  # its length is known when all of it is made
-            assert turns - before >= 8
-            nursery.cancel_scope.cancel()
+            assert turns() - before >= 8
 
 
 async def test_those_who_ask_together_share_an_answer_and_stalled_ones_give_way(

@@ -4,13 +4,13 @@ import logging
 from pathlib import Path
 
 import pytest
-import trio
 from trio.testing import MockClock
 
 from omq import watching as w
 from omq.protocol.omq.types import ConnectionList, Done, Error, Message, SubscriberList, Watched
 
 from .conversation import Conversation, InProcess, eventually, publish, serving, tidied
+from .counted_turns import counted_turns
 from .test_clients import client as configured
 from .test_clients import enter
 from .test_long_answers import declare
@@ -91,20 +91,10 @@ async def test_others_are_served_while_the_topics_are_looked_at(store: Path) -> 
     async with serving(store) as host:
         client, watcher = await host.connect(), await host.connect()
         await declare(client, 700)
-        turns = 0
-
-        async def take_turns() -> None:
-            nonlocal turns
-            while True:
-                await trio.lowlevel.checkpoint()
-                turns += 1
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(take_turns)
-            before = turns
+        async with counted_turns() as turns:
+            before = turns()
             first = await begin(watcher)
-            assert turns - before >= len(first) >= 16
-            nursery.cancel_scope.cancel()
+            assert turns() - before >= len(first) >= 16
 
 
 async def test_a_watcher_that_does_not_read_is_told_less(store: Path, clock: MockClock) -> None:
