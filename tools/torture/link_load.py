@@ -9,8 +9,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
+from coming_and_going import come_and_go
 from history import History, Told
 
 from omq.protocol.amqp_1_0 import frames, performatives, stored, types
@@ -169,7 +171,8 @@ async def load_links(port: int, history: History, chance: random.Random) -> None
         for topic in TOPICS:
             nursery.start_soon(_publish, port, topic, history.topics[topic], chance)
         for topic in WORK:
-            nursery.start_soon(_work_for_ever, port, topic, history.topics[topic], chance)
+            work = partial(_work, topic=topic, told=history.topics[topic], chance=chance)
+            nursery.start_soon(come_and_go, partial(linked, port), work, (Over, OSError), chance)
 
 
 async def _publish(port: int, topic: str, told: Told, chance: random.Random) -> None:
@@ -188,19 +191,6 @@ async def _publish(port: int, topic: str, told: Told, chance: random.Random) -> 
                 await trio.sleep(chance.random() * 0.02)
     except (Over, OSError):
         pass  # the server is gone
-
-
-async def _work_for_ever(port: int, topic: str, told: Told, chance: random.Random) -> None:
-    """Run consumers that disconnect at random with unsettled messages."""
-    while True:
-        lifetime = 10.0 if chance.random() < 0.5 else chance.random() * 0.3
-        try:
-            with trio.move_on_after(lifetime):
-                async with linked(port) as client:
-                    await _work(client, topic, told, chance)
-        except (Over, OSError):
-            return  # the server is gone
-        await trio.sleep(0.01)
 
 
 async def _work(client: LinkClient, topic: str, told: Told, chance: random.Random) -> None:

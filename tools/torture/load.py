@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import trio
+from coming_and_going import come_and_go
 from history import KINDS, PRODUCED, PRODUCER, History, Kind, Safety, Told
 from link_load import load_links
 from queue_load import declare_amqp, load_amqp
@@ -84,9 +85,10 @@ async def load(port: int, history: History, chance: random.Random) -> None:
                 continue
             told = history.topics[kind.name]
             if kind.is_work:
-                finished: set[int] = set()
+                connecting = partial(connect, f"omq://127.0.0.1:{port}")
+                work = partial(_work, kind=kind, told=told, finished=set(), chance=chance)
                 for _ in range(2):
-                    nursery.start_soon(_work_for_ever, port, kind, told, finished, chance)
+                    nursery.start_soon(come_and_go, connecting, work, (OmqError, OSError), chance)
             else:
                 nursery.start_soon(_until_it_is_gone, port, partial(_listen, kind, told))
 
@@ -171,31 +173,9 @@ async def _listen(kind: Kind, told: Told, client: Client) -> None:
                 told.see(id, bare(body), now)
 
 
-async def _work_for_ever(
-    port: int, kind: Kind, told: Told, finished: set[int], chance: random.Random
-) -> None:
-    """Run workers that disconnect at random with unconfirmed messages.
-
-    `finished`: for one run of the server.
-    """
-    gone = trio.Event()
-    while not gone.is_set():
-        patience = chance.randint(1, 200)
-        lifetime = 10.0 if chance.random() < 0.5 else chance.random() * 0.3
-
-        async def work(patience: int = patience, lifetime: float = lifetime) -> None:
-            try:
-                with trio.move_on_after(lifetime):  # then it leaves without a word
-                    async with connect(f"omq://127.0.0.1:{port}") as client:
-                        await _work(client, kind, told, finished, patience)
-            except* (OmqError, OSError):
-                gone.set()
-
-        await work()
-        await trio.sleep(0.01)
-
-
-async def _work(client: Client, kind: Kind, told: Told, finished: set[int], patience: int) -> None:
+async def _work(client: Client, kind: Kind, told: Told, finished: set[int], chance: random.Random) -> None:
+    """`finished` are the ids of the messages that are done, for one run of the server."""
+    patience = chance.randint(1, 200)
     acted: list[int] = []
     async with client.subscribe(kind.name, credit=CREDIT) as messages:
         async for message in messages:

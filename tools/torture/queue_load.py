@@ -7,9 +7,11 @@ after a failure; it may be in both.
 import itertools
 import random
 import time
+from functools import partial
 
 import trio
 from amqp_client import AmqpClient, Closed, amqp, arguments
+from coming_and_going import come_and_go
 from history import AMQP_DEAD, AMQP_WORK, History
 
 from omq.protocol.amqp_0_9 import methods
@@ -48,9 +50,9 @@ async def load_amqp(port: int, history: History, chance: random.Random) -> None:
     """Run until the server ends, or until cancelled."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_publish, port, history, chance)
-        nursery.start_soon(_work_for_ever, port, AMQP_WORK, history, chance)
-        nursery.start_soon(_work_for_ever, port, AMQP_WORK, history, chance)
-        nursery.start_soon(_work_for_ever, port, AMQP_DEAD, history, chance)
+        for queue in (AMQP_WORK, AMQP_WORK, AMQP_DEAD):
+            work = partial(_work, queue=queue, history=history, chance=chance)
+            nursery.start_soon(come_and_go, partial(amqp, port), work, (Closed, OSError), chance)
 
 
 async def _publish(port: int, history: History, chance: random.Random) -> None:
@@ -74,19 +76,6 @@ async def _publish(port: int, history: History, chance: random.Random) -> None:
                 await trio.sleep(chance.random() * 0.01)
     except (Closed, OSError):
         pass  # the server is gone
-
-
-async def _work_for_ever(port: int, queue: str, history: History, chance: random.Random) -> None:
-    """Run consumers that disconnect at random with unacknowledged messages."""
-    while True:
-        lifetime = 10.0 if chance.random() < 0.5 else chance.random() * 0.3
-        try:
-            with trio.move_on_after(lifetime):
-                async with amqp(port) as client:
-                    await _work(client, queue, history, chance)
-        except (Closed, OSError):
-            return  # the server is gone
-        await trio.sleep(0.01)
 
 
 async def _work(client: AmqpClient, queue: str, history: History, chance: random.Random) -> None:
