@@ -76,7 +76,7 @@ def head_of(key: bytes, headers: Iterable[Header]) -> Head:
             raise ValueError(f"no header is called {header.key!r}; there are {EXCHANGE}, {', '.join(_NAMES)}")
     if entries:
         properties[_TABLE] = Table(tuple(entries))
-    return Head(exchange, key, Properties(**properties))  # type: ignore[arg-type]
+    return Head(exchange, key, Properties(**properties))  # type: ignore[arg-type]  # `_property` returns the type of each
 
 
 def _property(header: Header, most: int | None) -> bytes | int:

@@ -140,7 +140,7 @@ async def _connect(family: int, address: object) -> socket.socket:
         with suppress(OSError, AttributeError):  # not every system has it
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_OCTETS)
         try:
-            made.connect(address)  # type: ignore[arg-type]
+            made.connect(address)  # type: ignore[arg-type]  # getaddrinfo made it for this family
         except BlockingIOError:
             await anyio.wait_writable(made)
             failure = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

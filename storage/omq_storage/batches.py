@@ -25,7 +25,7 @@ class Batch(ABC):
     """Messages in order.  A batch never changes.  Batches with the same bodies are equal."""
 
     __slots__ = ()
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal batches may differ in type
 
     count: int
     """The number of messages."""

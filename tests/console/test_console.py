@@ -20,7 +20,7 @@ selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("chromium or chromium-driver is not installed", allow_module_level=True)
 
-from pages import Page, opened  # noqa: E402
+from pages import Page, opened  # noqa: E402 - it imports selenium
 
 ATTACK = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
 

@@ -18,9 +18,9 @@ selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("chromium or chromium-driver is not installed", allow_module_level=True)
 
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.chrome.options import Options  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium import webdriver  # noqa: E402 - only where it is installed
+from selenium.webdriver.chrome.options import Options  # noqa: E402 - only where it is installed
+from selenium.webdriver.chrome.service import Service  # noqa: E402 - only where it is installed
 
 PATIENCE = 60
 

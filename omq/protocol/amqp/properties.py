@@ -156,7 +156,7 @@ def read(data: bytes, at: int, end: int) -> tuple[Properties, int]:
             values[name], at = shortstr.read(data, at, end, what)
         else:
             values[name], at = _read_other(data, at, end, what, kind)
-    return Properties(**values), at  # type: ignore[arg-type]
+    return Properties(**values), at  # type: ignore[arg-type]  # each kind has its type
 
 
 def _read_other(data: bytes, at: int, end: int, what: str, kind: _Kind) -> tuple[int | Table, int]:
