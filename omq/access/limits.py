@@ -1,5 +1,6 @@
 """Limits: quotas, which count things in use, and rate limits, which count octets a second."""
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -87,20 +88,22 @@ class RateLimit:
 
     def __init__(self, octets_per_second: int) -> None:
         self._changed = trio.Event()
-        self._spent = 0.0  # when the octets that have passed would all have passed at exactly the limit
+        self._spent = -math.inf  # when the octets that have passed would all have passed at exactly the limit
         self.octets_per_second = octets_per_second
-        self.change(octets_per_second)
+
+    @property
+    def piece(self) -> int:
+        """How many octets to read at once under this limit."""
+        return min(PIECE_OCTETS, self.octets_per_second)
 
     def change(self, octets_per_second: int) -> None:
         """Set another limit for what passes from now on, and for what has passed beyond the former limit."""
-        now = trio.current_time() if self._spent else 0.0
+        now = trio.current_time()
         if self._spent > now:
             self._spent = now + (self._spent - now) * self.octets_per_second / octets_per_second
         self.octets_per_second = octets_per_second
         self._changed.set()
         self._changed = trio.Event()
-        self.piece = max(1, min(PIECE_OCTETS, octets_per_second))
-        """How many octets to read at once under this limit."""
 
     def spend(self, octets: int) -> None:
         """Count octets that have passed."""
