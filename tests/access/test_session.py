@@ -1,68 +1,22 @@
 """What a session refuses by itself, also to a terminal that checks nothing."""
 
-import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from quietness import quiet
+from served_control import Subscriber, known, session
 
-from omq import watching
-from omq.access.control import AccessControl
-from omq.access.hashes import SecretHash
-from omq.access.session import MOST_REMEMBERED, Session, TooLarge
-from omq.config import ClientConfig, Config
-from omq.drivers.catalogue import Catalogue
+from omq.access.rights import Right
+from omq.access.session import MOST_REMEMBERED, TooLarge
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Durable, Private
-from omq.drivers.memory import Memory
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import Channel, End
-from omq.model import Delivery, FromCurrent, Persistent, Sync, Topic
+from omq.model import Delivery, FromCurrent, Persistent, Sync
 from omq_storage.batches import Bodies
-from omq_storage.store import Store
 
 WEAK = Persistent(Sync.WEAK)
-
-
-class NoServer:
-    """Nothing here watches or controls a server."""
-
-    def totals(self, watchers: int) -> watching.Server:
-        raise AssertionError
-
-    def warnings(self, after: int) -> tuple[watching.Line, ...]:
-        raise AssertionError
-
-    def connections(self, first: int) -> Iterator[watching.ConnectionInfo | None]:
-        raise AssertionError
-
-    def subscribers(self, topic: int) -> Iterator[watching.SubscriberInfo | None]:
-        raise AssertionError
-
-    def disconnect(self, connection: int, by: bytes) -> bool:
-        raise AssertionError
-
-
-@asynccontextmanager
-async def session(path: Path, id: bytes = b"tester", **settings: object) -> AsyncIterator[Session]:
-    """A session of a server, by default of one without configured clients."""
-    config = Config(store=str(path), **settings)  # type: ignore[arg-type]
-    with Store.open(path, map_size=1 << 28) as store:
-        async with trio.open_nursery() as nursery:
-            memory = Memory(1 << 26)
-            catalogue = Catalogue(config, store, memory, nursery)
-            for writer in catalogue.writers.values():
-                nursery.start_soon(writer.run)
-            await catalogue.open_stored()
-            control = AccessControl(config, catalogue, memory, NoServer())
-            opened = await control.connect(id, "127.0.0.1", "127.0.0.1:1")
-            yield opened
-            opened.close()
-            nursery.cancel_scope.cancel()
 
 
 async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_path: Path) -> None:
@@ -75,7 +29,9 @@ async def test_a_message_that_is_too_large_is_refused_with_all_of_its_batch(tmp_
         with pytest.raises(TooLarge):
             await client.post_leased(topic, batch, [b"", b""], ())
         assert (await client.look_up(b"t")).messages == 0
-        assert isinstance(client.offer(b"t", Bodies([b"x" * 1000])), Confirmation)
+        longest = Bodies([b"x" * 1000])
+        assert isinstance(client.offer(b"t", longest), Confirmation)
+        assert isinstance(await client.post_leased(topic, longest, [b""], ()), Confirmation)
 
 
 async def test_what_is_leased_is_one_topic_and_no_later_one_of_its_name(tmp_path: Path) -> None:
@@ -105,22 +61,6 @@ async def test_the_right_to_publish_is_remembered_for_topics_that_come_and_go(tm
         assert isinstance(client.offer(b"t", Bodies([b"x"])), Confirmation)
 
 
-class Subscriber:
-    """The terminal's side of a channel."""
-
-    def __init__(self, topic: Topic, closed: Callable[[], None]) -> None:
-        self.topic = topic
-        self.closed = closed
-        self.has_ended = False
-
-    def wake(self) -> None: ...
-
-    def replaced(self, channel: Channel) -> None: ...
-
-    def ended(self, end: End) -> None:
-        self.has_ended = True
-
-
 async def test_an_exclusive_subscriber_is_refused_or_alone_and_takes_a_subscription_only_if_it_is_open(
     tmp_path: Path,
 ) -> None:
@@ -143,6 +83,67 @@ async def test_an_exclusive_subscriber_is_refused_or_alone_and_takes_a_subscript
         with pytest.raises(Refused) as refused:
             await client.open(b"third", FromCurrent(), Subscriber)
         assert refused.value.reason is Reason.QUOTA
+
+
+async def test_a_place_is_given_back_once(tmp_path: Path) -> None:
+    async with session(tmp_path, max_subscriptions=2, client_share=1) as client:
+        for _ in range(3):
+            held = [client.hold_subscription() for _ in range(2)]
+            with pytest.raises(Refused):
+                client.hold_subscription()
+            for release in held + held:
+                release()
+
+
+async def test_a_place_that_was_held_for_a_refused_subscription_is_still_held(tmp_path: Path) -> None:
+    async with session(tmp_path, max_subscriptions=2, client_share=1) as client:
+        held = client.hold_subscription()
+        await client.open(b"t", FromCurrent(), Subscriber)
+        for _ in range(2):
+            with pytest.raises(Refused) as refused:
+                await client.open(b"t", FromCurrent(), Subscriber, held, exclusive=True)
+            assert refused.value.reason is not Reason.QUOTA
+            with pytest.raises(Refused) as refused:
+                client.hold_subscription()
+            assert refused.value.reason is Reason.QUOTA
+        _, channel = await client.open(b"t", FromCurrent(), Subscriber, held)
+        channel.close()
+        held()
+        client.hold_subscription()
+
+
+async def test_stored_messages_are_found_in_any_number_that_is_not_negative(tmp_path: Path) -> None:
+    async with session(tmp_path) as client:
+        topic = await client.declare(b"t", Delivery.BROADCAST, WEAK)
+        archive = client.archive(b"t")
+        for count in (0, 1, 1 << 62):
+            assert archive.find(1, count).topic == topic
+        with pytest.raises(Refused, match="count cannot be negative"):
+            archive.find(1, -1)
+        with pytest.raises(Refused) as refused:
+            client.archive(b"other").find(1, 1)
+        assert refused.value.reason is Reason.NOT_FOUND
+
+
+async def test_without_the_right_to_publish_no_topic_is_made_for_a_message(tmp_path: Path) -> None:
+    rights = {"declare": ["*"], "publish": ["own"], "subscribe": ["*"]}
+    async with session(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
+        with pytest.raises(Refused) as refused:
+            await client.find_or_make(b"t")
+        assert refused.value.reason is Reason.FORBIDDEN
+        assert await client.find(b"t", Right.SUBSCRIBE) is None
+        await client.find_or_make(b"own")
+        assert await client.find(b"own", Right.SUBSCRIBE) is not None
+        assert isinstance(client.offer(b"own", Bodies([b"x"])), Confirmation)
+
+
+async def test_a_private_topic_has_several_subscribers_unless_one_wants_to_be_alone(tmp_path: Path) -> None:
+    async with session(tmp_path) as client:
+        topic = client.make_private(b"reply", Delivery.BROADCAST, Private())
+        for _ in range(2):
+            topic.open(FromCurrent(), Subscriber)
+        with pytest.raises(Refused):
+            topic.open(FromCurrent(), Subscriber, exclusive=True)
 
 
 async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp_path: Path) -> None:
@@ -188,10 +189,8 @@ RIGHTS = ["declare", "publish", "subscribe"]
 
 @pytest.mark.parametrize("missing", RIGHTS)
 async def test_each_use_of_a_private_topic_takes_its_right(tmp_path: Path, missing: str) -> None:
-    secret = SecretHash(1, 1, 1, bytes(16), hashlib.scrypt(b"s", salt=bytes(16), n=2, r=1, p=1, dklen=32))
-    rights: dict[str, Any] = {right: [] if right == missing else ["*"] for right in RIGHTS}
-    known = ClientConfig(name="known", secret=str(secret), **rights)
-    async with session(tmp_path, b"known:s", clients=[known]) as client:
+    rights = {right: [] if right == missing else ["*"] for right in RIGHTS}
+    async with session(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
 
         def use() -> None:
             topic = client.make_private(b"reply", Delivery.BROADCAST, Private())

@@ -3,7 +3,7 @@
 import pytest
 
 from omq.drivers.budget import Budget
-from omq.drivers.direct import NO_CONSUMER_CREDIT, DirectChannel, DirectNode, DirectTotals
+from omq.drivers.direct import DirectChannel, DirectNode, DirectTotals
 from omq.drivers.direct_memory import DirectMemory
 from omq.drivers.entrance import Answer, Entrance, Entrances
 from omq.drivers.reasons import Refused
@@ -250,7 +250,7 @@ async def test_credit_of_a_consumer_wakes_only_producers_that_get_more(scene: Sc
 async def test_without_a_consumer(scene: Scene) -> None:
     producer = Producer()
     scene.node.attach(producer)
-    assert scene.room() == NO_CONSUMER_CREDIT
+    assert scene.room() == 10
     scene.send(b"a")
     assert scene.told == [(b"a", RELEASED)]
     scene.node.detach(producer)

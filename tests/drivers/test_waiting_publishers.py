@@ -14,7 +14,7 @@ from omq.drivers.catalogue import Catalogue
 from omq.drivers.driver import Driver
 from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Channel, Gone, Messages, Taken
+from omq.drivers.seam import Channel, Credit, Gone, Messages, Taken
 from omq.model import Delivery, FromCurrent, Transient
 from omq_storage.batches import Bodies
 from omq_storage.blocks import FRAME_HEADER
@@ -198,3 +198,21 @@ async def test_publishers_that_wait_hear_that_the_topic_was_deleted(tmp_path: Pa
             driver.end()
         assert refused == 3
         assert memory.waiting.used == 0
+
+
+async def test_one_worker_that_can_make_room_is_enough_to_wait_for(tmp_path: Path) -> None:
+    async with drivers(tmp_path / "store", b"t", delivery=Delivery.ROUND_ROBIN) as (memory, (driver,)):
+        workers = [Listener() for _ in range(3)]
+        for worker in workers:
+            driver.open(worker, FromCurrent()).grant(1, Credit.WINDOW)
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(driver.post, Bodies([b"x" * 200 * KIB]))
+            await wait_all_tasks_blocked()
+            for able in workers:
+                others = [worker for worker in workers if worker is not able]
+                for unheard, silent in ((others, ()), ((), others), (others[:1], others[1:])):
+                    assert not memory.waits.are_circular([driver], unheard, silent)
+                    assert memory.waits.are_circular([driver], [*unheard, able], silent)
+                    assert memory.waits.are_circular([driver], unheard, [*silent, able])
+            nursery.cancel_scope.cancel()

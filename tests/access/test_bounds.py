@@ -1,0 +1,34 @@
+"""The quotas of one client: its share of those of the server, and the keys of its own."""
+
+from dataclasses import fields
+
+import pytest
+
+from omq.access.bounds import Bounds
+from omq.config import ClientConfig, Config
+
+SHARES = Bounds.of(
+    Config(
+        store="s", max_connections=10, max_topics=20, max_leases=30, max_subscriptions=40, client_share=0.5
+    )
+)
+OWN = {"max_connections": 1, "max_topics": 2, "max_leases": 3, "max_subscriptions": 4}
+
+
+def test_a_client_has_its_share_and_at_least_one() -> None:
+    assert Bounds(connections=5, topics=10, leases=15, subscriptions=20, watchers=50) == SHARES
+    least = Config(store="s", max_connections=10, max_topics=199, max_leases=200, client_share=0.01)
+    bounds = Bounds.of(least)
+    assert (bounds.connections, bounds.topics, bounds.leases, bounds.watchers) == (1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_a_key_of_a_client_replaces_one_quota(key: str) -> None:
+    replaced = SHARES.replaced_by(ClientConfig(name="a", secret="", **{key: OWN[key]}))  # type: ignore[arg-type]
+    for field in fields(Bounds):
+        own = OWN[key] if f"max_{field.name}" == key else getattr(SHARES, field.name)
+        assert getattr(replaced, field.name) == own
+
+
+def test_without_keys_of_its_own_a_client_keeps_its_share() -> None:
+    assert SHARES.replaced_by(ClientConfig(name="a", secret="")) == SHARES

@@ -1,0 +1,127 @@
+"""How connections get a session and a lease is used, and what is given back where that fails."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from served_control import Subscriber, connected, control, known
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from omq.access.control import AccessControl, Crowded, LeasedSession
+from omq.access.leases import Principal, Unusable
+from omq.access.session import Session
+from omq.config import Config
+from omq.drivers.feed import LeasedFeed
+from omq.drivers.reasons import Reason, Refused
+from omq.model import FromCurrent
+
+HERE = "127.0.0.1"
+RIGHTS = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"]}
+
+
+def principal() -> Principal:
+    return Principal(HERE, b"known", None)
+
+
+async def leased_feed(access: AccessControl, session: Session) -> bytes:
+    """A lease for a feed, which takes the only subscription of the server."""
+    lease = await session.lease_feed(b"t", FromCurrent(), principal())
+    assert access.subscriptions.used == 1
+    return lease
+
+
+async def test_a_feed_whose_client_has_all_its_connections_is_closed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with control(tmp_path, clients=[known("known", max_connections=1, **RIGHTS)]) as access:
+        session = await connected(access, b"known:s")
+        lease = await leased_feed(access, session)
+        mock_clock.autojump_threshold = 0.01
+        assert await access.use_lease(lease, HERE) is Crowded.CLIENT
+        assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
+        assert await access.use_lease(lease, HERE) is Unusable.USED
+        assert access.leased_connections.used == 0
+
+
+async def test_a_feed_whose_connection_goes_while_it_waits_for_a_place_is_closed(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with control(tmp_path, clients=[known("known", max_connections=1, **RIGHTS)]) as access:
+        session = await connected(access, b"known:s")
+        lease = await leased_feed(access, session)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(access.use_lease, lease, HERE)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
+
+
+async def test_a_lease_of_a_client_that_is_gone_is_worth_nothing(tmp_path: Path) -> None:
+    async with control(tmp_path, clients=[known("known", **RIGHTS), known("other")]) as access:
+        session = await connected(access, b"known:s")
+        lease = await leased_feed(access, session)
+        access.reload(Config(store=str(tmp_path), clients=[known("other")]))
+        assert session.withdrawn == "the server's configuration does not have this client any more"
+        assert await access.use_lease(lease, HERE) is Unusable.NOT_VALID
+        assert (access.subscriptions.used, access.leased_connections.used) == (0, 0)
+        with pytest.raises(Refused) as refused:
+            await connected(access, b"known:s")
+        assert refused.value.reason is Reason.FORBIDDEN
+
+
+async def test_a_lease_gives_a_session_of_its_client_until_that_is_closed(tmp_path: Path) -> None:
+    async with control(
+        tmp_path, clients=[known("known", max_connections=2, **RIGHTS)], max_dmp_connections=1
+    ) as access:
+        session = await connected(access, b"known:s")
+        for _ in range(3):
+            leases = [await session.lease_sink(b"t", principal()) for _ in range(2)]
+            leased = await access.use_lease(leases[0], HERE)
+            assert isinstance(leased, LeasedSession)
+            assert leased.session.name == b"known"
+            assert await access.use_lease(leases[1], HERE) is Crowded.SERVER
+            for _ in range(2):  # the second changes nothing
+                leased.session.close()
+            assert access.leased_connections.used == 0
+
+
+async def test_a_connection_that_waits_for_a_place_is_refused_when_its_client_has_gone(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Time stands still, so the wait for a place does not end by itself."""
+    async with control(tmp_path, clients=[known("known", max_connections=1), known("other")]) as access:
+        first = await connected(access, b"known:s")
+        refused: list[str] = []
+
+        async def connect() -> None:
+            with pytest.raises(Refused) as found:
+                await connected(access, b"known:s")
+            refused.append(str(found.value))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            await wait_all_tasks_blocked()
+            access.reload(Config(store=str(tmp_path), clients=[known("other")]))
+            first.close()
+        assert refused == ["the server's configuration does not have this client any more"]
+
+
+async def test_a_session_has_the_name_before_the_colon_also_where_nobody_asks_for_a_secret(
+    tmp_path: Path,
+) -> None:
+    async with control(tmp_path) as access:
+        assert (await connected(access, b"somebody:hush:hush")).name == b"somebody"
+
+
+async def test_a_feed_stays_open_while_its_lease_is_used(tmp_path: Path) -> None:
+    async with control(tmp_path, max_subscriptions=1, client_share=1) as access:
+        session = await connected(access)
+        leased = await access.use_lease(await leased_feed(access, session), HERE)
+        assert isinstance(leased, LeasedSession)
+        assert isinstance(leased.what, LeasedFeed)
+        assert not leased.what.is_over
+        with pytest.raises(Refused):
+            await session.open(b"t", FromCurrent(), Subscriber)
+        leased.what.close()
+        assert leased.what.is_over
+        await session.open(b"t", FromCurrent(), Subscriber)
