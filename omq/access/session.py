@@ -322,7 +322,7 @@ class Session:
         """
         if name not in self._may_publish:
             self._check_publish(name)
-        await self._find_or_make(name)
+        await self._find_or_make(name, for_messages=True)
 
     async def post_leased(
         self, topic: Topic, batch: Batch, heads: Sequence[bytes], origins: Origins
@@ -358,9 +358,11 @@ class Session:
         driver = await self._find_leased(topic)
         return Takers(driver.is_persistent, any(driver.subscribers()), driver.has_taker())
 
-    async def make_missing(self, runs: Mapping[bytes, Sequence[Batch]]) -> None:
+    async def make_missing(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
         """Make those topics that are about to be published to and do not exist, in few commits. Each offer
         would make its own, one after another. A failure is left to the offers, as in `reserve_ids`.
+
+        Return whether there may be new topics.
         """
         publish, largest = self.rights.publish, self.max_message_bytes
         missing = [
@@ -370,8 +372,10 @@ class Session:
             and name in publish
             and all(batch.longest <= largest for batch in batches)
         ]
-        if len(missing) > 1:
-            await self._catalogue.make_undeclared(missing, self.admit)
+        if len(missing) < 2:
+            return False
+        await self._catalogue.make_undeclared(missing, self.admit)
+        return True
 
     async def make_all(self, names: Sequence[bytes], delivery: Delivery, persistence: Persistence) -> None:
         """Make those of these topics that do not exist, in few commits. Then declare each by itself: that
@@ -380,21 +384,29 @@ class Session:
         allowed = [name for name in names if name in self.rights.declare]
         await self._catalogue.make(allowed, delivery, persistence, self.admit)
 
-    async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> None:
+    async def reserve_ids(self, runs: Mapping[bytes, Sequence[Batch]]) -> bool:
         """Reserve ids for messages that are about to be offered to several transient topics, in one commit.
 
         Each offer would reserve them itself, but one after another. For persistent topics the writer gathers
         the reservations. A failure is left to the offers, which try again and report it to the publisher.
+
+        Return whether any topic has ids now that it lacked before.
         """
         wanted: dict[Driver, int] = {}
         for name, batches in runs.items():
             driver = self._catalogue.lookup(name)
             if driver is not None and not driver.is_persistent and name in self.rights.publish:
-                wanted[driver] = sum(batch.count for batch in batches)
+                count = sum(batch.count for batch in batches)
+                if not driver.has_ids(count):
+                    wanted[driver] = count
+        if not wanted:
+            return False
         try:
             await self._catalogue.ids.reserve(wanted)
         except Exception as problem:  # noqa: BLE001 - each offer tries again, and reports it
             log.debug("no ids could be reserved for %d topics: %s", len(wanted), problem)
+            return False
+        return True
 
     def _check_publish(self, name: bytes) -> None:
         self.check(Right.PUBLISH, name)
@@ -460,8 +472,10 @@ class Session:
             raise Refused(Reason.NOT_FOUND, "there is no such topic")
         return driver.info()
 
-    async def _find_or_make(self, name: bytes) -> Driver:
-        return await self._catalogue.lookup_or_declare(name, partial(self.admit, name))
+    async def _find_or_make(self, name: bytes, *, for_messages: bool = False) -> Driver:
+        return await self._catalogue.lookup_or_declare(
+            name, partial(self.admit, name), for_messages=for_messages
+        )
 
     def admit(self, name: bytes, *, is_allowed: bool = False) -> Release:
         """Count a topic that is to be made. It needs the right to declare it, unless it `is_allowed`. Raises

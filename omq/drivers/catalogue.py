@@ -24,7 +24,7 @@ from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.reservations import Reservations
+from omq.drivers.reservations import IDS_RESERVED, Reservations
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.stored_types import LEVELS
@@ -419,10 +419,13 @@ class Catalogue:
         while owner.end(DELETED_AT_ONCE):
             await trio.lowlevel.checkpoint()
 
-    async def lookup_or_declare(self, name: bytes, admit: Admit | None = None) -> Driver:
+    async def lookup_or_declare(
+        self, name: bytes, admit: Admit | None = None, *, for_messages: bool = False
+    ) -> Driver:
         """Return the driver behind a name; declare an unknown one with the default types. Raises Refused.
 
-        `admit` decides whether it may be made; None where no client asks for it.
+        `admit` decides whether it may be made; None where no client asks for it. `for_messages`: messages for
+        it are about to be offered.
         """
         driver = self.lookup(name)
         if driver is not None:
@@ -436,7 +439,9 @@ class Catalogue:
                 raise Refused(
                     Reason.NOT_FOUND, "there is no such topic, and this server wants topics declared"
                 )
-            return await self._create(name, *self._config.default_types(), admit, declared=False)
+            return await self._create(
+                name, *self._config.default_types(), admit, declared=False, for_messages=for_messages
+            )
 
     async def make_undeclared(self, names: Iterable[bytes], admit: AdmitName) -> None:
         """Make those of these topics that do not exist, with the default types, as far as that is possible.
@@ -494,7 +499,7 @@ class Catalogue:
                 delivery.value,
                 stored_persistence(persistence),
                 declared,
-                reserved=1,
+                reserved=_first_bound(persistence),
             )
             # What is in the store gets its driver: whoever wants one of these topics waits for `_changing`.
             with trio.CancelScope(shield=True):
@@ -527,6 +532,7 @@ class Catalogue:
         options: QueueOptions | None = None,
         *,
         declared: bool,
+        for_messages: bool = False,
     ) -> Driver:
         _check_name(name)
         released = self._quota.admit(admit)
@@ -538,7 +544,8 @@ class Catalogue:
                     delivery.value,
                     stored_persistence(persistence),
                     declared,
-                    reserved=1,
+                    # What may still get other types is not to look used after the server was killed.
+                    reserved=_first_bound(persistence) if declared or for_messages else 1,
                     queue=None if options is None else options.encode(),
                 )
             )
@@ -563,10 +570,11 @@ class Catalogue:
                         delivery=delivery.value,
                         persistence=stored_persistence(persistence),
                         declared=True,
-                        reserved=old.reserved,
+                        reserved=max(old.reserved, _first_bound(persistence)),
                     )
                     await self._calls.or_refused(partial(self._store.catalogue.update, record))
                     self._records[record.id] = record
+                    old.reserved = record.reserved
         finally:
             old.is_replaced = False
             self.routes[record.name] = old.route
@@ -696,6 +704,15 @@ class Catalogue:
             for driver in self
             if driver.topic.id in self._records and driver.reserved > max(1, driver.next_id)
         }
+
+
+def _first_bound(persistence: Persistence) -> int:
+    """Return the bound of the ids that are reserved for a topic together with its record.
+
+    So the first message of a transient topic waits for no commit. The writer reserves the ids of a persistent
+    topic: after a power failure, ids that are reserved count as lost.
+    """
+    return 1 if isinstance(persistence, Persistent) else 1 + IDS_RESERVED
 
 
 def _nothing() -> None:

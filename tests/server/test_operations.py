@@ -417,7 +417,6 @@ async def test_messages_that_are_pushed_to_subscribers_take_the_right_and_the_si
     async with serving(store, clients=clients, topics=[live], max_message_bytes=1000) as host:
         reader, allowed, forbidden = [await enter(host, name) for name in ("reader", "with", "without")]
         assert isinstance(await reader.ask(b"(Subscribe live From_current)"), types.Subscribed)
-        # The first message goes another way, because no ids are reserved yet.
         assert await answers(allowed, b"(Publish live first)") == []
         assert await reader.bodies(1) == [b"first"]
         line = b"(Publish live %s)" % (b"x" * octets)

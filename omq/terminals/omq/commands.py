@@ -75,8 +75,10 @@ class Commands:
         rest = runs if self._held.lines else await self._push(runs)
         if len(rest) > 1:
             with self._excused:
-                await self._session.make_missing(rest)
-                await self._session.reserve_ids(rest)
+                are_new = await self._session.make_missing(rest)
+                have_ids = await self._session.reserve_ids(rest)
+            if (are_new or have_ids) and not self._held.lines:
+                rest = await self._push(rest)
         for number, (topic, batches) in enumerate(rest.items(), 1):
             await self._publish(topic, joined(batches))
             if not number % TOPICS_IN_TURN:
