@@ -12,7 +12,7 @@ whether there is such a topic.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
@@ -189,10 +189,18 @@ class Session:
         self._closed: Callable[[], None] | None = closed
         self._may_publish: set[bytes] = set()
         """Topics to which the client may publish: one look at a set instead of its rights for each post."""
-        self.may_route: set[tuple[bytes, bytes]] = set()
+
+    # Most connections of omq never need these two sets.
+
+    @cached_property
+    def may_route(self) -> set[tuple[bytes, bytes]]:
         """Exchanges and keys to which the client may publish, as `Topology.parts` remembers them."""
-        self.made_names: set[bytes] = set()
+        return set()
+
+    @cached_property
+    def made_names(self) -> set[bytes]:
         """The names of queues and nodes that the server made for this connection. They need no right."""
+        return set()
 
     @property
     def rights(self) -> Rights:

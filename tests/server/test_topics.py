@@ -274,10 +274,13 @@ async def nobody_writes(environment: Path) -> AsyncIterator[None]:
 async def test_whoever_publishes_to_a_topic_that_is_deleted_hears_just_that(
     store: Path, persistence: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A new topic's first message reserves ids in the catalogue while the deletion takes it from there."""
+    """The first message after a start reserves ids in the catalogue while the deletion takes the topic from
+    there.
+    """
+    async with serving(store) as host:
+        await (await host.connect()).ask(b"(Declare t Broadcast %s)" % persistence)
     async with serving(store) as host:
         owner, publisher = await host.connect(), await host.connect()
-        await owner.ask(b"(Declare t Broadcast %s)" % persistence)
         async with nobody_writes(store / "catalogue"):
             await owner.say(b"(Delete t)")
             await trio.testing.wait_all_tasks_blocked(0.05)  # the deletion waits for the lock

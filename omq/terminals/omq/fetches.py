@@ -7,7 +7,6 @@ turn with the subscriptions. A piece is read when there is memory for it, and wh
 So a connection holds one piece, no matter how much it fetches and how slowly it reads.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,8 +75,9 @@ class Fetches:
         self.nursery: trio.Nursery | None = None
         """Where its task runs; set it before the first command."""
         self._is_running = False
-        self._commands: deque[_Asked] = deque()
-        self._frames: deque[tuple[Octets, ...] | _Large] = deque()
+        # Lists, because most connections never have a Fetch, and an empty deque takes 700 octets.
+        self._commands: list[_Asked] = []
+        self._frames: list[tuple[Octets, ...] | _Large] = []
         self._is_sending = False
         self._added = Signal()
         self._sent = Signal()
@@ -113,7 +113,7 @@ class Fetches:
         if self._frames:
             self._is_sending = True
             try:
-                frame = self._frames.popleft()
+                frame = self._frames.pop(0)
                 if isinstance(frame, _Large):
                     await self._send_pieces(frame)
                 else:
@@ -158,7 +158,7 @@ class Fetches:
                     await self._send([_error(command, for_clients(problem).text)])
                 if self._scope.cancel_called:
                     return  # `stop` has dropped the command, after the last wait here was over
-                self._commands.popleft()
+                self._commands.pop(0)
                 self._replies.fetches -= 1
                 self._replies.has_room()
                 self._sender.signal.set()
