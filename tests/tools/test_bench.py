@@ -121,12 +121,14 @@ def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     assert not list(stores.iterdir()), "the bench left something behind"
 
 
-def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path) -> None:
-    options = ["--only", "live-1-1", "--runs", "1", "--sizes", "100", "--systems", "omq"]
+@pytest.mark.parametrize(("case", "figures"), [("live-1-1", 1), ("memory", 4)])
+def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path, case: str, figures: int) -> None:
+    options = ["--only", case, "--runs", "1", "--sizes", "100", "--systems", "omq"]
     result = run_bench(*options, "--server", sys.executable + " -c pass", "--directory", str(tmp_path))
-    assert result.returncode == 1
-    assert "FAILED" in result.stdout
-    assert "at start" in result.stdout
+    assert result.returncode == 1, result.stderr
+    rows = [line for line in result.stdout.splitlines() if line.startswith(case)]
+    assert len(rows) == figures
+    assert all("FAILED" in row and "at start" in row for row in rows)
     assert not list(tmp_path.iterdir())
 
 

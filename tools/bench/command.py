@@ -74,6 +74,11 @@ ONCE = ("memory", "connections")
 """The cases that are not timed: one run says it."""
 
 
+def rows_of(case: str) -> tuple[str, ...]:
+    """The names of the rows that a case makes."""
+    return MEMORY_ROWS if case == "memory" else (case,)
+
+
 def unit_of(case: str) -> str:
     """What a case is measured in."""
     return MANY[case].unit if case in MANY else UNITS.get(case.partition("-")[0], RATE)
@@ -330,13 +335,15 @@ class Bench:
         absent = system.lacks(case)
         if absent is not None:
             if system.name in ("omq", "nats", "redis"):
-                self.row(case, size, system).absent = absent
+                for name in rows_of(case):
+                    self.row(name, size, system).absent = absent
             return
         try:
             found = take(case, system, self.settings, size, self.connections)
         except (BenchFailure, OSError) as failure:
             self.failed = True
-            self.row(case, size, system).failure = str(failure) or repr(failure)
+            for name in rows_of(case):
+                self.row(name, size, system).failure = str(failure) or repr(failure)
             say(f"{turn}: {case}, {size} octets, {system.name}: FAILED: {failure}")
             return
         for name, sample in found.items():
@@ -479,7 +486,7 @@ def measure_spark(arguments: argparse.Namespace, settings: Settings, command: li
 
 
 def report(bench: Bench, arguments: argparse.Namespace) -> None:
-    order = [row for case in (*KINDS, *MANY) for row in (MEMORY_ROWS if case == "memory" else (case,))]
+    order = [row for case in (*KINDS, *MANY) for row in rows_of(case)]
     rows = sorted(bench.rows, key=lambda row: (order.index(row.case), arguments.sizes.index(row.size)))
     stores = filesystem(bench.settings.directory)
     for name, text in machine().items():
