@@ -5,7 +5,7 @@ from collections import Counter
 from typing import NoReturn
 
 from omq.bulk.access import Gap
-from omq.bulk.remote import Patience, Server, parse_servers
+from omq.bulk.remote import Patience, RemoteServer, parse_servers
 from omq.replay import command
 from omq.replay.arguments import add_arguments, add_server_arguments
 from omq.replay.meter import Meter
@@ -40,7 +40,7 @@ def replay(*words: str) -> int:
 def stored(address: str, topic: str) -> list[tuple[bytes, bytes]]:
     """The body and the head of each message that a server has, in order; none where there is no topic."""
     found = []
-    with Server(parse_servers(address), Patience(0)) as server:
+    with RemoteServer(parse_servers(address), Patience(0)) as server:
         topics = server.topics()
         if topic not in topics:
             return []

@@ -17,14 +17,14 @@ from weakref import WeakValueDictionary
 import trio
 
 from omq.access.attempts import Attempts, Origin
-from omq.access.bounds import Bounds
 from omq.access.hashes import KEY_OCTETS, SecretHash, read_hash
 from omq.access.limits import Owner, Quota, Rates
+from omq.access.quotas import ClientQuotas
 from omq.access.rights import EVERYTHING, Names, Rights
 from omq.config import ClientConfig
 from omq.logs import LogThrottle, quoted
 
-UNBOUNDED = Bounds()
+UNLIMITED = ClientQuotas()
 
 MOST_ID_OCTETS = 1024
 """No client has a longer id."""
@@ -39,13 +39,13 @@ CERTIFICATE_GONE = "the certificate of this connection is not that of its client
 log = logging.getLogger("omq.access")
 
 
-class Client:
+class ClientAccount:
     """One client: its rights, and the quotas and rate limits that all its connections share."""
 
     def __init__(
         self,
         rights: Rights,
-        bounds: Bounds = UNBOUNDED,
+        quotas: ClientQuotas = UNLIMITED,
         *,
         owner: Owner = Owner.CLIENT,
         max_bytes_per_second: int | None = None,
@@ -53,22 +53,22 @@ class Client:
         self.rights = rights
         self.owner = owner
         """Whose quotas these are, in the words of a refusal."""
-        self.connections = Quota(bounds.connections)
-        self.topics = Quota(bounds.topics)
-        self.leases = Quota(bounds.leases)
-        self.subscriptions = Quota(bounds.subscriptions)
-        self.watchers = Quota(bounds.watchers)
+        self.connections = Quota(quotas.connections)
+        self.topics = Quota(quotas.topics)
+        self.leases = Quota(quotas.leases)
+        self.subscriptions = Quota(quotas.subscriptions)
+        self.watchers = Quota(quotas.watchers)
         self.rates = Rates.of(max_bytes_per_second)
         self.large_answers = trio.CapacityLimiter(LARGE_ANSWERS)
 
-    def change(self, rights: Rights, bounds: Bounds) -> None:
+    def change(self, rights: Rights, quotas: ClientQuotas) -> None:
         """Give it other rights and quotas. What it has beyond a lower quota stays."""
         self.rights = rights
-        self.connections.most = bounds.connections
-        self.topics.most = bounds.topics
-        self.leases.most = bounds.leases
-        self.subscriptions.most = bounds.subscriptions
-        self.watchers.most = bounds.watchers
+        self.connections.most = quotas.connections
+        self.topics.most = quotas.topics
+        self.leases.most = quotas.leases
+        self.subscriptions.most = quotas.subscriptions
+        self.watchers.most = quotas.watchers
 
 
 class Identity:
@@ -76,7 +76,7 @@ class Identity:
 
     __slots__ = ("client", "withdrawn")
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClientAccount) -> None:
         self.client = client
         self.withdrawn: str | None = None
         """Why a connection may not be this client any more, as a sentence; None while it may."""
@@ -96,11 +96,11 @@ class _Secret:
 class _Known:
     """A configured client, and what the server knows of its secrets."""
 
-    def __init__(self, config: ClientConfig, bounds: Bounds) -> None:
+    def __init__(self, config: ClientConfig, quotas: ClientQuotas) -> None:
         self.name = config.name
-        self._applied = config, bounds
-        self.client = Client(
-            _rights(config), bounds.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
+        self._applied = config, quotas
+        self.client = ClientAccount(
+            _rights(config), quotas.replaced_by(config), max_bytes_per_second=config.max_bytes_per_second
         )
         self.secrets: tuple[_Secret, ...] = ()
         self.certificate: tuple[str, Identity] | None = None
@@ -108,12 +108,12 @@ class _Known:
         self._replace_secrets(config)
         self._replace_certificate(config)
 
-    def change(self, config: ClientConfig, bounds: Bounds) -> None:
+    def change(self, config: ClientConfig, quotas: ClientQuotas) -> None:
         """Apply another table of the configuration, with the same name."""
-        if self._applied == (config, bounds):
+        if self._applied == (config, quotas):
             return  # as for most of many clients: to read their rights and hashes again would take long
-        self._applied = config, bounds
-        self.client.change(_rights(config), bounds.replaced_by(config))
+        self._applied = config, quotas
+        self.client.change(_rights(config), quotas.replaced_by(config))
         self.client.rates = self.client.rates.changed(config.max_bytes_per_second)
         self._replace_secrets(config)
         self._replace_certificate(config)
@@ -161,13 +161,13 @@ def _rights(config: ClientConfig) -> Rights:
 class Clients:
     """All clients of a server. Without configured clients, every address is a client with all rights."""
 
-    def __init__(self, configured: Iterable[ClientConfig], bounds: Bounds = UNBOUNDED) -> None:
-        """`bounds` are the quotas of a client whose configuration does not set its own."""
-        self._known = {config.name.encode(): _Known(config, bounds) for config in configured}
+    def __init__(self, configured: Iterable[ClientConfig], quotas: ClientQuotas = UNLIMITED) -> None:
+        """`quotas` are those of a client whose configuration does not set its own."""
+        self._known = {config.name.encode(): _Known(config, quotas) for config in configured}
         self._certified = self._by_certificate()
-        self._bounds = bounds
+        self._quotas = quotas
         # By address. A client exists as long as a connection, a sink, a feed or a topic refers to it.
-        self._strangers: WeakValueDictionary[str, Client] = WeakValueDictionary()
+        self._strangers: WeakValueDictionary[str, ClientAccount] = WeakValueDictionary()
         self._key = secrets.token_bytes(32)
         self._attempts = Attempts()
         self._failures = LogThrottle(log, logging.WARNING, "attempts to connect failed")
@@ -177,22 +177,22 @@ class Clients:
         """Whether clients are configured. Then nobody else may connect."""
         return bool(self._known)
 
-    def reload(self, configured: Iterable[ClientConfig], bounds: Bounds) -> None:
+    def reload(self, configured: Iterable[ClientConfig], quotas: ClientQuotas) -> None:
         """Apply another configuration; either both have clients, or neither. `Identity.withdrawn` says of
         connections whether they may stay.
         """
-        self._bounds = bounds
+        self._quotas = quotas
         for stranger in self._strangers.values():
-            stranger.change(EVERYTHING, bounds)
+            stranger.change(EVERYTHING, quotas)
         before = self._known
         self._known = {}
         for config in configured:
             name = config.name.encode()
             known = before.pop(name, None)
             if known is None:
-                known = _Known(config, bounds)
+                known = _Known(config, quotas)
             else:
-                known.change(config, bounds)
+                known.change(config, quotas)
             self._known[name] = known
         for gone in before.values():
             gone.withdraw(CLIENT_GONE)
@@ -257,12 +257,12 @@ class Clients:
         self._failures.add(f"{peer}: it has not the certificate of this client", peer=peer, client=name)
         return None
 
-    def _stranger(self, host: str) -> Client:
+    def _stranger(self, host: str) -> ClientAccount:
         """Return the client of this host's address, where no clients are configured."""
         address = Origin.of(host).address
         client = self._strangers.get(address)
         if client is None:
-            client = self._strangers[address] = Client(EVERYTHING, self._bounds, owner=Owner.ADDRESS)
+            client = self._strangers[address] = ClientAccount(EVERYTHING, self._quotas, owner=Owner.ADDRESS)
         return client
 
     def look(self) -> None:

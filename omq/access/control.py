@@ -6,13 +6,13 @@ from enum import Enum
 from typing import assert_never
 
 from omq.access.administration import Administration
-from omq.access.bounds import Bounds
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
 from omq.access.limits import Quota, spent
 from omq.access.management import Management
 from omq.access.overseer import Overseer
+from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
 from omq.access.session import Session, SessionContext, visible_topics
 from omq.access.topology import Topology
@@ -47,7 +47,7 @@ class AccessControl:
     """The clients of a server, and all that their sessions share."""
 
     def __init__(self, config: Config, catalogue: Catalogue, memory: Memory, overseer: Overseer) -> None:
-        self.clients = Clients(config.clients, Bounds.of(config))
+        self.clients = Clients(config.clients, ClientQuotas.of(config))
         self.leases = Leases(config.lease_seconds, config.max_leases, same_host=config.lease_same_host)
         self.leased_connections = Quota(config.max_dmp_connections)
         self.subscriptions = Quota(config.max_subscriptions)
@@ -103,7 +103,7 @@ class AccessControl:
         """Apply the clients and the quotas of another configuration. `Session.withdrawn` says of sessions
         whether they may go on.
         """
-        self.clients.reload(config.clients, Bounds.of(config))
+        self.clients.reload(config.clients, ClientQuotas.of(config))
         self.leases.change(config.max_leases)
         self.leased_connections.most = config.max_dmp_connections
         self.subscriptions.most = config.max_subscriptions

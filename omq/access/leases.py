@@ -11,7 +11,7 @@ from enum import Enum
 
 import trio
 
-from omq.access.clients import Client, Identity
+from omq.access.clients import ClientAccount, Identity
 from omq.access.limits import Owner, Quota, check_quota
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.seam import Gone
@@ -131,7 +131,7 @@ class Leases:
         """Return how many leases are unused."""
         return len(self._unused)
 
-    def check_room(self, client: Client) -> None:
+    def check_room(self, client: ClientAccount) -> None:
         """Raises Refused when the server or this client has as many unused leases as it may have."""
         self.expire()
         check_quota(self._quota, Owner.SERVER, "unused leases")

@@ -9,7 +9,7 @@ MOST_WATCHERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ClientQuotas:
     """The most that one client may have at a time; None means no limit."""
 
     connections: int | None = None
@@ -24,7 +24,7 @@ class Bounds:
     """Connections that watch."""
 
     @classmethod
-    def of(cls, config: Config) -> "Bounds":
+    def of(cls, config: Config) -> "ClientQuotas":
         """Return the defaults for one client: `client_share` of each limit of the server."""
 
         def share(most: int) -> int:
@@ -38,9 +38,9 @@ class Bounds:
             share(MOST_WATCHERS),
         )
 
-    def replaced_by(self, client: ClientConfig) -> "Bounds":
+    def replaced_by(self, client: ClientConfig) -> "ClientQuotas":
         """Return these quotas, replaced by the keys that are set in the table of a client."""
-        return Bounds(
+        return ClientQuotas(
             self.connections if client.max_connections is None else client.max_connections,
             self.topics if client.max_topics is None else client.max_topics,
             self.leases if client.max_leases is None else client.max_leases,

@@ -16,9 +16,9 @@ from itertools import islice
 import trio
 
 from omq import watching
-from omq.access.bounds import MOST_WATCHERS
 from omq.access.limits import Quota, spent
 from omq.access.overseer import Overseer
+from omq.access.quotas import MOST_WATCHERS
 from omq.access.rights import Names, Rights
 from omq.access.session import Session
 from omq.drivers.catalogue import Catalogue

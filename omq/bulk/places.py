@@ -7,7 +7,7 @@ from enum import Enum
 from omq.bulk.access import Access
 from omq.bulk.credentials import NO_CREDENTIALS, Credentials
 from omq.bulk.network import Address
-from omq.bulk.remote import Patience, Server
+from omq.bulk.remote import Patience, RemoteServer
 
 
 class Edge(Enum):
@@ -64,9 +64,9 @@ class ServerPlace:
     patience: Patience
     credentials: Credentials = NO_CREDENTIALS
 
-    def open(self) -> Server:
+    def open(self) -> RemoteServer:
         """Make a client that connects at its first use."""
-        return Server(self.addresses, self.patience, self.credentials)
+        return RemoteServer(self.addresses, self.patience, self.credentials)
 
 
 @dataclass(frozen=True, slots=True)

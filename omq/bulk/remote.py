@@ -109,7 +109,7 @@ class Patience:
         raise AssertionError("the last attempt returns or raises")
 
 
-class Server:
+class RemoteServer:
     """Implements `omq.bulk.access.Access`."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Server:
         self._connection: Connection | None = None
         self._used = 0.0
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> "RemoteServer":
         return self
 
     def __exit__(self, *_: object) -> None:

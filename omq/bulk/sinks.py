@@ -13,7 +13,7 @@ from typing import assert_never
 from omq.bulk.errors import ServerRefused, Unreachable
 from omq.bulk.network import LOOK_SECONDS, ConnectionLost, Waiting, in_our_words
 from omq.bulk.opening import open_wire
-from omq.bulk.remote import Patience, Server
+from omq.bulk.remote import Patience, RemoteServer
 from omq.protocol.dmp.client import (
     Answered,
     ClientDialogue,
@@ -33,7 +33,7 @@ _READ_OCTETS = 4096
 _STORED = re.compile(rb"\b([0-9]+) messages stored\b")
 
 
-def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, count: int) -> None:
+def send(server: RemoteServer, patience: Patience, topic: bytes, envelopes: bytes, count: int) -> None:
     """Send `count` envelopes to a topic, and wait until the server confirms them.
 
     When the connection is lost, send them again, as often as `patience` allows. Raises Unreachable and
@@ -55,7 +55,7 @@ def send(server: Server, patience: Patience, topic: bytes, envelopes: bytes, cou
             time.sleep(patience.seconds)
 
 
-def _send(server: Server, topic: bytes, envelopes: bytes, count: int) -> None:
+def _send(server: RemoteServer, topic: bytes, envelopes: bytes, count: int) -> None:
     """Send the envelopes once. Raises ConnectionLost and ServerRefused."""
     with SinkConnection(server, topic) as sink:
         sink.send(envelopes)
@@ -68,7 +68,7 @@ class SinkConnection:
     Methods raise ConnectionLost and ServerRefused.
     """
 
-    def __init__(self, server: Server, topic: bytes) -> None:
+    def __init__(self, server: RemoteServer, topic: bytes) -> None:
         principal = server.connected()
         lease = principal.put(topic)
         host, port = principal.peer()

@@ -10,8 +10,8 @@ from dataclasses import asdict
 import trio
 
 from omq import management
-from omq.cli.output import columns, for_terminal, shown, write_all
-from omq.client import Client, OmqError
+from omq.cli.output import CommandFailed, columns, for_terminal, shown, write_all
+from omq.client import Client
 from omq.management import Answer, Request
 from omq.model import PERSISTENCES, Delivery
 
@@ -24,10 +24,6 @@ MOST_ARGUMENTS = 10
 
 DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, whose name is empty, on the command line. No other exchange can have this name."""
-
-
-class Failed(OmqError):
-    """A command failed."""
 
 
 Verb = Callable[[Client, argparse.Namespace], Awaitable[None]]
@@ -60,7 +56,7 @@ async def _queues(client: Client) -> list[management.QueueInfo]:
     while True:
         answer = await client.manage(management.ListQueues(len(found)))
         if not isinstance(answer, management.Queues):
-            raise Failed(f"the server answered with {type(answer).__name__}")
+            raise CommandFailed(f"the server answered with {type(answer).__name__}")
         if not answer.list:
             return sorted(found, key=lambda info: info.name)
         found += answer.list
@@ -71,7 +67,7 @@ async def _list_exchanges(client: Client, options: argparse.Namespace) -> None:
     while True:
         answer = await client.manage(management.ListExchanges(len(found)))
         if not isinstance(answer, management.Exchanges):
-            raise Failed(f"the server answered with {type(answer).__name__}")
+            raise CommandFailed(f"the server answered with {type(answer).__name__}")
         if not answer.list:
             break
         found += answer.list
@@ -84,7 +80,7 @@ async def _list_bindings(client: Client, options: argparse.Namespace) -> None:
     while True:
         answer = await client.manage(management.ListBindings(len(found)))
         if not isinstance(answer, management.Bindings):
-            raise Failed(f"the server answered with {type(answer).__name__}")
+            raise CommandFailed(f"the server answered with {type(answer).__name__}")
         if not answer.list:
             break
         found += answer.list
@@ -116,7 +112,7 @@ async def _peek(client: Client, options: argparse.Namespace) -> None:
     while left:
         answer = await client.manage(management.Peek(options.name, first, left))
         if not isinstance(answer, management.Messages):
-            raise Failed(f"the server answered with {type(answer).__name__}")
+            raise CommandFailed(f"the server answered with {type(answer).__name__}")
         if not answer.list:
             return
         rows = [asdict(message) for message in answer.list]
@@ -176,7 +172,7 @@ def _name(name: object) -> str:
 async def _do(client: Client, request: Request) -> int:
     answer: Answer = await client.manage(request)
     if not isinstance(answer, management.Done):
-        raise Failed(f"the server answered with {type(answer).__name__}")
+        raise CommandFailed(f"the server answered with {type(answer).__name__}")
     return answer.count
 
 
@@ -198,7 +194,9 @@ async def _delete_queue(client: Client, options: argparse.Namespace) -> None:
     # Delete would delete a broadcast topic, too, with all its messages.
     for info in await client.topics():
         if info.topic == options.name and info.delivery is not Delivery.ROUND_ROBIN:
-            raise Failed(f"{shown(options.name)!r} is a broadcast topic, and no queue: see `omq delete`")
+            raise CommandFailed(
+                f"{shown(options.name)!r} is a broadcast topic, and no queue: see `omq delete`"
+            )
     await client.delete(options.name)
 
 
@@ -237,7 +235,7 @@ async def _declare_exchange(client: Client, options: argparse.Namespace) -> None
 
 async def _delete_exchange(client: Client, options: argparse.Namespace) -> None:
     if not await _do(client, management.DeleteExchange(options.name)):
-        raise Failed(f"there is no exchange {shown(options.name)!r}")
+        raise CommandFailed(f"there is no exchange {shown(options.name)!r}")
 
 
 async def _bind(client: Client, options: argparse.Namespace) -> None:
@@ -252,7 +250,7 @@ def _binding(
     options: argparse.Namespace,
 ) -> tuple[management.Destination, bytes, tuple[management.Argument, ...]]:
     if len(options.arguments) > MOST_ARGUMENTS:
-        raise Failed(f"a binding has at most {MOST_ARGUMENTS} arguments here")
+        raise CommandFailed(f"a binding has at most {MOST_ARGUMENTS} arguments here")
     kind = management.Exchange if options.exchange else management.Queue
     return kind(options.destination), options.routing_key, tuple(options.arguments)
 

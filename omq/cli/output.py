@@ -13,11 +13,15 @@ from dataclasses import fields
 
 import trio
 
-from omq.client import Envelope, MessageRun, TopicInfo
+from omq.client import Envelope, MessageRun, OmqError, TopicInfo
 from omq.model import delivery_name, persistence_name
 from omq.printable import printable
 
 FORMATS = ("lines", "raw", "json")
+
+
+class CommandFailed(OmqError):
+    """A command cannot do what it was asked to. The user sees the message, which is one sentence."""
 
 
 def formatted(form: str, topic: bytes, run: MessageRun) -> bytes:

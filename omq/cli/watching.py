@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from omq import watching
-from omq.cli.output import columns, for_terminal, shown, watch_output, write_all
-from omq.client import Client, Numbers, OmqError, Round
+from omq.cli.output import CommandFailed, columns, for_terminal, shown, watch_output, write_all
+from omq.client import Client, Numbers, Round
 from omq.model import Delivery, Persistence, delivery_name, persistence_name
 
 CLEAR = b"\x1b[H\x1b[2J"
@@ -29,14 +29,10 @@ MOST_WARNINGS = 3
 """How many of the last warnings `omq top` shows."""
 
 
-class Failed(OmqError):
-    """A command cannot do what it was asked to."""
-
-
 # -- topics -------------------------------------------------------------------------------------------------
 
 
-class Rates:
+class TopicRates:
     """The rates of topics between two rounds."""
 
     def __init__(self) -> None:
@@ -74,7 +70,7 @@ class Rates:
         return self._rates.get(id, (0.0, 0.0))
 
 
-def _rows(topics: Sequence[watching.TopicWatch], rates: Rates, width: int | None = None) -> str:
+def _rows(topics: Sequence[watching.TopicWatch], rates: TopicRates, width: int | None = None) -> str:
     """Format topics as a table. What tells most comes first: where a `width` is given, the last columns that
     do not fit are left out, and names may be cut.
     """
@@ -104,7 +100,7 @@ def _rows(topics: Sequence[watching.TopicWatch], rates: Rates, width: int | None
     return columns(rows, range(1, 9))
 
 
-def _sorted(topics: Sequence[watching.TopicWatch], rates: Rates, by: str) -> list[watching.TopicWatch]:
+def _sorted(topics: Sequence[watching.TopicWatch], rates: TopicRates, by: str) -> list[watching.TopicWatch]:
     def key(topic: watching.TopicWatch) -> tuple[float, bytes]:
         rate_in, rate_out = rates.of(topic.id)
         first = {
@@ -146,7 +142,7 @@ async def topics_with_lag(client: Client, options: argparse.Namespace) -> None:
 
 async def top(client: Client, options: argparse.Namespace) -> None:
     """omq top."""
-    rates = Rates()
+    rates = TopicRates()
     lines: list[watching.Line] = []
     is_live = os.isatty(1) and not options.once
     async with trio.open_nursery() as nursery, client.watch(options.interval) as rounds:
@@ -169,7 +165,12 @@ async def top(client: Client, options: argparse.Namespace) -> None:
 
 
 def _screen(
-    round: Round, rates: Rates, lines: Sequence[watching.Line], options: argparse.Namespace, *, is_live: bool
+    round: Round,
+    rates: TopicRates,
+    lines: Sequence[watching.Line],
+    options: argparse.Namespace,
+    *,
+    is_live: bool,
 ) -> str:
     head = [] if round.server is None else _head(round.server)
     head += [f"{line.level.decode()} {shown(line.logger)}: {shown(line.text)}" for line in lines]
@@ -227,7 +228,7 @@ def _duration(milliseconds: int) -> str:
     return f"{days} d {clock}" if days else clock
 
 
-def _json_round(round: Round, rates: Rates) -> str:
+def _json_round(round: Round, rates: TopicRates) -> str:
     topics = [
         {
             **_jsonable_fields(numbers.topic),
@@ -303,7 +304,7 @@ async def _subscribers(client: Client, options: argparse.Namespace) -> None:
 async def disconnect(client: Client, options: argparse.Namespace) -> None:
     """omq disconnect."""
     if not await client.disconnect(options.connection):
-        raise Failed(f"there is no connection {options.connection}")
+        raise CommandFailed(f"there is no connection {options.connection}")
 
 
 # -- topics in use ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from omq.bulk.access import Gap, StoredTopic
 from omq.bulk.errors import Unreachable
 from omq.bulk.network import ConnectionLost
 from omq.bulk.ranges import Range
-from omq.bulk.remote import Server
+from omq.bulk.remote import RemoteServer
 from omq.bulk.sinks import SinkConnection
 from omq.replay.ahead import Ahead
 from omq.replay.envelopes import Producer, bodies_size, envelopes
@@ -82,7 +82,7 @@ class _Copy:
 
     def __init__(
         self,
-        server: Server,
+        server: RemoteServer,
         plan: Plan,
         destination: ToServer,
         part: Range,

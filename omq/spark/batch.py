@@ -11,7 +11,7 @@ from omq.bulk.errors import BadOptions, DataLoss
 from omq.bulk.places import PerTopic
 from omq.bulk.ranges import Range, choose, cut, first_since, offsets, pack
 from omq.spark import reading
-from omq.spark.filters import Bounds, take_all
+from omq.spark.filters import ReadBounds, take_all
 from omq.spark.options import ENDS, STARTS, ReadOptions
 from omq.spark.reading import TopicPartition
 from omq.spark.schema import check_schema
@@ -25,7 +25,7 @@ class BatchReader(DataSourceReader):
         check_schema(schema, options)
         self._options = options
         self._schema = schema
-        self._bounds = Bounds()
+        self._bounds = ReadBounds()
         # If filter pushdown is off, Spark rejects a reader that overrides `pushFilters`, which it detects by
         # the `__func__` of the method. So expose the function of the base class there, as if nothing were
         # overridden; Spark calls the object itself only when filter pushdown is on.
@@ -82,7 +82,7 @@ class _TakesFilters:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ReadBounds) -> None:
         self._bounds = bounds
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:

@@ -24,7 +24,7 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType", "va
 
 
 @dataclass(slots=True)
-class Bounds:
+class ReadBounds:
     """The bounds of a read. No row outside of them can match the filters."""
 
     first: int = 1
@@ -104,7 +104,7 @@ class Bounds:
             self.until = until if self.until is None else min(self.until, until)
 
 
-def take_all(bounds: Bounds, filters: Iterable[Filter]) -> list[Filter]:
+def take_all(bounds: ReadBounds, filters: Iterable[Filter]) -> list[Filter]:
     """Narrow bounds by filters. Return the filters that Spark must apply itself."""
     return [filter for filter in filters if not bounds.take(filter)]
 

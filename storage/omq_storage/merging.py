@@ -12,7 +12,7 @@ MERGED_BYTES = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergePlan:
     """The runs of consecutive blocks to merge, each into one block."""
 
     runs: Sequence[Sequence[BlockInfo]]
@@ -21,7 +21,7 @@ class Plan:
     later may still be merged with it, so the next scan begins here."""
 
 
-def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
+def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> MergePlan:
     """Plan the merges of at least one block; the blocks are in ascending order.
 
     A merged block spans less than ``span`` microseconds.  A run is merged only if the result is at least
@@ -41,7 +41,7 @@ def plan(blocks: Sequence[BlockInfo], span: int = SPAN_LIMIT) -> Plan:
             begin = end
         else:
             begin += 1  # the first block may be too large for this run; the others may form a run without it
-    return Plan(runs, blocks[-1].first if growing is None else growing)
+    return MergePlan(runs, blocks[-1].first if growing is None else growing)
 
 
 def _reach(blocks: Sequence[BlockInfo], begin: int, span: int) -> int:

@@ -10,7 +10,7 @@ from relays import Relay, relayed
 from trio.testing import MockClock
 
 from omq.bulk.remote import Patience, parse_servers
-from omq.bulk.remote import Server as Blocking
+from omq.bulk.remote import RemoteServer as Blocking
 from omq.bulk.sinks import SinkConnection
 from omq.client import ConnectionLost, FromBeginning, connect
 from omq.server import Server

@@ -7,7 +7,7 @@ import trio
 from dmp_recordings import DMP, FEEDS, SINKS, sent
 from trio.testing import MockClock
 
-from omq.access.clients import Client, Identity
+from omq.access.clients import ClientAccount, Identity
 from omq.access.leases import DmpEnd, LeasedSink, Leases, Principal, Unusable
 from omq.access.rights import EVERYTHING
 from omq.drivers.seam import Gone
@@ -343,7 +343,7 @@ async def test_leases_remember_only_so_many_used_ones(clock: MockClock) -> None:
         raise AssertionError((end, topic, what))
 
     leases = Leases(60, 2, same_host=True)
-    principal, who = Principal("here", b"tester", report), Identity(Client(EVERYTHING))
+    principal, who = Principal("here", b"tester", report), Identity(ClientAccount(EVERYTHING))
     used = [leases.grant(LeasedSink(Topic(0, b"t")), principal, who) for _ in range(3)]
     for one in used:
         assert not isinstance(leases.use(one, "here"), Unusable)

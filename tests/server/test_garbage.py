@@ -15,7 +15,7 @@ from omq.drivers.broadcast_channel import BroadcastChannel
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.terminals.connection.transport import Transport
 from omq.terminals.dmp.terminal import DmpTerminal
-from omq.terminals.omq.subscriptions import Subscription, Subscriptions
+from omq.terminals.omq.subscriptions import OmqSubscription, Subscriptions
 from omq.terminals.omq.terminal import OmqTerminal
 
 from . import dmp_conversation as dmp
@@ -24,7 +24,7 @@ from .conversation import InProcess, eventually, serving
 KINDS = (
     OmqTerminal,
     DmpTerminal,
-    Subscription,
+    OmqSubscription,
     Subscriptions,
     Transport,
     BroadcastChannel,

@@ -18,7 +18,7 @@ from spark_helpers import reading
 
 from omq.arrow.columns import Columns
 from omq.bulk.places import Place, ServerPlace, StorePlace
-from omq.bulk.remote import Patience, Server, parse_servers
+from omq.bulk.remote import Patience, RemoteServer, parse_servers
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
@@ -54,7 +54,7 @@ def test_nothing_comes_twice_when_blocks_are_merged_meanwhile(served: Serving, w
         reading = access.fetch(topic, 1, topic.next, bodies)
         found = [next(reading) for _ in range(taken)]
         served.merge("small")
-        if isinstance(access, Server):
+        if isinstance(access, RemoteServer):
             access.close()  # as when the connection breaks: what was sent already is gone
         found += reading
     messages = list(chain.from_iterable(part for part in found if isinstance(part, list)))

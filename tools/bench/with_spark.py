@@ -25,7 +25,7 @@ from systems import Kind
 from workers import BenchFailure
 
 from omq.bulk.places import Place, ServerPlace, StorePlace, Topics
-from omq.bulk.remote import Patience, Server, parse_servers
+from omq.bulk.remote import Patience, RemoteServer, parse_servers
 from omq.bulk.sinks import SinkConnection
 from omq.client import connect
 from omq.protocol.dmp import writer as dmp_writer
@@ -193,7 +193,7 @@ class SparkBench:
         for topic in TOPICS:
             count, size = self._count(topic), TOPICS[topic][1]
             with (
-                Server(place.addresses, place.patience) as server,
+                RemoteServer(place.addresses, place.patience) as server,
                 SinkConnection(server, topic.encode()) as sink,
             ):
                 for first in range(0, count, PORTION):
@@ -242,7 +242,7 @@ class SparkBench:
     def _check(self, topic: str, count: int) -> None:
         """All of it must be there."""
         place = self._place()
-        with Server(place.addresses, place.patience) as server:
+        with RemoteServer(place.addresses, place.patience) as server:
             found = server.topics()[topic]
         if found.next - found.first != count:
             raise BenchFailure(f"{topic}: {found.next - found.first} messages are stored, {count} were sent")

@@ -52,7 +52,7 @@ class Held:
         self.confirmation = Confirmation()
 
 
-class Line:
+class HeldPosts:
     """The held posts of one topic. The first one has a place in the queue of the topic."""
 
     __slots__ = ("place", "posts")
@@ -81,7 +81,7 @@ class HeldPublishes:
         self._subscriptions = subscriptions
         self._nursery = nursery
         self._excused = excused
-        self.lines: dict[bytes, Line] = {}
+        self.lines: dict[bytes, HeldPosts] = {}
         """The topics with held messages: later messages must not overtake them."""
         self._free: list[tuple[bytes, NoRoom]] = []
         self._signal = Signal()
@@ -101,7 +101,7 @@ class HeldPublishes:
         line = self.lines.get(topic)
         if line is None:
             assert place is not None, "the first messages that are held have a place"
-            line = self.lines[topic] = Line(place)
+            line = self.lines[topic] = HeldPosts(place)
             self._wait_at(topic, place)
         held = Held(batch)
         line.posts.append(held)
@@ -136,7 +136,7 @@ class HeldPublishes:
                     await trio.lowlevel.checkpoint()
         self._is_running = False
 
-    def _go_on(self, topic: bytes, line: Line) -> None:
+    def _go_on(self, topic: bytes, line: HeldPosts) -> None:
         """Offer the first messages of this topic again, and those after them while there is room."""
         offer: Callable[[], Offered | None] = line.place.again
         while line.posts:

@@ -26,7 +26,7 @@ class Unreadable(Exception):
         self.text = text
 
 
-class Subscription:
+class OmqSubscription:
     """The terminal's side of a channel (`omq.drivers.seam.Subscriber`), and its turns to send (`Source`)."""
 
     __slots__ = ("_all", "_closed", "_place", "_started", "channel", "topic")
@@ -107,8 +107,8 @@ class Subscriptions:
         self.sender = sender
         self._replies = replies
         self._form = Frames()
-        self._by_name: dict[bytes, Subscription] = {}
-        self._sending: Subscription | None = None
+        self._by_name: dict[bytes, OmqSubscription] = {}
+        self._sending: OmqSubscription | None = None
         self._credits: dict[bytes, _Credit] = {}  # by the names of topics that are not subscribed yet
 
     # -- for commands --------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ class Subscriptions:
         if topic in self._by_name:
             raise Refused(Reason.INVALID, "this connection is subscribed already")
 
-    def make(self, topic: model.Topic, place: Callable[[], None]) -> Subscription:
+    def make(self, topic: model.Topic, place: Callable[[], None]) -> OmqSubscription:
         """Return a subscription that has no channel yet. It calls `place` when it is over."""
-        return Subscription(self, topic, place)
+        return OmqSubscription(self, topic, place)
 
-    def add(self, subscription: Subscription, channel: Channel) -> None:
+    def add(self, subscription: OmqSubscription, channel: Channel) -> None:
         """Give a subscription its channel, and answer with Subscribed."""
         topic = subscription.topic
         subscription.channel = channel
@@ -164,7 +164,7 @@ class Subscriptions:
         if not channel.settle(range(message, message + 1), ACCEPTED):
             raise Refused(Reason.INVALID, f"message {message} is not waiting to be confirmed here")
 
-    def _find(self, topic: bytes) -> Subscription:
+    def _find(self, topic: bytes) -> OmqSubscription:
         subscription = self._by_name.get(topic)
         if subscription is None:
             raise Refused(Reason.INVALID, "this connection is not subscribed")
@@ -178,7 +178,7 @@ class Subscriptions:
 
     # -- for the sender ------------------------------------------------------------------------------------
 
-    async def forward(self, subscription: Subscription) -> bool:
+    async def forward(self, subscription: OmqSubscription) -> bool:
         """Send what the channel of one subscription has at once; return whether it has more.
 
         Raises Unreadable and trio.BrokenResourceError.
@@ -210,11 +210,11 @@ class Subscriptions:
         subscriptions = set(self._by_name.values()) | ({self._sending} if self._sending else set())
         return [each.channel for each in subscriptions if each.channel is not None]
 
-    def workers(self) -> list[Subscription]:
+    def workers(self) -> list[OmqSubscription]:
         """Return the subscriptions to round-robin topics."""
         return [each for each in self._by_name.values() if each.channel is not None and each.channel.competes]
 
-    def unstarted(self) -> list[Subscription]:
+    def unstarted(self) -> list[OmqSubscription]:
         """Return the subscriptions whose Subscribed is not sent yet, so they get no messages."""
         return [each for each in self._by_name.values() if not each.is_started]
 
@@ -246,7 +246,7 @@ class Subscriptions:
             waiting.place()
         self._credits.clear()
 
-    def _close(self, subscription: Subscription) -> None:
+    def _close(self, subscription: OmqSubscription) -> None:
         """End a subscription, now or at the end of the send that is under way."""
         self._by_name.pop(subscription.topic.topic, None)
         subscription.close()
@@ -256,7 +256,7 @@ class Subscriptions:
 
     # -- for channels --------------------------------------------------------------------------------------
 
-    def ended(self, subscription: Subscription) -> None:
+    def ended(self, subscription: OmqSubscription) -> None:
         """The topic was deleted, and its channel with it."""
         subscription.channel = None
         if subscription.is_closed():
