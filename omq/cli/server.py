@@ -22,8 +22,9 @@ from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
 from omq.config import Config, ConfigError, check, load
 from omq.drivers.reasons import Refused
+from omq.listening import ListenError
 from omq.reloading import applied, need_restart
-from omq.server import ListenError, NotClosed, Server, check_files, open_server
+from omq.server import NotClosed, Server, check_files, open_server
 from omq.systemd import Manager, PassedSockets, passed_sockets
 from omq.threads import in_thread
 from omq_storage import codec

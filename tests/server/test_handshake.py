@@ -65,7 +65,7 @@ async def test_many_first_clients_of_a_protocol_take_one_thread(
         goes_on.wait()
 
     async with serving(store) as host:
-        monkeypatch.setattr("omq.server.import_module", slow_import)
+        monkeypatch.setattr("omq.reception.import_module", slow_import)
         try:
             clients = [await host.open() for _ in range(50)]
             for client in clients:

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from omq.connections import Terminal
 from omq.drivers.seam import LITTLE_OCTETS, SLOW_SECONDS
 from omq.model import Topic
 from omq.protocol.omq.types import Confirmed, Deleted, Message, Subscribed, Unsubscribed
-from omq.server import Terminal
 
 from .conversation import PATIENCE, Conversation, InProcess, eventually, publish, serving, tidied
 from .dmp_conversation import Consumer, envelopes, feed, sink, stored

@@ -9,8 +9,9 @@ from trio.testing import MockClock
 
 from omq.config import Config
 from omq.drivers.round_robin import RETRY_SECONDS
+from omq.listening import ListenError
 from omq.protocol.omq.types import Subscribed
-from omq.server import ListenError, open_server
+from omq.server import open_server
 from omq.terminals.connection.accepting import PAUSE_SECONDS
 from omq_storage.blocks import encode
 from omq_storage.catalogue import Catalogue
