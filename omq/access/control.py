@@ -6,6 +6,7 @@ from enum import Enum
 from typing import assert_never
 
 from omq.access.administration import Administration
+from omq.access.archive import visible_topics
 from omq.access.clients import Clients, Identity
 from omq.access.direct import Direct, Nodes
 from omq.access.leases import Lease, Leased, Leases, Principal, Unusable
@@ -14,7 +15,7 @@ from omq.access.management import Management
 from omq.access.overseer import Overseer
 from omq.access.quotas import ClientQuotas
 from omq.access.rights import Rights
-from omq.access.session import Session, SessionContext, visible_topics
+from omq.access.session import Session, SessionContext
 from omq.access.topology import Topology
 from omq.access.watches import Watches
 from omq.config import Config

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from omq.access.archive import Archive
 from omq.access.clients import Identity
 from omq.access.leases import LeasedExchange, LeasedSink, Leases, Principal
 from omq.access.limits import Owner, Quota, Rates, check_quota
@@ -30,15 +31,12 @@ from omq.drivers.offer import Offered
 from omq.drivers.push import MOST_WORK, Pushes, send_passed
 from omq.drivers.queue import QueueDriver
 from omq.drivers.reasons import DELETED, Reason, Refused
-from omq.drivers.seam import Channel, Gone, Subscriber
+from omq.drivers.seam import Channel, Subscriber
 from omq.drivers.sequences import Origins
 from omq.drivers.uploads import Upload
 from omq.model import Delivery, FromCurrent, Persistence, Replay, Sync, Topic, TopicInfo
 from omq_storage import codec
 from omq_storage.batches import Batch, joined
-from omq_storage.environment import BlockInfo
-from omq_storage.lookup import StoredBlock
-from omq_storage.pieces import LargeMessage
 
 if TYPE_CHECKING:
     from omq_storage._codec import Pass, Spans
@@ -50,7 +48,6 @@ Release = Callable[[], None]
 """Gives back what was counted against quotas. To be called once."""
 
 S = TypeVar("S", bound=Subscriber)
-T = TypeVar("T")
 
 log = logging.getLogger("omq.access")
 
@@ -99,45 +96,6 @@ class Takers:
     """Whether there is a subscriber."""
     is_ready: bool
     """Whether a subscriber can take a message at once."""
-
-
-class StoredMessages(Protocol):
-    """The stored messages of one topic: what `Archive.find` gives of its driver."""
-
-    topic: Topic
-    next_id: int
-    deleted: bool
-
-    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
-        """See `Driver.replay`."""
-
-    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
-        """See `Driver.read_piece`."""
-
-    async def stored_blocks(
-        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
-    ) -> T:
-        """See `Driver.stored_blocks`."""
-
-
-class Archive:
-    """The stored messages under one name, for a client that may subscribe to it."""
-
-    __slots__ = ("_catalogue", "_name")
-
-    def __init__(self, catalogue: Catalogue, name: bytes) -> None:
-        self._catalogue = catalogue
-        self._name = name
-
-    def find(self, first: int, count: int) -> StoredMessages:
-        """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
-        driver = self._catalogue.lookup(self._name)
-        if driver is None:
-            raise Refused(Reason.NOT_FOUND, "there is no such topic")
-        driver.check_replay(first)
-        if count < 0:
-            raise Refused(Reason.INVALID, "count cannot be negative")
-        return driver
 
 
 class PrivateTopic:
@@ -627,14 +585,3 @@ class Session:
         driver = await self._find_or_make(name)
         leases.check_room(self._client)  # other connections may have got the last leases meanwhile
         return driver
-
-
-def visible_topics(catalogue: Catalogue, rights: Rights) -> Iterator[TopicInfo | None]:
-    """Yield the topics that a client with these rights may know of, in the order of their ids, and None for
-    each other one: so the caller can pause after each step, however few topics the client may see.
-
-    Topics that are deleted or made meanwhile are left out.
-    """
-    for driver in catalogue.drivers():
-        now = catalogue.current(driver)
-        yield None if now is None or not rights.sees(now.topic.topic) else now.info()

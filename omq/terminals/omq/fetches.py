@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
+from omq.access.archive import Archive, StoredMessages
 from omq.access.limits import RateLimit
-from omq.access.session import Archive, StoredMessages
 from omq.drivers.driver import READ_OCTETS
 from omq.drivers.memory import Memory
 from omq.drivers.problems import for_clients

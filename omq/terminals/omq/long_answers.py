@@ -12,9 +12,9 @@ from functools import partial
 
 import trio
 
+from omq.access.archive import Archive
 from omq.access.control import AccessControl
 from omq.access.rights import Rights
-from omq.access.session import Archive
 from omq.drivers.budget import Budget
 from omq.drivers.problems import for_clients
 from omq.drivers.reasons import Refused

@@ -1,0 +1,65 @@
+"""What a client may read: the topics that it may know of, and the stored messages of a topic."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from omq.access.rights import Rights
+from omq.drivers.catalogue import Catalogue
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.seam import Gone
+from omq.model import Topic, TopicInfo
+from omq_storage.environment import BlockInfo
+from omq_storage.lookup import StoredBlock
+from omq_storage.pieces import LargeMessage
+
+T = TypeVar("T")
+
+
+class StoredMessages(Protocol):
+    """The stored messages of one topic: what `Archive.find` gives of its driver."""
+
+    topic: Topic
+    next_id: int
+    deleted: bool
+
+    async def replay(self, position: int, octets: int) -> list[StoredBlock] | Gone:
+        """See `Driver.replay`."""
+
+    async def read_piece(self, message: LargeMessage, begin: int, octets: int) -> bytes | None:
+        """See `Driver.read_piece`."""
+
+    async def stored_blocks(
+        self, first: int, count: int, limit: int, then: Callable[[list[BlockInfo]], T]
+    ) -> T:
+        """See `Driver.stored_blocks`."""
+
+
+class Archive:
+    """The stored messages under one name, for a client that may subscribe to it."""
+
+    __slots__ = ("_catalogue", "_name")
+
+    def __init__(self, catalogue: Catalogue, name: bytes) -> None:
+        self._catalogue = catalogue
+        self._name = name
+
+    def find(self, first: int, count: int) -> StoredMessages:
+        """Return the topic if `count` messages from `first` on can be read. Raises Refused."""
+        driver = self._catalogue.lookup(self._name)
+        if driver is None:
+            raise Refused(Reason.NOT_FOUND, "there is no such topic")
+        driver.check_replay(first)
+        if count < 0:
+            raise Refused(Reason.INVALID, "count cannot be negative")
+        return driver
+
+
+def visible_topics(catalogue: Catalogue, rights: Rights) -> Iterator[TopicInfo | None]:
+    """Yield the topics that a client with these rights may know of, in the order of their ids, and None for
+    each other one: so the caller can pause after each step, however few topics the client may see.
+
+    Topics that are deleted or made meanwhile are left out.
+    """
+    for driver in catalogue.drivers():
+        now = catalogue.current(driver)
+        yield None if now is None or not rights.sees(now.topic.topic) else now.info()
