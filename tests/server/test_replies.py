@@ -17,7 +17,6 @@ async def test_answers_come_in_the_order_of_the_commands(store: Path) -> None:
     async with serving(store) as host:
         client = await host.connect()
         await client.say(b"(Declare t Broadcast (Persistent Strong))", b"(Declare fast Broadcast Transient)")
-        await client.messages(0)
         assert await client.frame() == Declared(Topic(0, b"t"))
         assert await client.frame() == Declared(Topic(1, b"fast"))
         for round in range(20):

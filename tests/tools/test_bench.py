@@ -116,7 +116,8 @@ def test_spark_and_the_replay_have_figures(tmp_path: Path) -> None:
     rows = json.loads(figures.read_text())["rows"]
     assert len(rows) == 41
     for row in rows:
-        assert row["values"][0] >= 0, row
+        # The server's processor time is counted in ticks of the kernel: so little work can take none.
+        assert row["values"][0] > 0 or "server" in row["figure"], row
         assert row["figure"] in result.stdout
     assert not list(stores.iterdir()), "the bench left something behind"
 
