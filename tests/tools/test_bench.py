@@ -127,7 +127,7 @@ def test_a_server_that_does_not_start_is_a_failed_figure(tmp_path: Path, case: s
     options = ["--only", case, "--runs", "1", "--sizes", "100", "--systems", "omq"]
     result = run_bench(*options, "--server", sys.executable + " -c pass", "--directory", str(tmp_path))
     assert result.returncode == 1, result.stderr
-    rows = [line for line in result.stdout.splitlines() if line.startswith(case)]
+    rows = [line for line in result.stdout.splitlines() if "omq  " in line and line.startswith(case)]
     assert len(rows) == figures
     assert all("FAILED" in row and "at start" in row for row in rows)
     assert not list(tmp_path.iterdir())
