@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from omq.access.clients import Client, Identity
+from omq.access.clients import ClientAccount, Identity
 from omq.access.leases import USED_SECONDS, DmpEnd, LeasedSink, Leases, Principal, Unusable
 from omq.access.rights import EVERYTHING
 from omq.drivers.seam import Gone
@@ -14,7 +14,7 @@ SINK = LeasedSink(Topic(0, b"t"))
 
 @pytest.fixture
 def identity() -> Identity:
-    return Identity(Client(EVERYTHING))
+    return Identity(ClientAccount(EVERYTHING))
 
 
 @pytest.fixture

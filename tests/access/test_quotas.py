@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from omq.access.bounds import Bounds
+from omq.access.quotas import ClientQuotas
 from omq.config import ClientConfig, Config
 
-SHARES = Bounds.of(
+SHARES = ClientQuotas.of(
     Config(
         store="s", max_connections=10, max_topics=20, max_leases=30, max_subscriptions=40, client_share=0.5
     )
@@ -16,16 +16,16 @@ OWN = {"max_connections": 1, "max_topics": 2, "max_leases": 3, "max_subscription
 
 
 def test_a_client_has_its_share_and_at_least_one() -> None:
-    assert Bounds(connections=5, topics=10, leases=15, subscriptions=20, watchers=50) == SHARES
+    assert ClientQuotas(connections=5, topics=10, leases=15, subscriptions=20, watchers=50) == SHARES
     least = Config(store="s", max_connections=10, max_topics=199, max_leases=200, client_share=0.01)
-    bounds = Bounds.of(least)
+    bounds = ClientQuotas.of(least)
     assert (bounds.connections, bounds.topics, bounds.leases, bounds.watchers) == (1, 1, 2, 1)
 
 
 @pytest.mark.parametrize("key", OWN)
 def test_a_key_of_a_client_replaces_one_quota(key: str) -> None:
     replaced = SHARES.replaced_by(ClientConfig(name="a", secret="", **{key: OWN[key]}))  # type: ignore[arg-type]
-    for field in fields(Bounds):
+    for field in fields(ClientQuotas):
         own = OWN[key] if f"max_{field.name}" == key else getattr(SHARES, field.name)
         assert getattr(replaced, field.name) == own
 
