@@ -63,9 +63,9 @@ class Principal:
     ended.
     """
 
-    __slots__ = ("_report", "host", "leases", "name")
+    __slots__ = ("_report", "host", "is_openamq", "leases", "name")
 
-    def __init__(self, host: str, name: bytes, report: Report | None) -> None:
+    def __init__(self, host: str, name: bytes, report: Report | None, *, is_openamq: bool = False) -> None:
         """`report` sends an Error; it may wait until there is room for one more answer. It is None for a
         protocol that has no such message.
         """
@@ -73,6 +73,8 @@ class Principal:
         """The host of the client."""
         self.name = name
         """The name that the client gave when it connected."""
+        self.is_openamq = is_openamq
+        """Whether the client is OpenAMQ's, which writes and reads tables in its own form."""
         self.leases: set[bytes] = set()
         """The unused leases of this connection, maintained by `Leases`."""
         self._report = report

@@ -305,9 +305,10 @@ def lease(client: Client, method_id: int, name: str) -> bytes:
     return answer.args[1:]
 
 
-def envelope(key: str, body: bytes, options: int = 0, headers: dict[str, str] | None = None) -> bytes:
-    head = wire.short("kept") + wire.short(key) + wire.properties(**({"headers": headers} if headers else {}))
-    octets = head + struct.pack(">I", options << 24 | len(body)) + body
+def envelope(key: str, body: bytes, options: int = 0, props: bytes = wire.NO_PROPERTIES) -> bytes:
+    octets = (
+        wire.short("kept") + wire.short(key) + props + struct.pack(">I", options << 24 | len(body)) + body
+    )
     return struct.pack(">I", len(octets)) + octets
 
 
@@ -339,7 +340,10 @@ def test_a_sink_of_an_exchange_that_looks_at_headers(broker: Broker) -> None:
     client.call(wire.bind_by(1, "warm", "amq.headers", {"colour": "red"}))
     with closing(Dmp(broker, lease(client, 10, "amq.headers"))) as sink:
         colours = ("red", "blue", "red")
-        octets = [envelope("k", colour.encode(), MANDATORY, {"colour": colour}) for colour in colours]
+        octets = [
+            envelope("k", colour.encode(), MANDATORY, wire.properties(headers={"colour": colour}))
+            for colour in colours
+        ]
         sink.socket.sendall(b"".join(octets))
         returned = client.wait()
         assert (returned.told().split(" - ")[0], returned.body) == (
@@ -409,6 +413,58 @@ def test_a_feed_is_stopped_by_cancel_and_goes_on_with_consume(broker: Broker) ->
         )
         client.call(wire.consume(1, "mine2", "u", no_ack=1))
         assert connection.envelope().endswith(b"waits")
+
+
+def timed(octets: int) -> bytes:
+    """Properties with a time of so many octets among the headers."""
+    return b"\x20\0" + wire.long(wire.short("t") + b"T" + (5).to_bytes(octets, "big"))
+
+
+OWN, ORDINARY = timed(4), timed(8)
+
+
+def test_times_in_envelopes_of_openamq_have_four_octets(broker: Broker) -> None:
+    principal, connection, queue = feed(broker, "C_amq_client.conn1")
+    principal.send_next(renamed(b"auto.1", queue))
+    principal.answer(50, 21)
+    principal.send_next(renamed(b"auto.1", queue))
+    principal.answer(60, 21)
+    principal.send_next()
+    client = broker.channel()
+    client.call(wire.declare_queue(1, "times", exclusive=1))
+    client.call(wire.bind(1, "times", "amq.direct", "times"))
+    name = queue.decode()
+    with closing(Dmp(broker, principal.lease())) as sink:
+        sink.socket.sendall(envelope(name, b"own", props=OWN) + envelope("times", b"others", props=OWN))
+        assert connection.envelope() == envelope(name, b"own", props=OWN)
+        sink.socket.shutdown(socket.SHUT_WR)
+        assert sink.short() == b"200 OK 2 messages stored"
+    got = client.call(wire.get(1, "times", no_ack=1))
+    assert (got.body, got.raw_properties) == (b"others", ORDINARY)
+    client.send(wire.publish(1, "amq.direct", name, b"back", ORDINARY))
+    assert connection.envelope().endswith(OWN + struct.pack(">I", 4) + b"back")
+    principal.close()
+    connection.close()
+
+
+def test_times_in_long_envelopes_of_openamq(broker: Broker) -> None:
+    client = broker.channel(seconds=SECONDS)
+    client.call(wire.declare_queue(1, "long times", durable=1, x_queue_type="stream"))
+    client.call(wire.consume(1, "long times"))
+    data = bytes(1 << 20)
+    with closing(Principal(broker)) as principal:
+        principal.send_next(lambda _: struct.pack(">HH", DIRECT, 10) + wire.short("long times"))
+        lease_of_sink = principal.lease()
+        principal.send(wire.method(1, DIRECT, 20, wire.short("long times")))
+        with (
+            closing(Dmp(broker, principal.lease())) as stream,
+            closing(Dmp(broker, lease_of_sink)) as sink,
+        ):
+            sink.socket.sendall(envelope("any", data, props=OWN))
+            assert stream.envelope() == envelope("any", data, props=OWN)
+    delivered = client.wait()
+    assert delivered.body == data
+    assert delivered.properties["headers"] == {"t": "T:5", "x-stream-offset": "l:1"}
 
 
 def test_direct_mode_can_be_switched_off(tmp_path: Path) -> None:

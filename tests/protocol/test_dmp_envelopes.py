@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import LongString, Table
 from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
@@ -18,6 +19,8 @@ from omq.protocol.dmp.client import ClientDialogue, DialogueError, Purpose
 from omq.protocol.dmp.envelopes import NULL_MESSAGE, Envelope, EnvelopeError, EnvelopeRun
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.server import LeaseShown, ServerDialogue, SinkReady
+from omq.protocol.steps import finished
+from omq_storage import codec
 
 NAMED = Head(b"x", b"key")
 NAMED_OCTETS = b"\x01x\x03key\x00\x00"
@@ -398,3 +401,57 @@ def test_mutated_dialogues_raise_nothing_else(octets: bytes) -> None:
     for purpose in Purpose:
         with suppress(DialogueError):
             ClientDialogue(b"l", purpose).feed(octets)
+
+
+# -- OpenAMQ ------------------------------------------------------------------------------------------------
+
+TIMES = b"\x20\0\0\0\0\x13\x01tT\0\0\0\x05\x01aA\0\0\0\x05T\0\0\0\x07"
+"""Properties with times as OpenAMQ writes them."""
+
+
+def head_of_times(count: int, octets: int) -> bytes:
+    """A head with an array of so many times of so many octets."""
+    array = (b"T" + bytes(octets)) * count
+    table = b"\0A" + sized(array)
+    return b"\0\0\x20\0" + sized(table)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_heads_of_openamq_are_checked_as_such(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
+    octets = dmp_writer.for_sink([b"a", b"b", b"c"], [b"\0\0" + TIMES, b"\0\0" + TIMES, NAMED_OCTETS])
+    batch = EnvelopeReader(from_openamq=True).feed_batch(octets)
+    assert batch.batch.bodies() == [b"a", b"b", b"c"]
+    assert batch.heads == [b"\0\0" + TIMES, b"\0\0" + TIMES, NAMED_OCTETS]
+    with pytest.raises(EnvelopeError):
+        EnvelopeReader().feed_batch(octets)
+    for malformed in (TIMES[:-4] + b"\0", TIMES.replace(b"T", b"?")):
+        with pytest.raises(EnvelopeError) as raised:
+            EnvelopeReader(from_openamq=True).feed_batch(
+                dmp_writer.for_sink([b"", b""], [NAMED_OCTETS, b"\0\0" + malformed])
+            )
+        assert raised.value.batch is not None
+        assert raised.value.batch.batch.bodies() == [b""]
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+def test_a_head_of_openamq_may_not_grow_too_long(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
+    most = (MAX_HEAD - len(head_of_times(0, 8))) // 9
+    longest = head_of_times(most, 4)
+    for heads in ([longest], [head_of_times(most // 2, 4), longest]):
+        octets = dmp_writer.for_sink([b""] * len(heads), heads)
+        assert EnvelopeReader(from_openamq=True).feed_batch(octets).heads == heads
+    octets = dmp_writer.for_sink([b""], [head_of_times(most + 1, 4)])
+    with pytest.raises(EnvelopeError, match="names and properties take"):
+        EnvelopeReader(from_openamq=True).feed_batch(octets)
+
+
+def test_heads_are_translated_in_steps() -> None:
+    narrow = [head_of_times(5_000, 4), *(b"\0\x01%c" % octet + TIMES for octet in range(200)), NAMED_OCTETS]
+    steps = openamq.widening_heads(narrow)
+    assert len(list(steps)) > 20
+    wide = finished(openamq.widening_heads(narrow))
+    assert wide[0] == head_of_times(5_000, 8)
+    assert wide[-1] == NAMED_OCTETS
+    assert list(map(openamq.narrowed_head, wide)) == narrow

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
 
 from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import LongString, Number, NumberType, Table
 from omq.protocol.amqp.head import Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_0_9 import methods, openamq
+from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     ChannelFailed,
@@ -156,9 +157,9 @@ _OPEN = b"".join(
 
 def check_methods(data: bytes) -> None:
     """A method that was read is written so that it is read as the same, in both dialects of tables."""
-    for decode in (methods.decode, openamq.decode):
+    for translate in (None, openamq.widened_table):
         try:
-            method = decode(data)
+            method = methods.decode(data, translate)
         except ConnectionProblem as problem:
             check_sentence(problem.reply_text)
         else:

@@ -63,6 +63,12 @@ def bounds(data: bytes, at: int, end: int) -> tuple[int, int | None]:
     return properties.bounds(data, flags_at, end)
 
 
+def names_end(octets: bytes) -> int:
+    """Return where the property flags of a checked head begin."""
+    key_at = 1 + octets[0]
+    return key_at + 1 + octets[key_at]
+
+
 def decode(octets: bytes) -> Head:
     """Parse a head. Raises `FieldError` for octets that are not exactly one head."""
     end = len(octets)

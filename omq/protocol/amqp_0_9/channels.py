@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
+from omq.protocol.amqp import openamq, shortstr
 from omq.protocol.amqp import properties as stored_properties
-from omq.protocol.amqp import shortstr
 from omq.protocol.amqp.head import MAX_HEAD
 from omq.protocol.amqp.properties import NO_PROPERTIES
 from omq.protocol.amqp.shortstr import FieldError
@@ -196,6 +196,14 @@ class Channel:
 
     def _refused(self, code: ReplyCode, text: str) -> ChannelProblem:
         return ChannelProblem(code, text, BasicPublish.CLASS, BasicPublish.METHOD)
+
+
+def widened_header(payload: bytes) -> bytes:
+    """Translate the payload of a header frame from OpenAMQ's form. Raises `ConnectionProblem`."""
+    try:
+        return payload[: CONTENT.size] + openamq.widened_properties(payload[CONTENT.size :])
+    except FieldError as problem:
+        raise ConnectionProblem(ReplyCode.FRAME_ERROR, str(problem)) from problem
 
 
 def _run(channel: int, method: BasicPublish, head: bytes, flags: int, body: bytes) -> PublishRun:

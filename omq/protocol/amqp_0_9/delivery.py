@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
-from omq.protocol.amqp import shortstr
-from omq.protocol.amqp_0_9 import openamq
+from omq.protocol.amqp import openamq, shortstr
+from omq.protocol.amqp.head import names_end
 from omq.protocol.amqp_0_9.frames import (
     CONTENT,
     FRAME,
@@ -56,12 +56,6 @@ class Consumer:
     is_stream: bool = False
     """Whether each message gets its id as the header `x-stream-offset`."""
     is_openamq: bool = False
-
-
-def names_end(head: bytes) -> int:
-    """Where the property flags of a stored head begin."""
-    key_at = 1 + head[0]
-    return key_at + 1 + head[key_at]
 
 
 def names(head: bytes) -> tuple[bytes, bytes]:

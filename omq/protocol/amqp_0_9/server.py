@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from enum import Enum, auto
 
 from omq.model import DEFAULT_MAX_BODY
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp.fields import Table
-from omq.protocol.amqp_0_9 import methods, openamq
-from omq.protocol.amqp_0_9.channels import Channel, State
+from omq.protocol.amqp_0_9 import methods
+from omq.protocol.amqp_0_9.channels import Channel, State, widened_header
 from omq.protocol.amqp_0_9.events import (
     AckRun,
     Called,
@@ -366,7 +367,7 @@ class ServerConnection:
                 case FrameType.HEADER:
                     room = max(0, MOST_HELD - self._held - len(payload))
                     if self._is_openamq:
-                        payload = openamq.widened_header(payload)
+                        payload = widened_header(payload)
                     begun = channel.header(payload, self._max_message, min(self._whole_body, room))
                     self._held += channel.held
                     return () if begun is None else (begun,)
@@ -428,7 +429,7 @@ class ServerConnection:
         return ()
 
     def _decode(self, payload: bytes) -> Method:
-        return openamq.decode(payload) if self._is_openamq else methods.decode(payload)
+        return methods.decode(payload, openamq.widened_table if self._is_openamq else None)
 
     def _drop(self, channel: Channel) -> None:
         self._held -= channel.held

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from omq.model import DEFAULT_MAX_BODY
 from omq.protocol.amqp import head as stored_head
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp.head import MAX_HEAD, PLAIN_HEAD
 from omq.protocol.amqp.properties import check_headers
 from omq.protocol.amqp.shortstr import FieldError
@@ -39,6 +40,11 @@ PLAIN_ENVELOPES_A_STEP = 1 << 9
 
 AS_WORK = 8
 
+SURE_HEAD = MAX_HEAD * 5 // 9
+"""A head from OpenAMQ of this size is not above MAX_HEAD when it is translated: a time with its type, the
+least value that grows, has five octets before and nine after.
+"""
+
 SMALLEST = len(PLAIN_HEAD) + AFTER_HEAD
 """The least size an envelope can have, other than a null message's 0."""
 
@@ -51,11 +57,14 @@ class EnvelopeReader:
     number of times, however small the pieces.
     """
 
-    __slots__ = ("_max_message", "_needed", "_read", "_unfinished")
+    __slots__ = ("_from_openamq", "_max_message", "_needed", "_read", "_unfinished")
 
-    def __init__(self, max_message: int = DEFAULT_MAX_BODY) -> None:
-        """`max_message`: the longest accepted body, in octets."""
+    def __init__(self, max_message: int = DEFAULT_MAX_BODY, *, from_openamq: bool = False) -> None:
+        """`max_message`: the longest accepted body, in octets. With `from_openamq` the tables in heads have
+        OpenAMQ's form: they are checked as such, and returned as they are.
+        """
         self._max_message = max_message
+        self._from_openamq = from_openamq
         self._unfinished = bytearray()
         self._needed = NUMBER.size  # octets of `_unfinished` needed for progress
         self._read = 0
@@ -99,8 +108,7 @@ class EnvelopeReader:
             left = length - (head_end - start) - AFTER_HEAD
             (number,) = NUMBER.unpack_from(beginning, head_end)
             options = 0 if number == left <= self._max_message else _options(number, left, self._max_message)
-            if table is not None:
-                yield from check_headers(beginning, table, head_end)
+            yield from _checking_headers(beginning, start, table, head_end, self._from_openamq)
         except FieldError as error:
             nothing = EnvelopeRun([], [], [])
             raise EnvelopeError(self._name(error, 0), nothing) from error
@@ -129,7 +137,9 @@ class EnvelopeReader:
         if whole is None:
             return run
         try:
-            done, needed = yield from _scanning(whole, self._max_message, run.bodies, run.heads, run.options)
+            done, needed = yield from _scanning(
+                whole, self._max_message, run.bodies, run.heads, run.options, self._from_openamq
+            )
         except FieldError as error:
             raise EnvelopeError(self._name(error, len(run)), run) from error
         self._keep(whole, done, needed, len(run))
@@ -160,7 +170,7 @@ class EnvelopeReader:
             return _batch(EnvelopeRun([], [], []))
         spans = codec.native.Spans(whole)
         try:
-            done, needed = yield from _finding(spans, whole, self._max_message)
+            done, needed = yield from _finding(spans, whole, self._max_message, self._from_openamq)
         except FieldError as error:
             text = self._name(error, spans.count)
             raise EnvelopeError(text, EnvelopeRun([], [], []), _spanned(spans)) from error
@@ -210,13 +220,18 @@ def scan(
 
 
 def _scanning(
-    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+    data: bytes,
+    max_message: int,
+    bodies: list[bytes],
+    heads: list[bytes],
+    options: list[int],
+    from_openamq: bool = False,
 ) -> Steps[tuple[int, int]]:
     if not codec.COMPILED:
-        return (yield from _scanning_plain(data, max_message, bodies, heads, options))
+        return (yield from _scanning_plain(data, max_message, bodies, heads, options, from_openamq))
     spans = codec.native.Spans(data)
     try:
-        return (yield from _finding(spans, data, max_message))
+        return (yield from _finding(spans, data, max_message, from_openamq))
     finally:
         before = len(bodies)
         bodies += spans.bodies()
@@ -228,11 +243,12 @@ def _scanning(
             options += found_options or [0] * spans.count
 
 
-def _finding(spans: "Spans", data: bytes, max_message: int) -> Steps[tuple[int, int]]:
+def _finding(spans: "Spans", data: bytes, max_message: int, from_openamq: bool) -> Steps[tuple[int, int]]:
     """Find all complete envelopes; returns and raises as `scan` does."""
     position = 0
+    longest, time = (SURE_HEAD, openamq.TIME) if from_openamq else (MAX_HEAD, openamq.ORDINARY_TIME)
     while True:
-        position, needed = spans.take_envelopes(position, max_message, MAX_HEAD, ENVELOPES_A_STEP)
+        position, needed = spans.take_envelopes(position, max_message, longest, ENVELOPES_A_STEP, time)
         if needed < 0:
             yield
             continue
@@ -240,7 +256,7 @@ def _finding(spans: "Spans", data: bytes, max_message: int) -> Steps[tuple[int, 
             return position, needed
         (length,) = NUMBER.unpack_from(data, position)
         start, end = position + NUMBER.size, position + NUMBER.size + length
-        head_end, options = yield from _checking(data, start, end, max_message)
+        head_end, options = yield from _checking(data, start, end, max_message, from_openamq)
         spans.add_envelope(start, head_end + AFTER_HEAD, end, options)
         position = end
 
@@ -253,7 +269,12 @@ def scan_plain(
 
 
 def _scanning_plain(
-    data: bytes, max_message: int, bodies: list[bytes], heads: list[bytes], options: list[int]
+    data: bytes,
+    max_message: int,
+    bodies: list[bytes],
+    heads: list[bytes],
+    options: list[int],
+    from_openamq: bool = False,
 ) -> Steps[tuple[int, int]]:
     size = len(data)
     work = 0  # since the last pause
@@ -277,7 +298,7 @@ def _scanning_plain(
             check_size(length, max_message)
             return position, four + length
         start = position + four
-        head_end, wanted = yield from _checking(data, start, end, max_message)
+        head_end, wanted = yield from _checking(data, start, end, max_message, from_openamq)
         work += AS_WORK
         head = data[start:head_end]
         before = len(bodies)
@@ -318,7 +339,9 @@ def check_size(length: int, max_message: int) -> None:
         raise FieldError(f"its size is {length}, and no message may take more than {largest}")
 
 
-def _checking(data: bytes, start: int, end: int, max_message: int) -> Steps[tuple[int, int]]:
+def _checking(
+    data: bytes, start: int, end: int, max_message: int, from_openamq: bool
+) -> Steps[tuple[int, int]]:
     """Check a complete envelope after its size; return the end of its head, and its options.
 
     Raises `FieldError` for any error in it.
@@ -328,11 +351,26 @@ def _checking(data: bytes, start: int, end: int, max_message: int) -> Steps[tupl
     left = end - head_end - AFTER_HEAD
     (number,) = NUMBER.unpack_from(data, head_end)
     options = 0 if number == left <= max_message else _options(number, left, max_message)
-    if head_end - start > MAX_HEAD:
-        raise FieldError(f"names and properties take {head_end - start} octets, more than {MAX_HEAD}")
-    if table is not None:
-        yield from check_headers(data, table, head_end)
+    _check_length(head_end - start)
+    yield from _checking_headers(data, start, table, head_end, from_openamq)
     return head_end, options
+
+
+def _check_length(head: int) -> None:
+    if head > MAX_HEAD:
+        raise FieldError(f"names and properties take {head} octets, more than {MAX_HEAD}")
+
+
+def _checking_headers(
+    data: bytes, start: int, table: int | None, end: int, from_openamq: bool
+) -> Steps[None]:
+    """Check the headers table of the head at `start`, if it has one. Raises `FieldError`."""
+    if table is None:
+        return
+    if from_openamq:
+        _check_length(len((yield from openamq.widening_head(data[start:end]))))
+    else:
+        yield from check_headers(data, table, end)
 
 
 def _options(number: int, left: int, max_message: int) -> int:

@@ -29,14 +29,11 @@ class Direct:
         principal: Principal,
         outbox: Outbox,
         is_open: Callable[[AmqpChannel], bool],
-        *,
-        to_openamq: bool,
     ) -> None:
         self._topology = topology
         self._principal = principal
         self._outbox = outbox
         self._is_open = is_open
-        self._to_openamq = to_openamq
         self.frame_max = 0
         self._feeds: dict[bytes, LeasedFeed] = {}
         """The feeds of queues."""
@@ -75,6 +72,6 @@ class Direct:
                 NO_ROUTE,
                 head,
                 body,
-                to_openamq=self._to_openamq,
+                to_openamq=self._principal.is_openamq,
             )
             self._outbox.add(octets, channel=channel.number)

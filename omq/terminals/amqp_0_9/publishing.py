@@ -17,7 +17,7 @@ from omq.drivers.reasons import Refused
 from omq.exchanges.routes import Part, TopicIsReplaced
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import properties as stored_properties
-from omq.protocol.amqp_0_9.delivery import names_end, returned
+from omq.protocol.amqp_0_9.delivery import returned
 from omq.protocol.amqp_0_9.events import PublishRun
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
@@ -163,7 +163,7 @@ class Publishing:
         return heads
 
     def _checked_head(self, publisher: Publisher, head: bytes) -> bytes:
-        found = stored_properties.strings(head, names_end(head))
+        found = stored_properties.strings(head, stored_head.names_end(head))
         user = found.get("user_id", self._user)
         if user != self._user:
             raise _refused(f"user_id property set to {user!r} but authenticated user was {self._user!r}")

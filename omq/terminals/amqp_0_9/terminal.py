@@ -477,11 +477,8 @@ class AmqpTerminal:
         publishing.is_openamq = self._protocol.is_openamq
         direct: Direct | None = None
         if self._context.config.amqp_direct:
-            self._principal = Principal(host, session.name, None)
-            to_openamq = self._protocol.is_openamq
-            direct = Direct(
-                self._topology, self._principal, self._outbox, self._is_open, to_openamq=to_openamq
-            )
+            self._principal = Principal(host, session.name, None, is_openamq=self._protocol.is_openamq)
+            direct = Direct(self._topology, self._principal, self._outbox, self._is_open)
         commands = Commands(
             self._topology,
             publishing,

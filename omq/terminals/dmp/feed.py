@@ -58,7 +58,9 @@ class FeedService:
         self._null_at = trio.current_time() + self._null_seconds
         # A message without a head gets the topic as its routing key, so a client with several feeds can
         # distinguish their messages. In AMQP this is a message to the default exchange.
-        self._form = Envelopes(stored_head.encode(Head(routing_key=feed.topic.topic)))
+        self._form = Envelopes(
+            stored_head.encode(Head(routing_key=feed.topic.topic)), to_openamq=leased.principal.is_openamq
+        )
         self._state = State.SERVING
         self._last_report: str | None = None
         self._scope = trio.CancelScope()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
 from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.openamq import narrowed_head
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
 from omq.terminals.connection.forms import Opened
@@ -18,8 +19,9 @@ class Envelopes:
 
     unframed = 0
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, head: bytes, *, to_openamq: bool = False) -> None:
         self._head = head
+        self._to_openamq = to_openamq
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
         if not any(_is_large(cut) for cut in cuts):
@@ -41,6 +43,8 @@ class Envelopes:
     def _opening(self, head: bytes, size: int) -> bytes:
         if not head and size > _LONGEST_WITH_ANY_HEAD:
             head = PLAIN_HEAD  # the default head may leave too little room for the longest bodies
+        if head and self._to_openamq:
+            head = narrowed_head(head)
         return dmp_writer.opening(size, head or self._head)
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
@@ -63,6 +67,8 @@ class Envelopes:
         ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
         heads = cut.block.heads_from(cut.ids.start)[ids]
         bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
+        if self._to_openamq:
+            heads = [head and narrowed_head(head) for head in heads]
         return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
 
 

@@ -7,7 +7,7 @@ read: this is the backpressure. When the client has closed its sending side, the
 are settled, and sends the response.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
 import trio
@@ -19,6 +19,7 @@ from omq.drivers.reasons import Failure, Reason, Refused
 from omq.drivers.signal import Signal
 from omq.drivers.uploads import Upload
 from omq.logs import quoted
+from omq.protocol.amqp import openamq
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
@@ -125,7 +126,10 @@ class SinkService:
         self._session = leased.session
         self._principal = leased.principal
         self.target = target
-        self._envelopes = EnvelopeReader(leased.session.max_message_bytes)
+        self._from_openamq = leased.principal.is_openamq
+        self._envelopes = EnvelopeReader(
+            leased.session.max_message_bytes, from_openamq=leased.principal.is_openamq
+        )
         self._posts = Posts()
         self._problem: Problem | None = None
         self._finished = False
@@ -246,10 +250,13 @@ class SinkService:
         if not self._is_long():
             return None
         try:
-            return await in_turns(self._envelopes.taking_long(self._session.fragment_octets))
+            long = await in_turns(self._envelopes.taking_long(self._session.fragment_octets))
         except EnvelopeError as error:
             self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
             return None
+        if long is None or not self._from_openamq:
+            return long
+        return replace(long, head=await in_turns(openamq.widening_head(long.head)))
 
     async def _post_long(self, long: LongEnvelope) -> bytes:
         """Store the body of a long envelope as it arrives, and post its message. Return what was received
@@ -296,6 +303,8 @@ class SinkService:
     async def _post(self, batch: EnvelopeBatch) -> None:
         if not len(batch):
             return
+        if self._from_openamq:
+            batch = replace(batch, heads=await in_turns(openamq.widening_heads(batch.heads)))
         try:
             await self.target.post(batch, self)
         except Refused as refused:

@@ -12,6 +12,7 @@ cdef enum:
     ACK = 0x003C0050
     BASIC_CONTENT = 0x003C0000  # the class, and the weight 0
     CONTENT_START = 12  # class, weight, size of the body
+    TIME = 8  # the size of a time in tables
     NAMES_AT = 13  # in a frame of Basic.Publish: after its ids and the ticket
     ACK_FRAME = 21
     LONG_OPENING = 512
@@ -91,7 +92,7 @@ def take_publishes(bytes data not None, Py_ssize_t position, channel, max_body, 
             if body_end < 0 or body_end - header_end - FRAME_OVERHEAD != body:
                 break
         if length != known_length or memcmp(octets + properties, octets + known, length):
-            if after_properties(octets, properties, header_end - 1) != header_end - 1:
+            if after_properties(octets, properties, header_end - 1, TIME) != header_end - 1:
                 break
             known = properties
             known_length = length

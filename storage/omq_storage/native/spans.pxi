@@ -56,8 +56,8 @@ cdef class Spans:
         cdef uint32_t length = <uint32_t>(end - body)
         self.add(octets_of(self._data) + body, length, length, <uint32_t>(body - NUMBER - head), options)
 
-    def take_envelopes(self, Py_ssize_t position, max_message, max_head, Py_ssize_t most):
-        """Add the envelopes from `position` on, at most about `most`.
+    def take_envelopes(self, Py_ssize_t position, max_message, max_head, Py_ssize_t most, uint8_t time=8):
+        """Add the envelopes from `position` on, at most about `most`. `time` is the size of a time in their tables.
 
         Return where it stopped, and how many octets it needs from there to continue: 0 if the octets are there, but
         the plain code must parse them; -1 if it has added `most`.
@@ -96,7 +96,7 @@ cdef class Spans:
             if known_length and known_length <= length - NUMBER and not memcmp(octets + start, known, known_length):
                 head_end = start + known_length
             else:
-                head_end = after_head(octets, start, min(end - NUMBER, start + longest_head))
+                head_end = after_head(octets, start, min(end - NUMBER, start + longest_head), time)
                 if head_end < 0:
                     return at, 0
                 work -= (head_end - start) // 16  # a table may have a value in every octet
@@ -299,7 +299,7 @@ for _octet in b"sUu":
     SIZE[_octet] = 2
 for _octet in b"Iif":
     SIZE[_octet] = 4
-for _octet in b"lLdT":
+for _octet in b"lLd":
     SIZE[_octet] = 8
 SIZE[<int>c'D'] = 5
 SIZE[<int>c'V'] = 0
@@ -308,8 +308,13 @@ SIZE[<int>c'F'] = FIELDS
 SIZE[<int>c'A'] = VALUES
 
 
-cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int levels, bint named) noexcept nogil:
-    """Return the end of the table or array whose length is at `at`; -1 if it is beyond `end`, or malformed."""
+cdef int64_t after_values(
+    const uint8_t* octets, int64_t at, int64_t end, int levels, bint named, uint8_t time
+) noexcept nogil:
+    """Return the end of the table or array whose length is at `at`; -1 if it is beyond `end`, or malformed.
+
+    `time` is the size of a time: OpenAMQ's have four octets.
+    """
     cdef int64_t stop
     cdef uint8_t size
     if not levels or end - at < NUMBER or get_u32(octets + at) > end - at - NUMBER:
@@ -321,12 +326,12 @@ cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int le
             at = after_name(octets, at, stop)
             if at < 0 or at == stop:
                 return -1
-        size = SIZE[octets[at]]
+        size = time if octets[at] == c'T' else SIZE[octets[at]]
         at += 1
         if size == NO_TYPE:
             return -1
         if size == FIELDS or size == VALUES:
-            at = after_values(octets, at, stop, levels - 1, size == FIELDS)
+            at = after_values(octets, at, stop, levels - 1, size == FIELDS, time)
             if at < 0:
                 return -1
         elif size == STRING:
@@ -340,15 +345,15 @@ cdef int64_t after_values(const uint8_t* octets, int64_t at, int64_t end, int le
     return at
 
 
-cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end, uint8_t time) noexcept nogil:
     """Return the end of a head; -1 if it is beyond `end`, or malformed."""
     at = after_name(octets, at, end)
     if at >= 0:
         at = after_name(octets, at, end)
-    return -1 if at < 0 else after_properties(octets, at, end)
+    return -1 if at < 0 else after_properties(octets, at, end, time)
 
 
-cdef int64_t after_properties(const uint8_t* octets, int64_t at, int64_t end) noexcept nogil:
+cdef int64_t after_properties(const uint8_t* octets, int64_t at, int64_t end, uint8_t time) noexcept nogil:
     """Return the end of property flags and properties; -1 if it is beyond `end`, or malformed."""
     cdef uint32_t flags, flag
     if end - at < 2:
@@ -367,7 +372,7 @@ cdef int64_t after_properties(const uint8_t* octets, int64_t at, int64_t end) no
             elif flag & LONG:
                 at += 8
             elif flag & TABLE:
-                at = after_values(octets, at, end, MAX_NESTING, True)
+                at = after_values(octets, at, end, MAX_NESTING, True, time)
             else:
                 at = after_name(octets, at, end)
             if at < 0 or at > end:

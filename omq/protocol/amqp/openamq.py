@@ -1,19 +1,25 @@
 """OpenAMQ's dialect: in its field tables a time (type `T`) has four octets, and everybody else's has eight.
 
 Its client library names itself in Start-Ok. On its connections the tables are translated in both directions,
-so that stored heads have one form, and one OpenAMQ client gets what another one sent.
+on those with AMQP as on those with DMP that it opens with leases. So stored heads have one form, and one
+OpenAMQ client gets what another one sent.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from itertools import count
 from struct import Struct
 
 from omq.protocol.amqp import properties as stored_properties
 from omq.protocol.amqp.fields import MAX_NESTING, LongString, Table
+from omq.protocol.amqp.head import names_end
 from omq.protocol.amqp.shortstr import FieldError
-from omq.protocol.amqp_0_9 import methods
-from omq.protocol.amqp_0_9.frames import CONTENT
-from omq.protocol.amqp_0_9.methods import Method
-from omq.protocol.amqp_0_9.problems import ConnectionProblem, ReplyCode
+from omq.protocol.steps import Steps, finished
+
+TIME = 4
+"""The octets of a time."""
+
+ORDINARY_TIME = 8
+"""Those of everybody else."""
 
 _NAME = b"OpenAMQ"
 _U32 = Struct(">I")
@@ -23,10 +29,12 @@ _SIZES = {
     for kind in kinds
 }
 _TIME = ord("T")
-_SHORT, _LONG = 4, 8
 _LATEST = 2**32 - 1
 _HEADERS = 0x2000
 _BEFORE_HEADERS = (0x8000, 0x4000)
+
+_VALUES_A_STEP = 256
+_HEADS_A_STEP = 64
 
 
 def is_openamq(client_properties: Table) -> bool:
@@ -42,55 +50,79 @@ def widened_table(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
     Raises `FieldError` for octets that are no table.
     """
-    return _translated(data, at, end, _SHORT, _LONG, MAX_NESTING, is_named=True)
-
-
-def narrowed_table(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Translate the table at `data[at]` to OpenAMQ's form; times after 2106 become the last one of it."""
-    return _translated(data, at, end, _LONG, _SHORT, MAX_NESTING, is_named=True)
+    return finished(_translating_table(data, at, end, TIME, ORDINARY_TIME))
 
 
 def widened_properties(octets: bytes) -> bytes:
     """Translate property flags and properties from OpenAMQ's form. Raises `FieldError`."""
-    return _with_table(octets, widened_table)
+    return finished(_translating(octets, 0, TIME, ORDINARY_TIME))
 
 
 def narrowed_properties(octets: bytes) -> bytes:
-    """Translate checked property flags and properties to OpenAMQ's form."""
-    return _with_table(octets, narrowed_table)
+    """Translate checked property flags and properties to OpenAMQ's form; times after 2106 become the last one
+    of it.
+    """
+    return finished(_translating(octets, 0, ORDINARY_TIME, TIME))
 
 
-def widened_header(payload: bytes) -> bytes:
-    """Translate the payload of a header frame. Raises `ConnectionProblem`."""
-    try:
-        return payload[: CONTENT.size] + widened_properties(payload[CONTENT.size :])
-    except FieldError as problem:
-        raise ConnectionProblem(ReplyCode.FRAME_ERROR, str(problem)) from problem
+def widening_head(head: bytes) -> Steps[bytes]:
+    """Translate a head, whose names are checked, from OpenAMQ's form. Raises `FieldError`."""
+    return _translating(head, names_end(head), TIME, ORDINARY_TIME)
 
 
-def decode(payload: bytes) -> Method:
-    """As `methods.decode`, for a method whose tables have OpenAMQ's form."""
-    return methods.decode(payload, widened_table)
+def narrowed_head(head: bytes) -> bytes:
+    """Translate a stored head as `narrowed_properties` does."""
+    return finished(_translating(head, names_end(head), ORDINARY_TIME, TIME))
 
 
-def _with_table(octets: bytes, translate: Callable[[bytes, int, int], tuple[bytes, int]]) -> bytes:
-    flags = int.from_bytes(octets[:2], "big")
+def widening_heads(heads: Sequence[bytes]) -> Steps[list[bytes]]:
+    """Translate the heads of a run of messages, of which neighbours are often equal. Raises `FieldError`."""
+    found: list[bytes] = []
+    wide = narrow = b""
+    steps = 0
+    for head in heads:
+        if head != narrow:
+            narrow, wide = head, (yield from widening_head(head))
+            steps += 1
+            if not steps % _HEADS_A_STEP:
+                yield
+        found.append(wide)
+    return found
+
+
+def _translating(octets: bytes, at: int, before: int, after: int) -> Steps[bytes]:
+    """Translate octets with property flags at `at`, and properties."""
+    flags = int.from_bytes(octets[at : at + len(stored_properties.NO_PROPERTIES)], "big")
     if not flags & _HEADERS:
         return octets
-    at = len(stored_properties.NO_PROPERTIES)
+    at += len(stored_properties.NO_PROPERTIES)
     for flag in _BEFORE_HEADERS:
         if flags & flag:
             if at >= len(octets):
                 raise FieldError("a property before the headers is missing")
             at += 1 + octets[at]
-    table, end = translate(octets, at, len(octets))
+    table, end = yield from _translating_table(octets, at, len(octets), before, after)
     return octets[:at] + table + octets[end:]
 
 
-def _translated(
-    data: bytes, at: int, end: int, before: int, after: int, levels: int, *, is_named: bool
-) -> tuple[bytes, int]:
-    """Translate a table, or an array, whose values have no names."""
+def _translating_table(data: bytes, at: int, end: int, before: int, after: int) -> Steps[tuple[bytes, int]]:
+    return (
+        yield from _translating_values(data, at, end, before, after, MAX_NESTING, count(1), is_named=True)
+    )
+
+
+def _translating_values(
+    data: bytes,
+    at: int,
+    end: int,
+    before: int,
+    after: int,
+    levels: int,
+    values: Iterator[int],
+    *,
+    is_named: bool,
+) -> Steps[tuple[bytes, int]]:
+    """Translate a table, or an array, whose values have no names. `values` counts those of all levels."""
     if not levels:
         raise FieldError(f"tables are nested more than {MAX_NESTING} deep")
     stop = _end_of_long(data, at, end)
@@ -98,6 +130,8 @@ def _translated(
     at += _U32.size
     begin = at
     while at < stop:
+        if not next(values) % _VALUES_A_STEP:
+            yield
         if is_named:
             at += 1 + data[at]
         if at >= stop:
@@ -110,13 +144,13 @@ def _translated(
             number = int.from_bytes(data[at : at + before], "big")
             parts += (
                 data[begin:at],
-                min(number, _LATEST if after == _SHORT else number).to_bytes(after, "big"),
+                (min(number, _LATEST) if after == TIME else number).to_bytes(after, "big"),
             )
             at += before
             begin = at
         elif kind in b"FA":
-            inner, inner_end = _translated(
-                data, at, stop, before, after, levels - 1, is_named=kind == ord("F")
+            inner, inner_end = yield from _translating_values(
+                data, at, stop, before, after, levels - 1, values, is_named=kind == ord("F")
             )
             parts += (data[begin:at], inner)
             begin = at = inner_end
