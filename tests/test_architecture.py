@@ -141,6 +141,7 @@ FLOORS = {
         "omq.config",
         "omq.logs",
         "omq.model",
+        "omq.threads",
         "omq.protocol",
         "omq.protocol.amqp",
         "omq.protocol.amqp_0_9",

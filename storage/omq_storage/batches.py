@@ -20,6 +20,11 @@ BLOCK_MESSAGES = 4096
 BLOCK_OCTETS = 512 << 10
 """The size of a full block: large enough for fast scans, small enough to be sent at once."""
 
+LARGE_OCTETS = 1 << 20
+"""A batch of this size takes so long to copy that a thread should do it. The compiled codec lets others run
+meanwhile.
+"""
+
 
 class Batch(ABC):
     """Messages in order.  A batch never changes.  Batches with the same bodies are equal."""
@@ -118,6 +123,12 @@ def batch(spans: "Spans") -> Batch:
     frames = spans.frames()
     # Messages that are too large for one block stay bodies: the driver splits them into several blocks.
     return Bodies(spans.bodies()) if frames is None else Framed(frames, spans.longest)
+
+
+def message(parts: Sequence[bytes]) -> Batch:
+    """Return one message whose body is these parts, joined. See LARGE_OCTETS."""
+    frames = codec.native.message(parts) if codec.COMPILED else None
+    return Bodies([b"".join(parts)]) if frames is None else Framed(frames, frames.octets - FRAME_HEADER)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

@@ -102,6 +102,29 @@ def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> No
         assert bodies == ([large(1), large(2)] if durable else [large(2)])
 
 
+def test_a_large_message_in_memory_goes_to_several_queues(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    queues = ["held a", "held b", "held c"]
+    for queue in queues:
+        client.call(declare_queue(1, queue, exclusive=1))
+        client.call(bind(1, queue, "amq.direct", "held"))
+    client.call(select_confirms(1))
+    publish_large(client, "held", large(1), "amq.direct")
+    assert client.wait().told() == "ack tag=1 bits=0"
+    for queue in queues:
+        got = client.call(get(1, queue, 1))
+        assert (got.body == large(1), got.properties["message_id"]) == (True, "large")
+
+
+def test_a_large_message_without_a_route_comes_back(broker: Broker) -> None:
+    client = broker.channel(seconds=20)
+    client.call(select_confirms(1))
+    client.send(publishing(1, "", "nowhere", mandatory=1), header(1, SIZE), *frames(1, large(1)))
+    returned = client.wait()
+    assert (returned.told(), returned.body == large(1)) == ("return 312 NO_ROUTE", True)
+    assert client.wait().told() == "ack tag=1 bits=0"
+
+
 def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -> None:
     client = broker.channel(seconds=20)
     client.open(2)

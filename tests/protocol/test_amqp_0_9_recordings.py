@@ -92,4 +92,4 @@ def test_a_mandatory_message_without_a_route_comes_back(name: str) -> None:
     head = b"\x0aamq.direct\x08no.route\0\0"
     body = frames[at + 2][FRAME.size : -1]
     text = b"Message cannot be processed - no route is defined"
-    assert returned(1, 32768, 310, text, head, body) == b"".join(frames[at : at + 3])
+    assert b"".join(returned(1, 32768, 310, text, head, body)) == b"".join(frames[at : at + 3])

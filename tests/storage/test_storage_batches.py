@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from omq_storage.batches import BLOCK_MESSAGES, Batch, Bodies, blocks_of
+from omq_storage import codec
+from omq_storage.batches import BLOCK_MESSAGES, LARGE_OCTETS, Batch, Bodies, blocks_of, message
 from omq_storage.blocks import FRAME_HEADER, Block
 
 Headed = tuple[Batch, Sequence[bytes], int]
@@ -71,3 +73,20 @@ def test_no_block_reaches_the_limit_but_for_one_message(
     heads_of_all = [head for block in blocks for head in block.heads_from(block.first)]
     assert list(map(len, frames)) == [size for of_batch in sizes for size in of_batch]
     assert heads_of_all == [b"head %d" % len(frame) if headed else b"" for frame in frames]
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize(
+    "parts",
+    [[], [b"", b"one", b"", b" message"], [b"x" * LARGE_OCTETS, b"end"]],
+    ids=["empty", "small", "large"],
+)
+def test_parts_of_one_message(compiled: bool, parts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
+    batch, body = message(parts), b"".join(parts)
+    assert (batch.count, batch.octets, batch.longest) == (1, FRAME_HEADER + len(body), len(body))
+    assert batch == Bodies([body])
+    assert batch.part(0, 1) == batch
+    # The first block may have the octets of the batch, and later ones have copies.
+    blocks = [batch.encode(topic, 7, 1_700_000_000_000_000) for topic in (3, 4)]
+    assert blocks == [Bodies([body]).encode(topic, 7, 1_700_000_000_000_000) for topic in (3, 4)]

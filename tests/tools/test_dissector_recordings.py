@@ -92,7 +92,7 @@ def test_messages_of_amqp_are_shown_with_their_fields(tmp_path: Path) -> None:
     """On the port of omq, without another option: what any client and this server send."""
     block = encode(7, 1, [b"hello"], 0, [b"\x06orders\x03new\x80\0\x0atext/plain"])
     consumer = Consumer(1, b"ctag", 131072, b"\0\0\0\0")
-    published = content(1, BasicPublish(b"orders", b"new"), b"\0\0", b"hello", 131072)
+    published = b"".join(content(1, BasicPublish(b"orders", b"new"), b"\0\0", b"hello", 131072))
     declared = method_frame(1, QueueDeclare(b"jobs", durable=True))
     path = write(
         tmp_path / "omq.pcap",

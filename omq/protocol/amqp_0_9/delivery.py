@@ -249,8 +249,8 @@ def returned(
     body: bytes,
     *,
     to_openamq: bool = False,
-) -> bytes:
-    """Basic.Return with a message that could not be routed, for example 312 `NO_ROUTE`."""
+) -> Sequence[Octets]:
+    """The parts of Basic.Return with a message that could not be routed, for example 312 `NO_ROUTE`."""
     octets = properties(head)
     if to_openamq:
         octets = openamq.narrowed_properties(octets)

@@ -1,6 +1,6 @@
 """The frames of AMQP 0-9-1: `u8 type | u16 channel | u32 size | payload | 0xCE` (section 4.2.3)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 
@@ -67,12 +67,9 @@ def body_frames(channel: int, body: bytes | memoryview, frame_max: int) -> Itera
         yield END
 
 
-def content(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """Make the frames of a method that carries a message: Basic.Return, Basic.Get-Ok or Basic.Deliver."""
-    return b"".join(
-        (
-            method_frame(channel, method),
-            header_frame(channel, properties, len(body)),
-            *body_frames(channel, body, frame_max),
-        )
-    )
+def content(
+    channel: int, method: Method, properties: bytes, body: bytes, frame_max: int
+) -> Sequence[bytes | memoryview]:
+    """Make the frames of a method that carries a message. The body is not copied."""
+    opening = method_frame(channel, method) + header_frame(channel, properties, len(body))
+    return opening, *body_frames(channel, memoryview(body), frame_max)

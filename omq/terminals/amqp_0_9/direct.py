@@ -65,7 +65,7 @@ class Direct:
         """Return a mandatory message without a route on the channel that asked for the lease."""
         await self._outbox.room()
         if self._is_open(channel):
-            octets = delivery.returned(
+            frames = delivery.returned(
                 channel.number,
                 self.frame_max,
                 ReplyCode.CANNOT_ROUTE,
@@ -74,4 +74,4 @@ class Direct:
                 body,
                 to_openamq=self._principal.is_openamq,
             )
-            self._outbox.add(octets, channel=channel.number)
+            self._outbox.add(*frames, channel=channel.number)

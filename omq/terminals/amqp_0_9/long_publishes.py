@@ -5,6 +5,7 @@ Otherwise it is held until it is complete, in the memory for what is unfinished.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import assert_never
 
 from omq.access.session import too_large
@@ -17,7 +18,8 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.posts import Group, Posted
 from omq.terminals.amqp_0_9.publishing import Publisher, Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
-from omq_storage.batches import Bodies
+from omq.threads import in_thread
+from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, message
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class LongPublishes:
     async def begin(self, publisher: Publisher, begun: LongBegun, *, must_hold: bool) -> None:
         """A message begins. If it `must_hold`, it does not go to a store as it arrives. Raises
         ChannelProblem."""
-        run = _run(begun, b"")
+        run = _run(begun, Bodies([b""]))
         await self._publishing.flush()
         parts = await self._publishing.parts(publisher, run)
         if publisher.is_over:
@@ -105,7 +107,8 @@ class LongPublishes:
             case None:
                 return None
             case _Held(begun, parts):
-                return _run(begun, b"".join(parts))
+                whole = partial(message, parts)
+                return _run(begun, await in_thread(whole) if begun.size >= LARGE_OCTETS else whole())
             case _Stored(head, uploads):
                 await self._publishing.flush()
                 await self._post(publisher, head, uploads)
@@ -152,13 +155,13 @@ class LongPublishes:
             self.drop(channel)
 
 
-def _run(begun: LongBegun, body: bytes) -> PublishRun:
+def _run(begun: LongBegun, batch: Batch) -> PublishRun:
     return PublishRun(
         begun.channel,
         begun.exchange,
         begun.routing_key,
         begun.mandatory,
-        Bodies([body]),
+        batch,
         [begun.head],
         begun.properties,
     )

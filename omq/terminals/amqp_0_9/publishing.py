@@ -7,6 +7,7 @@ transient has no room.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -25,7 +26,8 @@ from omq.terminals.amqp_0_9.outbox import Outbox
 from omq.terminals.amqp_0_9.posts import Group, Groups, Posted
 from omq.terminals.amqp_0_9.refusals import problem_of
 from omq.terminals.connection.liveness import Excuse
-from omq_storage.batches import Batch, Bodies, joined
+from omq.threads import in_thread
+from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, joined
 
 REPLY_TO, EXPIRATION, USER_ID = 0x0200, 0x0100, 0x0010
 """Property flags."""
@@ -99,8 +101,10 @@ class Publishing:
         for part in parts:
             batch = run.batch if part.indexes is None else _chosen(run.batch, part.indexes)
             if not part.route and run.mandatory:
-                self._return(publisher.number, batch, part.heads)
-            for target in part.route:
+                self._return(publisher.number, await _bodies(batch), part.heads)
+            for place, target in enumerate(part.route):
+                if place:
+                    batch = await _again(batch)
                 group = self._groups.get(target)
                 if group is None:
                     group = self._groups[target] = Group()
@@ -178,10 +182,10 @@ class Publishing:
         properties = replace(decoded.properties, reply_to=publisher.reply_queue)
         return stored_head.encode(replace(decoded, properties=properties))
 
-    def _return(self, channel: int, batch: Batch, heads: Sequence[bytes]) -> None:
-        for head, body in zip(heads, batch.bodies(), strict=True):
+    def _return(self, channel: int, bodies: Sequence[bytes], heads: Sequence[bytes]) -> None:
+        for head, body in zip(heads, bodies, strict=True):
             self._outbox.add(
-                returned(
+                *returned(
                     channel,
                     self.frame_max,
                     ReplyCode.NO_ROUTE,
@@ -197,6 +201,19 @@ class Publishing:
 def _slice(run: PublishRun, begin: int) -> PublishRun:
     end = min(begin + MESSAGES_A_SLICE, run.batch.count)
     return replace(run, batch=run.batch.part(begin, end), heads=run.heads[begin:end])
+
+
+async def _bodies(batch: Batch) -> Sequence[bytes]:
+    return await in_thread(batch.bodies) if batch.octets >= LARGE_OCTETS else batch.bodies()
+
+
+async def _again(batch: Batch) -> Batch:
+    """Return a batch for another topic. A large one is copied in a thread: each topic writes its numbers into
+    a copy of its own, and would make that copy where others wait.
+    """
+    if batch.octets < LARGE_OCTETS:
+        return batch
+    return await in_thread(partial(batch.part, 0, batch.count))
 
 
 def _chosen(batch: Batch, indexes: Sequence[int]) -> Batch:

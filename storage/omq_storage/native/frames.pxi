@@ -70,6 +70,18 @@ cdef void write_frames(
         put_little(offsets + NUMBER * (i + 1), <uint32_t>at)
 
 
+cdef bytes copied(const uint8_t* octets, int64_t size):
+    """Return these octets, which the caller keeps, as bytes; other threads run while many are copied."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* out = octets_of(made)
+    if size >= LARGE:
+        with nogil:
+            memcpy(out, octets, size)
+    else:
+        memcpy(out, octets, size)
+    return made
+
+
 @cython.final
 cdef class Frames:
     """Frames without their ids and topic.
@@ -105,7 +117,7 @@ cdef class Frames:
         topic_number = topic
         number = first
         if self._given:
-            frames = PyBytes_FromStringAndSize(PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
+            frames = copied(octets_of(frames), PyBytes_GET_SIZE(frames))
         self._given = True
         out = octets_of(frames)
         if self.octets >= LARGE:
@@ -122,8 +134,11 @@ cdef class Frames:
         cdef const uint8_t* offsets = octets_of(self._offsets)
         cdef int64_t start = get_little(offsets + NUMBER * begin)
         cdef int64_t size = get_little(offsets + NUMBER * end) - start
-        cdef Frames made = new_frames(end - begin, size)
-        memcpy(octets_of(made._frames), octets_of(self._frames) + start, size)
+        cdef Frames made = Frames.__new__(Frames)
+        made._frames = copied(octets_of(self._frames) + start, size)
+        made._offsets = PyBytes_FromStringAndSize(NULL, NUMBER * (end - begin + 1))
+        made.count = end - begin
+        made.octets = size
         cdef uint8_t* out = octets_of(made._offsets)
         cdef int64_t i
         for i in range(end - begin + 1):
@@ -139,7 +154,7 @@ cdef class Frames:
         for i in range(self.count):
             begin = <int64_t>get_little(offsets + NUMBER * i) + HEADER
             end = get_little(offsets + NUMBER * (i + 1))
-            found.append(PyBytes_FromStringAndSize(<const char*>frames + begin, end - begin))
+            found.append(copied(frames + begin, end - begin))
         return found
 
 
@@ -247,6 +262,46 @@ def prepare(bodies):
         return None
     try:
         return frames_from(spans, len(held), 0, 0)
+    finally:
+        PyMem_RawFree(spans)
+
+
+cdef void write_body(const Span* spans, int64_t count, uint8_t* out) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        memcpy(out, spans[i].at, spans[i].length)
+        out += spans[i].length
+
+
+def message(parts):
+    """Return the `Frames` of one message whose body is these bytes, joined; None if the plain code must decide."""
+    cdef Span* spans = NULL
+    cdef tuple held = spanned(parts, &spans)
+    cdef int64_t count, i, size = 0
+    cdef Frames made
+    cdef uint8_t* out
+    if held is None:
+        return None
+    try:
+        count = len(held)
+        for i in range(count):
+            size += spans[i].length
+        if HEADER + size >= FRAMES_LIMIT:
+            return None
+        made = new_frames(1, HEADER + size)
+        out = octets_of(made._frames)
+        put_u32(out, <uint32_t>(COUNTED + size))
+        out[4] = MESSAGE
+        put_u64(out + 5, 0)
+        put_u32(out + 13, 0)
+        put_little(octets_of(made._offsets), 0)
+        put_little(octets_of(made._offsets) + NUMBER, <uint32_t>(HEADER + size))
+        if size >= LARGE:
+            with nogil:
+                write_body(spans, count, out + HEADER)
+        else:
+            write_body(spans, count, out + HEADER)
+        return made
     finally:
         PyMem_RawFree(spans)
 
