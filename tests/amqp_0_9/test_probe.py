@@ -1,7 +1,7 @@
 """The conformance of AMQP 0-9-1: what clients see of omq, beside what they see of RabbitMQ 3.10.8.
 
 `tests/data/amqp_0_9/rabbitmq_3_10.json` has what RabbitMQ answered to the same octets. omq answers the same,
-except for DECIDED, which docs/AMQP.md explains, and for NOT_YET.
+except for DECIDED, which docs/AMQP.md explains.
 """
 
 import json
@@ -81,10 +81,6 @@ DECIDED = {
 """What omq answers where it was decided to answer otherwise than RabbitMQ 3.10."""
 
 
-NOT_YET = {}
-"""The cases in which omq does not answer yet as it should, and what is missing."""
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """The address of a server with one client, who is called guest."""
@@ -99,16 +95,7 @@ def broker(address: tuple[str, int]) -> Iterator[Broker]:
     broker.close()
 
 
-def marked() -> list[object]:
-    """The names of the cases. One that is in NOT_YET fails the test when it answers as it should."""
-    found: list[object] = []
-    for name in CASES:
-        marks = [pytest.mark.xfail(reason=NOT_YET[name], strict=True)] if name in NOT_YET else []
-        found.append(pytest.param(name, marks=marks, id=name.replace(" ", "-")))
-    return found
-
-
-@pytest.mark.parametrize("name", marked())
+@pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "-"))
 def test_a_client_sees_what_it_sees_of_rabbitmq(name: str, broker: Broker) -> None:
     expected = DECIDED.get(name, RABBITMQ[name])
     assert re.sub(r"T:\d+", "T:now", CASES[name](broker)) == expected
@@ -118,4 +105,3 @@ def test_every_case_has_an_answer() -> None:
     assert set(CASES) == set(RABBITMQ)
     assert GROUPS
     assert not DECIDED.keys() - CASES.keys()
-    assert not NOT_YET.keys() - CASES.keys()

@@ -601,5 +601,5 @@ def until(awaited: str, ask: Callable[[], Reply]) -> Reply:
     """
     deadline = time.monotonic() + PATIENCE
     while not (reply := ask()).told().startswith(awaited) and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two questions: brokers do not tell when they have done it
     return reply

@@ -198,10 +198,7 @@ class AmqpTerminal:
     def subscriptions(self) -> list[SubscriptionStatistics]:
         """Return the statistics of its consumers, channel by channel."""
         return [
-            SubscriptionStatistics(consumer.topic, consumer.channel.statistics())
-            for channel in self._channels.values()
-            for consumer in channel.consumers.values()
-            if consumer.channel is not None
+            SubscriptionStatistics(topic, channel.statistics()) for topic, channel in self.open_channels()
         ]
 
     def open_channels(self) -> list[tuple[Topic, Channel]]:
@@ -271,11 +268,14 @@ class AmqpTerminal:
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     def _fail_channel(self, channel: AmqpChannel, problem: ChannelProblem) -> None:
+        self._close_channel(channel.number, problem)
+
+    def _close_channel(self, number: int, problem: ChannelProblem) -> None:
         """End a channel with Channel.Close."""
-        closing = self._protocol.close_channel(channel.number, problem)
-        self._drop(channel.number)
+        closing = self._protocol.close_channel(number, problem)
+        self._drop(number)
         if closing:
-            self._outbox.add(closing, channel=channel.number)
+            self._outbox.add(closing, channel=number)
 
     def _drop(self, number: int, *, at_once: bool = False) -> None:
         if self._long is not None:
@@ -439,9 +439,7 @@ class AmqpTerminal:
                 self._outbox.add(octets)
             case ChannelFailed(number, problem):
                 await self._flush()
-                closing = self._protocol.close_channel(number, problem)
-                self._drop(number)
-                self._outbox.add(closing, channel=number)
+                self._close_channel(number, problem)
             case ConnectionFailed(problem):
                 await self._flush()
                 self._fail(problem)
