@@ -14,15 +14,14 @@ settings.load_profile("omq")
 # takes half the processor time, which on a busy machine decides whether it ends before the test gives up.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-SPARK = Path(__file__).parent / "spark"
+TESTS = Path(__file__).parent
+LONGEST = (TESTS / "tools", TESTS / "spark", TESTS / "test_packaging.py")
+"""The tests that take minutes."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where tests run in several processes (`-n N --dist loadgroup`, as with `tools/test`), keep those of one
-    file in one process, because they may share a server, and those of Spark, because they share a session.
+    """Where tests run in several processes, as with `tools/test`, begin with the files that take longest, so
+    that no process is left with one when the others have ended.
     """
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        group = "spark" if item.path.is_relative_to(SPARK) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in LONGEST))

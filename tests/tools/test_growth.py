@@ -36,7 +36,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 def run_script(script: str, *words: str) -> subprocess.CompletedProcess[str]:
