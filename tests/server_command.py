@@ -28,7 +28,7 @@ class RunningServer:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 5) -> tuple[int, str, str]:
+    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 60) -> tuple[int, str, str]:
         """Send a signal; its exit status, the rest of its output and all its log, had within `seconds`."""
         self.process.send_signal(number)
         output, log = self.process.communicate(timeout=seconds)
@@ -47,7 +47,7 @@ def running_server(*options: str | Path, command: str = COMMAND) -> Iterator[Run
             assert process.stdout is not None
             ready = process.stdout.readline()
             if not ready:
-                raise AssertionError(f"omq-server did not start: {process.communicate(timeout=30)[1]}")
+                raise AssertionError(f"omq-server did not start: {process.communicate(timeout=60)[1]}")
             yield RunningServer(process, ready)
         finally:
             _end(process)
@@ -58,11 +58,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         return
     process.terminate()
     try:
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
 
 
 def run_server(*options: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a server that ends by itself, and return the result."""
-    return subprocess.run([COMMAND, *options], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([COMMAND, *options], capture_output=True, text=True, timeout=60, check=False)

@@ -370,7 +370,7 @@ def test_the_server_prints_when_it_is_ready_and_stops_for_a_signal(
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         assert re.fullmatch(r"omq-server listening on 127\.0\.0\.1:[1-9][0-9]*\n", server.ready)
         socket.create_connection(("127.0.0.1", server.port)).close()
-        status, output, log = server.stop(number, seconds=5)
+        status, output, log = server.stop(number)
     assert (status, output) == (0, "")
     assert "Traceback" not in log
     assert describe() in log

@@ -146,7 +146,7 @@ def managed(
     """A server that reports to a service manager at this address, and the manager's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0{address[1:]}" if address.startswith("@") else address)
-        manager.settimeout(20)
+        manager.settimeout(60)
         process = subprocess.Popen(
             [COMMAND, "--listen", "127.0.0.1:0", "--store", path / "store", *options],
             stdout=subprocess.PIPE,
@@ -236,13 +236,13 @@ def test_sockets_that_the_manager_passes_are_served(tmp_path: Path) -> None:
             ports = [each.getsockname()[1] for each in (one, two)]
             assert process.stdout.readline() == f"{READY}127.0.0.1:{ports[0]}\n"
             assert process.stdout.readline() == f"{READY}127.0.0.1:{ports[1]} (HTTP only)\n"
-            with socket.create_connection(("127.0.0.1", ports[0]), timeout=20) as client:
+            with socket.create_connection(("127.0.0.1", ports[0]), timeout=60) as client:
                 client.sendall(VERSION_ONE)
                 assert client.recv(8, socket.MSG_WAITALL) == VERSION_ONE
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
         # The manager still listens: a client that comes now waits for the next start.
-        socket.create_connection(("127.0.0.1", ports[0]), timeout=20).close()
+        socket.create_connection(("127.0.0.1", ports[0]), timeout=60).close()
 
 
 def test_sockets_that_cannot_be_served_are_refused(tmp_path: Path) -> None:
@@ -252,6 +252,6 @@ def test_sockets_that_cannot_be_served_are_refused(tmp_path: Path) -> None:
             (reachable, "can be reached from other machines"),
         ):
             with far(passed) as sockets, activated(tmp_path, "omq", *sockets) as process:
-                output, log = process.communicate(timeout=20)
+                output, log = process.communicate(timeout=60)
             assert (process.returncode, output) == (2, "")
             assert why in log

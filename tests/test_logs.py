@@ -26,7 +26,7 @@ def records(log: str) -> list[dict[str, Any]]:
 
 def talk(port: int, octets: bytes) -> bytes:
     """Return all answers of the server to these octets until it closes."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(octets)
         answer = b""
         while data := client.recv(4096):
@@ -44,7 +44,7 @@ def test_json_has_times_with_their_zone_and_fields_for_whom_and_what(tmp_path: P
     with running_server(*options, "--log-format", "json", "--log-level", "debug") as server:
         assert talk(server.port, b"PRI * HTTP/2.0\r\n\r\n") == struct.pack(">q", -1)
         talk(server.port, HANDSHAKE + "(Connect 1 réader:open)\n".encode())
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
             client.sendall(HANDSHAKE + "(Connect 1 réader:sesame)\n(Confirm 1)\n".encode())
             assert len(client.makefile("rb").read(21)) == 21
         status, _, log = server.stop()
@@ -67,7 +67,7 @@ def test_json_has_the_topic(tmp_path: Path) -> None:
     """After a power failure, the next start reports that a weak topic may have lost its last messages."""
     options = ("--listen", "127.0.0.1:0", "--store", tmp_path / "store", "--log-format", "json")
     with running_server(*options) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
             client.sendall(HANDSHAKE + b"(Connect 1 x)\n(Publish t x)\n(Confirm 1)\n")
             assert len(client.makefile("rb").read(21)) == 21
         server.process.kill()
@@ -78,7 +78,7 @@ def test_json_has_the_topic(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        log = process.communicate(timeout=30)[1]
+        log = process.communicate(timeout=60)[1]
     lost = next(line for line in records(log) if "may have been lost" in line["message"])
     assert (lost["topic"], lost["levelname"]) == ("t", "WARNING")
 
@@ -140,7 +140,7 @@ def test_a_missing_compiled_codec_is_a_warning_that_says_how_to_get_it(tmp_path:
             assert process.stdout is not None
             assert process.stdout.readline()
             process.terminate()
-            return process.communicate(timeout=30)[1].splitlines()[0]
+            return process.communicate(timeout=60)[1].splitlines()[0]
 
     line = first_line()
     assert " WARNING omq.server: plain Python codec" in line

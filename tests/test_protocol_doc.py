@@ -39,7 +39,7 @@ from omq_storage.store import Store
 DOCUMENT = Path(__file__).parent.parent / "docs" / "PROTOCOL.md"
 TEXT = DOCUMENT.read_text()
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 """The time limit of an example."""
 
 CONNECT = b"(Connect 1 example)\n"

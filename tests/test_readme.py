@@ -147,7 +147,7 @@ def captured(command: str, port: int, directory: Path) -> bool:
         trio.run(repeat_by_hand, port)
         for _ in range(50):
             socket.create_connection(("127.0.0.1", port)).close()
-        tcpdump.wait(20)
+        tcpdump.wait(60)
     return True
 
 

@@ -155,7 +155,7 @@ async def test_a_topic_that_goes_with_its_last_consumer_gives_its_quota_back(tmp
         subscriber, channel = await client.open(b"t", FromCurrent(), Subscriber)
         channel.close()
         subscriber.closed()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while True:
                 with suppress(Refused):
                     await client.declare(b"other", Delivery.BROADCAST, WEAK)

@@ -25,7 +25,6 @@ class Broker:
     def connect(self, **given: Any) -> Client:
         """A connection after its handshake."""
         client = self.reach()
-        client.seconds = given.pop("seconds", client.seconds)
         client.shake_hands(given.pop("user", self.user), given.pop("secret", self.secret), **given)
         return client
 

@@ -24,7 +24,7 @@ def run(url: str, command: str, *arguments: str, text: str | None = None) -> str
         input=text,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     return done.stdout
@@ -46,5 +46,5 @@ def test_a_consumer_gets_what_is_published_to_an_exchange(url: str) -> None:
         assert consumer.stderr is not None
         assert "amq.gen-" in consumer.stderr.readline()  # it names its queue when it is bound
         run(url, "publish", "-e", "amq.topic", "-r", "prices.oil", "-b", "71")
-        output, _ = consumer.communicate(timeout=30)
+        output, _ = consumer.communicate(timeout=60)
     assert output == "71"

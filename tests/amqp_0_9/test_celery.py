@@ -14,7 +14,7 @@ from .serving import serving_guest
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of Celery are not ours
 
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_task_is_revoked(tasks: ModuleType) -> None:
 
 
 def test_workers_are_inspected(tasks: ModuleType) -> None:
-    inspect = tasks.app.control.inspect(timeout=2)
+    inspect = tasks.app.control.inspect(timeout=SECONDS, limit=1)
     assert [answer["ok"] for answer in inspect.ping().values()] == ["pong"]
     assert [queue["name"] for queues in inspect.active_queues().values() for queue in queues] == ["celery"]
 

@@ -264,7 +264,7 @@ def test_a_nack_of_several_returns_all_of_them(broker: Broker) -> None:
     client = broker.channel()
     fill(client, "nacked")
     client.call(consume(1, "nacked", "t"))
-    assert client.bodies() == [b"%d" % i for i in range(5)]
+    assert client.bodies(5) == [b"%d" % i for i in range(5)]
     client.send(ack(1, 2), nack(1, 4, multiple=1))
     again = [client.wait() for _ in range(3)]
     assert [(reply.body, reply.args[10]) for reply in again] == [(b"0", 1), (b"2", 1), (b"3", 1)]
@@ -275,7 +275,7 @@ def test_recover_gives_a_consumer_everything_again(broker: Broker) -> None:
     client = broker.channel()
     fill(client, "recovered", 2)
     client.call(consume(1, "recovered", "t"))
-    assert client.bodies() == [b"0", b"1"]
+    assert client.bodies(2) == [b"0", b"1"]
     client.send(recover(1, 1))
     replies = [client.wait() for _ in range(3)]
     assert sorted(reply.name for reply in replies) == ["deliver", "deliver", "recover-ok"]
@@ -291,7 +291,7 @@ def test_a_window_of_all_consumers(broker: Broker) -> None:
     assert client.bodies() == []
     client.send(qos(1, 0, is_global=1))
     assert client.wait().name == "qos-ok"
-    assert len(client.bodies()) == 7
+    assert len(client.bodies(7)) == 7
 
 
 def test_no_message_comes_while_the_flow_is_off(broker: Broker) -> None:
@@ -310,7 +310,7 @@ def test_messages_of_a_cancelled_consumer_return_with_the_channel(broker: Broker
     fill(client, "cancelled", 3)
     client.open(2)
     client.call(consume(2, "cancelled", "t"))
-    assert len(client.bodies()) == 3
+    assert len(client.bodies(3)) == 3
     assert client.said(cancel(2, "t"), declare_queue(1, "cancelled", passive=1)) == (
         "cancel-ok | queue.declare-ok messages=0 consumers=0"
     )
@@ -364,14 +364,14 @@ def test_a_transaction_has_a_limit(broker: Broker) -> None:
     client = broker.channel()
     client.said(declare_queue(1, "much", exclusive=1), select_tx(1))
     client.send(*[publish(1, "", "much", bytes(60_000)) for _ in range(200)])
-    assert client.wait(10).told() == "channel.close 506 RESOURCE_ERROR (0,0)"
+    assert client.wait().told() == "channel.close 506 RESOURCE_ERROR (0,0)"
 
 
 # -- many, and ends -----------------------------------------------------------------------------------------
 
 
 def test_as_many_channels_as_there_may_be(broker: Broker) -> None:
-    client = broker.connect(seconds=20)
+    client = broker.connect()
     for channel in range(1, 2048):
         client.send(method(channel, 20, 10, b"\0"))
     assert {client.wait().name for _ in range(2047)} == {"channel.open-ok"}
@@ -380,7 +380,7 @@ def test_as_many_channels_as_there_may_be(broker: Broker) -> None:
 
 
 def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     count = 2000
     client.send(*[declare_queue(1, f"many {i}", exclusive=1) for i in range(count)])
     assert {client.wait().name for _ in range(count)} == {"queue.declare-ok"}
@@ -394,7 +394,7 @@ def test_many_exclusive_queues_end_with_their_connection(broker: Broker) -> None
 
 
 def test_a_consumer_that_stops_reading_a_long_body_delays_nobody(broker: Broker) -> None:
-    stopped = broker.channel(seconds=20)
+    stopped = broker.channel()
     stopped.call(declare_queue(1, "endless", durable=1))
     stopped.call(select_confirms(1))
     data = bytes(60 << 20)

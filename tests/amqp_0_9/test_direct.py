@@ -21,7 +21,7 @@ HEADER = 8
 END = b"\xce"
 GREETING = b"200 OK DP/0.1"
 PRINCIPAL = "A_pub.conn1"
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def publish_large(client: Client, queue: str, data: bytes, exchange: str = "") -
 @pytest.mark.parametrize("durable", [1, 0], ids=["durable", "transient"])
 def test_a_large_message_is_confirmed_got_and_consumed(broker: Broker, durable: int) -> None:
     queue = f"large {durable}"
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     client.call(declare_queue(1, queue, durable=durable))
     client.call(select_confirms(1))
     for number in (1, 2):
@@ -88,7 +88,7 @@ def test_a_large_message_is_confirmed_got_and_consumed(broker: Broker, durable: 
 
 
 def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     queues = {"large a": 1, "large b": 1, "large c": 0}  # one of them has no store
     for queue, durable in queues.items():
         client.call(declare_queue(1, queue, durable=durable))
@@ -126,7 +126,7 @@ def test_a_large_message_without_a_route_comes_back(broker: Broker) -> None:
 
 
 def test_frames_of_other_channels_come_between_those_of_a_body(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     client.open(2)
     for queue in ("between 1", "between 2"):
         client.call(declare_queue(1, queue, durable=1))
@@ -151,7 +151,7 @@ async def test_a_client_that_reads_what_it_got_slowly_is_not_silent(tmp_path: Pa
     data = bytes(30_000_000)
 
     def ask(broker: Broker) -> Client:
-        client = broker.connect(seconds=20, heartbeat=HEARTBEAT)
+        client = broker.connect(heartbeat=HEARTBEAT)
         client.open()
         client.call(declare_queue(1, "slowly", durable=1))
         client.call(select_confirms(1))
@@ -183,7 +183,7 @@ async def test_a_client_that_reads_what_it_got_slowly_is_not_silent(tmp_path: Pa
 
 
 def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     client.call(declare_queue(1, "half", durable=1))
     client.open(2)
     client.send(publishing(2, "", "half"), header(2, SIZE), *frames(2, large(1))[:-1])
@@ -196,7 +196,7 @@ def test_half_a_message_is_dropped_with_its_channel(broker: Broker) -> None:
 
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_queue_that_is_deleted_drops_the_message_that_arrives(broker: Broker, confirms: bool) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     client.open(2)
     if confirms:
         client.call(select_confirms(1))
@@ -219,14 +219,14 @@ def test_a_message_that_is_too_long_ends_its_channel(broker: Broker) -> None:
 
 def test_other_channels_have_their_turns_between_the_pieces_of_a_long_body(broker: Broker) -> None:
     """A client gets the small messages of another channel in the middle of it."""
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     for queue, durable in (("long", 1), ("short", 0)):
         client.call(declare_queue(1, queue, durable=durable))
     client.call(select_confirms(1))
     data = bytes(48 << 20)
     publish_large(client, "long", data)
     assert client.wait().name == "ack"
-    reader = broker.channel(seconds=20)
+    reader = broker.channel()
     reader.open(2)
     assert reader.call(consume(2, "short", "s", no_ack=1)).name == "consume-ok"
     reader.send(consume(1, "long", "l"))

@@ -33,7 +33,7 @@ def test_many_messages_are_published_before_one_is_acknowledged(server: RunningS
                 await client.declare("q", Delivery.ROUND_ROBIN, Transient())
 
         trio.run(declare)
-    with Client(("127.0.0.1", server.port), seconds=30) as client:
+    with Client(("127.0.0.1", server.port)) as client:
         client.shake_hands("guest", "guest")
         client.open()
         client.call(select_confirms(1))
@@ -41,7 +41,7 @@ def test_many_messages_are_published_before_one_is_acknowledged(server: RunningS
             client.call(declare_queue(1, "q", exclusive=1))
         client.call(qos(1, 1))
         client.call(consume(1, "q"))
-        client.socket.settimeout(30)
+        client.socket.settimeout(60)
         for number in range(MESSAGES):
             client.send(publish(1, "", "q", b"%d:" % number + BODY))
             assert not client.has_ended, number

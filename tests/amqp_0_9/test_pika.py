@@ -15,7 +15,7 @@ from .serving import serving_guest
 
 Connect = Callable[[], BlockingChannel]
 
-SECONDS = 10
+SECONDS = 60
 
 
 @pytest.fixture(scope="module")

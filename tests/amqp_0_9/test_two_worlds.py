@@ -26,7 +26,7 @@ from .wire import (
     select_confirms,
 )
 
-SECONDS = 20
+SECONDS = 60
 
 PERSISTENT = Persistent(Sync.STRONG)
 
@@ -127,7 +127,7 @@ def test_a_durable_queue_and_its_binding_survive(tmp_path: Path, how: signal.Sig
         )
         assert client.call(get(1, "kept")).body == b"0"
         server.process.send_signal(how)
-        server.process.wait(timeout=10)
+        server.process.wait(timeout=SECONDS)
         broker.close()
     with running_server(*options) as server:
         broker = Broker(("127.0.0.1", server.port))

@@ -460,13 +460,15 @@ class Reply:
                 return self.name
 
 
+PATIENCE = 60.0
+"""Seconds after which what a broker should send, or do on its own time, must have come."""
+
+
 class Client:
     """One connection to a broker."""
 
-    def __init__(self, address: tuple[str, int], seconds: float = 3) -> None:
-        """`seconds` is how long it waits for something that a broker should send."""
+    def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address)
-        self.seconds = seconds
         self.has_ended = False
         self.frame_max = 0
         self.start = self.tune = self.opened = Reply("nothing")
@@ -534,7 +536,7 @@ class Client:
 
     def frame(self, seconds: float | None = None) -> bytes | None:
         """The next frame; None if none came in time, or the connection ended."""
-        deadline = time.monotonic() + (self.seconds if seconds is None else seconds)
+        deadline = time.monotonic() + (PATIENCE if seconds is None else seconds)
         while True:
             if len(self._received) >= 7:
                 size = struct.unpack_from(">I", self._received, 3)[0] + 8
@@ -578,19 +580,22 @@ class Client:
                 size -= len(part) - 8
             return Reply(name, channel, args, read_properties(raw), raw, b"".join(parts))
 
-    def bodies(self, seconds: float = 0.6) -> list[bytes]:
-        """The bodies of all messages that are delivered until something else comes, or nothing."""
-        found = []
-        while (reply := self.wait(seconds)).name == "deliver":
-            found.append(reply.body)
+    def deliveries(self, count: int = 0, quiet: float = 0.6) -> list[Reply]:
+        """All messages that are delivered until something else comes, or nothing for `quiet` seconds.
+
+        The first `count` may take as long as they want.
+        """
+        found: list[Reply] = []
+        while (reply := self.wait(None if len(found) < count else quiet)).name == "deliver":
+            found.append(reply)
         return found
+
+    def bodies(self, count: int = 0, quiet: float = 0.6) -> list[bytes]:
+        """The bodies of `deliveries`."""
+        return [reply.body for reply in self.deliveries(count, quiet)]
 
     def close(self) -> None:
         self.socket.close()
-
-
-PATIENCE = 10.0
-"""Seconds after which something that a broker does on its own time must have happened."""
 
 
 def until(awaited: str, ask: Callable[[], Reply]) -> Reply:

@@ -1,16 +1,18 @@
 """Runs the `omq` command as a shell does: a process of its own, against a server of its own."""
 
-import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from omq.blocking import connect
+
 OMQ = [sys.executable, "-c", "from omq.cli.start import main; main()"]
 OMQ_SERVER = [sys.executable, "-c", "from omq.cli.server import main; main()"]
-SECONDS = 30
+SECONDS = 60
 
 
 class Shell:
@@ -52,12 +54,11 @@ class Shell:
 
     def wait_for_subscriber(self, topic: str) -> None:
         """Wait until the server counts a subscriber: its actions are not visible from outside otherwise."""
-        for _ in range(100):
-            for line in self.ok("topics", "--format", "json").splitlines():
-                record = json.loads(line)
-                if record.get("topic") == topic and record["subscribers"]:
-                    return
-        raise AssertionError(f"nobody subscribed to {topic}")
+        by = time.monotonic() + SECONDS
+        with connect(self.url) as client:
+            while not any(info.subscribers for info in client.topics() if info.topic == topic.encode()):
+                assert time.monotonic() < by, f"nobody subscribed to {topic}"
+                time.sleep(0.01)  # the server tells nobody of a subscriber: one can only ask again
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from omq.access.hashes import read_hash
 
 def hash_secret(given: bytes) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [COMMAND, "--hash-secret"], input=given, capture_output=True, timeout=30, check=False
+        [COMMAND, "--hash-secret"], input=given, capture_output=True, timeout=60, check=False
     )
 
 

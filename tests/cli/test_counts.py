@@ -26,7 +26,7 @@ def test_connections_and_tasks_are_logged_and_return_to_zero(tmp_path: Path) -> 
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
         connections, tasks = counts(server)
         assert connections == 0
-        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(5)]
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(5)]
         for client in clients:
             client.sendall(HANDSHAKE)
             assert client.recv(8, socket.MSG_WAITALL) == HANDSHAKE

@@ -28,7 +28,7 @@ def test_the_soft_limit_does_not_limit_connections(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline().removeprefix(READY).rpartition(":")[2])
-            clients = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(CLIENTS)]
+            clients = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(CLIENTS)]
             for client in clients:
                 client.sendall(bytes(7) + b"\1")
             for client in clients:
@@ -37,4 +37,4 @@ def test_the_soft_limit_does_not_limit_connections(tmp_path: Path) -> None:
                 client.close()
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)

@@ -42,7 +42,7 @@ def test_a_disk_that_refused_to_sync_is_a_failure_while_running(tmp_path: Path) 
             assert process.stdout is not None
             port = int(process.stdout.readline().removeprefix(READY).rpartition(":")[2])
             (tmp_path / "broken").touch()
-            with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
                 client.sendall(bytes(7) + b"\1(Connect 1 test)\n(Declare t Broadcast (Persistent Weak))\n")
                 refused = b""
                 number = 0
@@ -53,7 +53,7 @@ def test_a_disk_that_refused_to_sync_is_a_failure_while_running(tmp_path: Path) 
                     assert data
                     refused += data
             process.send_signal(signal.SIGTERM)
-            _, log = process.communicate(timeout=30)
+            _, log = process.communicate(timeout=60)
             assert process.returncode == 1
             assert "the stores could not be closed as they should: The disk refused" in log
             assert "Traceback" not in log

@@ -44,7 +44,7 @@ class Peer:
     def __init__(self, server: RunningServer, id: str, closing: ExitStack) -> None:
         self.host = f"127.0.0.{next(self.numbers)}"
         here, there = (self.host, 0), ("127.0.0.1", server.port)
-        self.socket = closing.enter_context(socket.create_connection(there, 20, source_address=here))
+        self.socket = closing.enter_context(socket.create_connection(there, 60, source_address=here))
         self.input = closing.enter_context(self.socket.makefile("rb"))
         self.say(bytes(7) + b"\1" + f'(Connect 1 "{id}")\n'.encode())
         assert len(self.input.read(8)) == 8
@@ -182,7 +182,7 @@ def test_connections_of_every_protocol_are_told(tmp_path: Path) -> None:
         kind, lease = bob.ask(b"(Put notes)")
         assert kind == LEASED
         there = ("127.0.0.1", run.server.port)
-        sink = run.closing.enter_context(socket.create_connection(there, 20, source_address=(bob.host, 0)))
+        sink = run.closing.enter_context(socket.create_connection(there, 60, source_address=(bob.host, 0)))
         sink.sendall(DMP_HEADER + bytes([len(lease)]) + lease)
         answers = run.closing.enter_context(sink.makefile("rb"))
         assert answers.read(len(DMP_GREETING)) == DMP_GREETING
@@ -261,7 +261,7 @@ def test_quotas_rates_and_retention_are_applied(tmp_path: Path) -> None:
         by = time.monotonic() + 60
         while (messages := alice.topics()["one"]) > 0:
             assert time.monotonic() < by, messages
-            time.sleep(0.1)
+            time.sleep(0.1)  # the server tells nobody who does not subscribe: one can only ask again
 
 
 def test_a_broken_file_changes_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ HANDSHAKE = bytes(7) + b"\1"
 
 def test_a_server_without_tls_ignores_sighup(tmp_path: Path) -> None:
     with running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
             answers = client.makefile("rb")
             client.sendall(HANDSHAKE + b"(Connect 1 x)\n(Confirm 1)\n")
             assert len(answers.read(21)) == 21
@@ -42,7 +42,7 @@ def test_sighup_during_start_and_shutdown_is_harmless(tmp_path: Path) -> None:
         assert next(line for line in process.stderr if "stopping" in line)
         for number in (signal.SIGHUP, signal.SIGUSR1):
             process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0
 
 
@@ -55,7 +55,7 @@ def test_signals_before_the_modules_are_loaded_are_harmless(tmp_path: Path) -> N
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         variables = Path(f"/proc/{process.pid}/environ")
-        by = time.monotonic() + 30
+        by = time.monotonic() + 60
         while b"PYTHONMALLOC=" not in variables.read_bytes():
             assert process.poll() is None
             assert time.monotonic() < by, "the interpreter was not started again"
@@ -64,5 +64,5 @@ def test_signals_before_the_modules_are_loaded_are_harmless(tmp_path: Path) -> N
             process.send_signal(number)
         assert process.stdout.readline().startswith(READY)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 0

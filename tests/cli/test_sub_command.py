@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import trio
 from cli_helpers import OMQ, SECONDS, Shell, running_server
 
+from omq.blocking import connect as connect_blocking
 from omq.cli.since import replay_since
 from omq.client import connect
 from omq.model import FromMessage
@@ -114,8 +116,8 @@ def test_from_a_time(shell: Shell) -> None:
     for number in range(5):
         times.append(datetime.datetime.now(datetime.UTC))
         shell.ok("pub", "timed", str(number), "--confirm")
-    for number, time in enumerate(times):
-        shown = time.isoformat().replace("+00:00", "Z")
+    for number, moment in enumerate(times):
+        shown = moment.isoformat().replace("+00:00", "Z")
         expected = b"".join(b"%d\n" % n for n in range(number, 5))
         for extra in ((), ("--dmp",)):
             count = str(5 - number)
@@ -178,21 +180,13 @@ def test_a_timeout_ends_sub_when_no_message_arrives(shell: Shell, extra: tuple[s
 
 
 def test_each_message_restarts_the_timeout(shell: Shell) -> None:
-    async def publish(count: int) -> None:
-        async with connect(shell.url) as client:
-            await client.declare("alive")
-            with trio.fail_after(SECONDS):
-                # A client can only ask again whether a topic has a subscriber by now.
-                while not any(info.subscribers for info in await client.topics() if info.topic == b"alive"):  # noqa: ASYNC110
-                    await trio.sleep(0.01)
-            for number in range(count):
-                await client.publish("alive", b"%d" % number)
-                await trio.sleep(0.6)  # the command measures real time: 8 times this exceeds its limit
-
     # Commands take long to start on a busy machine, so none starts while the time limit runs.
-    with subscribed(shell, "alive", "--timeout", "4") as process:
-        trio.run(publish, 8)
-        assert [line_of(process) for _ in range(8)] == [b"%d\n" % number for number in range(8)]
+    with subscribed(shell, "alive", "--timeout", "4") as process, connect_blocking(shell.url) as client:
+        shell.wait_for_subscriber("alive")
+        for number in range(8):
+            client.publish("alive", b"%d" % number)
+            assert line_of(process) == b"%d\n" % number
+            time.sleep(0.6)  # the command measures real time: 8 times this exceeds its limit
         assert process.wait(SECONDS) == 0
 
 

@@ -77,7 +77,7 @@ def test_a_subscriber_is_found_and_disconnected(shell: Shell) -> None:
         ]
         assert "omq sub" in shell.ok("connections", "--topic", "watched-news").decode()
         shell.ok("disconnect", str(subscriber["connection"]))
-        assert reader.wait(30) == 1
+        assert reader.wait(60) == 1
     finally:
         reader.kill()
         reader.communicate()
@@ -134,4 +134,4 @@ def test_top_goes_on_until_its_output_is_closed(shell: Shell) -> None:
         times = [json.loads(live.stdout.readline())["time"] for _ in range(3)]
         assert times == sorted(set(times))
         live.stdout.close()
-        assert live.wait(30) == 0
+        assert live.wait(60) == 0

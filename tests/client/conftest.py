@@ -16,7 +16,7 @@ from omq.client import Client, connect
 from omq.config import Config
 from omq.server import Server, open_server
 
-SECONDS = 30.0
+SECONDS = 60.0
 """The time limit of a test, so that a lost answer fails the test instead of blocking it."""
 
 

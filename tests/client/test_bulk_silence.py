@@ -102,7 +102,7 @@ async def test_a_sink_that_waits_for_longer_is_not_lost_while_there_are_pings(
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
 
         async def take_late() -> None:
-            await trio.sleep(3 * SILENCE)
+            await trio.sleep(3 * SILENCE)  # time is what is tested: the sink waits for longer than SILENCE
             async with other.subscribe("jobs") as subscription:
                 for _ in bodies:
                     await anext(subscription)
@@ -128,7 +128,7 @@ async def test_with_tls_a_sink_waits_and_gives_up_as_well(open_omq: OpenServer, 
         await other.declare("jobs", Delivery.ROUND_ROBIN, Transient())
 
         async def take_late() -> None:
-            await trio.sleep(2 * SILENCE)
+            await trio.sleep(2 * SILENCE)  # time is what is tested: the sink waits for longer than SILENCE
             async with other.subscribe("jobs") as subscription:
                 for _ in bodies:
                     await anext(subscription)
@@ -154,7 +154,7 @@ async def test_pings_are_answered_beside_a_sink(
         with blocking(f"omq://127.0.0.1:{server.port}") as client:
             with await in_thread(lambda: SinkConnection(client, b"t")) as sink:
                 for _ in range(45):
-                    await trio.sleep(0.1)
+                    await trio.sleep(0.1)  # time is what is tested: these are more than 3 seconds together
                     await in_thread(lambda: sink.send(for_sink([b"1"])))
                 await in_thread(lambda: sink.finish(45))
             # It is the same connection that answers now.

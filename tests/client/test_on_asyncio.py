@@ -32,7 +32,7 @@ MODULES = [
     test_what_can_be_published,
 ]
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 GIVEN = {
     "open_omq",

@@ -155,7 +155,7 @@ async def settled(confirmation: Confirmation) -> Failure | None:
     """The failure of a post, None when it is confirmed."""
     event = trio.Event()
     confirmation.listen(event.set)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await event.wait()
     return confirmation.failure
 

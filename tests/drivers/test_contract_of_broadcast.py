@@ -130,7 +130,7 @@ async def test_old_and_new_messages_join(shared_store: Store, kind: Kind) -> Non
         nursery.start_soon(publish)
         clients = [Client(driver, FromBeginning()) for _ in range(3)]
         for client in clients:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 while client.ids[-1:] != [250]:
                     if client.channel.ready():
                         await client.read_once()

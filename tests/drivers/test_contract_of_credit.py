@@ -320,7 +320,7 @@ async def test_a_gap_uses_up_no_credit(shared_store: Store, kind: Kind, credit: 
         driver = await drivers.topic(kind)
         client = Client(driver)
         client.channel.grant(2, credit)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             for number in range(30):
                 await post(driver, b"%d" % number * 20 * KIB)
         await client.read()

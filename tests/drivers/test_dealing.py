@@ -143,7 +143,7 @@ async def stored(
 
 async def next_of(channel: RoundRobinChannel) -> Taken | None:
     """What a channel gives as soon as it has something."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not channel.ready():
             await wait_all_tasks_blocked(0.01)
     return await channel.take()

@@ -33,7 +33,7 @@ class Unencodable(Bodies):
 async def failure(confirmation: Confirmation) -> Failure | None:
     settled = trio.Event()
     confirmation.listen(settled.set)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await settled.wait()
     return confirmation.failure
 

@@ -152,7 +152,7 @@ def failing(times: int, after: threading.Event | None = None) -> Callable[..., o
         nonlocal left
         if left:
             left -= 1
-            assert after is None or after.wait(20)
+            assert after is None or after.wait(60)
             raise StoreFull(Limit.DISK, "There is no room on disk.")
         return append(self, blocks, *sequences)
 

@@ -572,7 +572,7 @@ async def test_a_message_that_is_stored_while_lost_ids_are_read_is_kept(
         blocks = read_stored(self, topic, first, *args, **kwargs)
         if first == 11:
             trio.from_thread.run_sync(has_read.set)
-            assert is_posted.wait(20)
+            assert is_posted.wait(60)
         return blocks
 
     monkeypatch.setattr(Environment, "read_stored", slow)
@@ -581,7 +581,7 @@ async def test_a_message_that_is_stored_while_lost_ids_are_read_is_kept(
         if max_priority is None:  # else all messages are read at the start
             for _ in range(10):
                 assert await queue.deal_one(getter)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await has_read.wait()
         assert await settled(await queue.post(Bodies([b"a"]))) is None
         is_posted.set()

@@ -204,7 +204,7 @@ async def test_an_auto_delete_queue_ends_with_its_last_consumer(
     await quiet()
     assert lookup(b"q") is queue
     two.channel.cancel()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await deleted.wait()
     assert lookup(b"q") is None
     two.close()

@@ -283,7 +283,7 @@ class Machine:
                 assert_never(other)
 
     async def take(self, member: Member) -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             taken = await member.client.channel.take()
         match taken:
             case Messages():

@@ -143,7 +143,7 @@ async def test_an_exchange_that_ended_is_deleted_in_the_store(tmp_path: Path) ->
         await exchanges.declare(b"e", b"fanout", durable=True, auto_delete=True)
         await exchanges.bind(b"e", queue(b"q"), b"")
         owner.end()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while drivers.store.catalogue.exchanges():
                 await quiet()
 
@@ -275,7 +275,7 @@ async def test_an_exchange_that_cannot_be_deleted_in_the_store_is_reported(
         await exchanges.bind(b"e", queue(b"q"), b"")
         drivers.store.catalogue.close()
         owner.end()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while "exchange 'e', which has ended, stays in the store" not in caplog.text:
                 await quiet()
         assert own(exchanges) == set()

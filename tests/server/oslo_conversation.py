@@ -11,7 +11,7 @@ import time
 import oslo_messaging
 from oslo_config import cfg
 
-SECONDS = 20
+SECONDS = 60
 ROUNDS = 100
 
 

@@ -282,7 +282,7 @@ async def test_a_stalled_consumer_gets_the_rest_of_its_message(store: Path) -> N
             await client.publish_long(message, settled=True)
         await client.settle()
         await slow.receiver("q", credit=4)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await eventually(lambda: any(one.statistics().stalled_seconds for one in host.server.terminals()))
         found = [(await slow.message()).octets for _ in range(4)]
         assert found == messages

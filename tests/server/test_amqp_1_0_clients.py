@@ -14,7 +14,7 @@ proton = pytest.importorskip(
 )
 utils = pytest.importorskip("proton.utils")
 
-SECONDS = 10
+SECONDS = 60
 GUIDE = Path(__file__).parents[2] / "docs" / "AMQP-1.0.md"
 
 

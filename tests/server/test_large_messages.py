@@ -343,7 +343,7 @@ async def test_a_defect_in_the_middle_ends_only_what_it_hits(
         client = await declared(host)
         sinks = [await sink(host, client) for _ in range(3)]
         octets = envelopes([body(3 * MIB)])
-        with monkeypatch.context() as broken, trio.fail_after(20):
+        with monkeypatch.context() as broken, trio.fail_after(60):
             broken.setattr(os, "statvfs", statvfs)
             async with trio.open_nursery() as nursery:
                 for each in sinks:

@@ -81,7 +81,7 @@ async def test_a_queue_is_listed_with_its_numbers(client: Client, persistence: P
     assert b"news" not in await queues(client)
     async with client.subscribe("jobs", credit=2) as messages:
         await messages.__anext__()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (info := (await queues(client))[b"jobs"]).unacknowledged != 2:
                 await trio.lowlevel.checkpoint()
         assert (info.ready, info.consumers) == (3, 1)
@@ -164,7 +164,7 @@ async def test_peek_takes_nothing(client: Client, persistence: Persistence) -> N
         # Those that a consumer has are shown, too, and one that is done is not.
         await messages.received(2)
         await client.confirm()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(await bodies(client, b"jobs")) != 3:
                 await trio.lowlevel.checkpoint()
 

@@ -40,7 +40,7 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
 
     def read_slowly(self: Environment, *arguments: Any) -> object:
         reading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return read(self, *arguments)
 
     sizes = {"max_message_bytes": 4 * MIB, "max_line_bytes": 4 * MIB}
@@ -63,7 +63,7 @@ async def test_a_message_that_was_not_sent_counts_no_delivery(
         driver = host.server.catalogue.lookup(b"t")
         assert driver is not None
         channel = driver.open(Worker(), FromCurrent())
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (taken := await channel.take()) is None:
                 await quiet()
         assert isinstance(taken, Piece)

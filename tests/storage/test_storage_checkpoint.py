@@ -199,13 +199,13 @@ def test_writers_go_on_while_a_checkpoint_syncs(tmp_path: Path, monkeypatch: pyt
 
     def slow(self: Database) -> None:
         syncing.set()
-        assert written.wait(10)
+        assert written.wait(60)
         sync(self)
 
     monkeypatch.setattr(Database, "sync", slow)
     checkpoint = threading.Thread(target=environment.checkpoint)
     checkpoint.start()
-    assert syncing.wait(10)
+    assert syncing.wait(60)
     environment.append([numbered(1, 10, 10)])
     assert environment.extent(1).messages == 20
     written.set()

@@ -279,7 +279,7 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
     def share() -> None:
         with lock.shared():
             inside.set()
-            leave.wait(20)
+            leave.wait(60)
 
     def write() -> None:
         with lock.exclusive():
@@ -292,7 +292,7 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
 
     threads = [Thread(target=share)]
     threads[0].start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     with lock.shared():  # beside the other one
         threads.append(Thread(target=write))
         threads[-1].start()
@@ -303,7 +303,7 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
     assert not written.is_set()  # one of the two is still inside
     leave.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     assert written.is_set()
     assert read.is_set()
@@ -315,5 +315,5 @@ def test_a_readers_writer_lock_admits_many_readers_or_one_writer() -> None:
         assert not written.wait(0.05)
         written.set()  # so that the reader may come first now
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()

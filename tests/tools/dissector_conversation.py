@@ -28,7 +28,7 @@ from omq.protocol.omq.commands import sexp_of_command
 from omq.protocol.omq.frames import FrameDecoder, FrameType, MessageRun
 from omq.server import open_server
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 
 PRICES = b"prices"
 JOBS = "jobs, späte".encode()

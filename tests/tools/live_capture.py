@@ -10,7 +10,7 @@ from subprocess import PIPE
 import pytest
 import trio
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 @dataclass
