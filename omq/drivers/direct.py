@@ -10,7 +10,7 @@ by the time that consumers withdrew it.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -350,14 +350,18 @@ class DirectChannel:
         return bool(self._queued) and not self._is_held
 
     async def take(self) -> Taken | None:
-        octets = 0
+        cuts = self.take_at_once(max(TAKE_OCTETS, self._queued[0].block.held)) if self._queued else ()
+        return Messages(tuple(cuts)) if cuts else None
+
+    def take_at_once(self, octets: int) -> Sequence[Cut]:
+        """Take messages as `take` does, without waiting and not more than so many octets of memory."""
         cuts: list[Cut] = []
-        while self._queued and octets < TAKE_OCTETS:
+        while self._queued and self._queued[0].block.held <= octets:
             message = self._queued.popleft()
             self._taken.append(message)
-            octets += message.block.held
+            octets -= message.block.held
             cuts.append(Cut(message.block, range(message.id, message.id + 1)))
-        return Messages(tuple(cuts)) if cuts else None
+        return cuts
 
     def written(self, count: int, begun: int | None = None) -> None:
         if self._is_closed:

@@ -104,7 +104,17 @@ class Pause:
     """Much was read that means nothing to the server: the other connections should have their turn."""
 
 
-LinkEvent = Attaching | Credit | Part | Run | Aborted | Outcome | Detached | WindowOpened
-"""What concerns links."""
-
-Event = Authenticating | Opening | LinkEvent | Closed | Pause
+Event = (
+    Authenticating
+    | Opening
+    | Attaching
+    | Credit
+    | Part
+    | Run
+    | Aborted
+    | Outcome
+    | Detached
+    | WindowOpened
+    | Closed
+    | Pause
+)

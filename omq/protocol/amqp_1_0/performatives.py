@@ -7,6 +7,7 @@ Source: AMQP 1.0, part 2, section 2.7, "Performatives"; part 5, section 5.3.3, "
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from omq.protocol.amqp_1_0 import types
@@ -86,6 +87,7 @@ class _Field:
     """How one field is read and written; `parse` and `write` are None for one that stays octets."""
 
     name: str
+    attribute: str
     parse: Callable[[Value], Any] | None
     write: Callable[[Any], bytes] | None
     default: Any
@@ -126,7 +128,8 @@ def _field(field: Field[Any], hint: Any) -> _Field:
         if getattr(part, "__metadata__", None) is not None:
             form = part.__metadata__[0]
             parse, write = form if form is not None else (None, None)
-            return _Field(field.name.rstrip("_").replace("_", "-"), parse, write, field.default)
+            name = field.name.rstrip("_").replace("_", "-")
+            return _Field(name, field.name, parse, write, field.default)
     raise TypeError(f"the field {field.name} has no form on the wire")
 
 
@@ -459,6 +462,19 @@ def read_all(octets: bytes) -> Performative:
     return made
 
 
+def read_state(octets: bytes) -> Performative:
+    """As `read_all`, for the state of deliveries: most of the states that a peer tells are equal."""
+    return _read_short_state(octets) if len(octets) <= _SHORT_STATE else read_all(octets)
+
+
+_SHORT_STATE = 64
+
+
+@lru_cache(maxsize=64)
+def _read_short_state(octets: bytes) -> Performative:
+    return read_all(octets)
+
+
 def write(performative: Performative) -> bytes:
     """Encode a performative in its shortest form."""
     layout = _BY_TYPE[type(performative)]
@@ -469,6 +485,9 @@ def write(performative: Performative) -> bytes:
 def _layout(octets: bytes, at: int, end: int) -> tuple[_Layout, int]:
     if at + 1 >= end or octets[at]:
         raise DecodeError("a performative was expected: a value with a descriptor")
+    # The common form first: a descriptor of one octet.
+    if octets[at + 1] == 0x53 and at + 2 < end and (layout := _BY_CODE.get(octets[at + 2])) is not None:
+        return layout, at + 3
     after = types.skip_descriptor(octets, at, end)
     descriptor = types.read_all(octets[at + 1 : after])
     match descriptor:
@@ -508,7 +527,7 @@ _MAY_BE_NULL = {("begin", "remote-channel"), ("flow", "next-incoming-id")}
 
 
 def _written(field: _Field, performative: Performative) -> bytes:
-    value = getattr(performative, field.name.replace("-", "_"))
+    value = getattr(performative, field.attribute)
     if field.write is None:
         return bytes(value)
     if value is None or (field.default is not MISSING and value == field.default):

@@ -472,7 +472,7 @@ class Session:
     def _disposition(self, told: Disposition) -> Iterator[Event]:
         if not told.role:
             return  # the sender settles what the server has settled
-        state = None if told.state == NULL else performatives.read_all(told.state)
+        state = None if told.state == NULL else performatives.read_state(told.state)
         match state:
             case Received():
                 return  # not an outcome yet

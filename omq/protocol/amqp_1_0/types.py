@@ -11,6 +11,7 @@ Whoever must pass a value on unchanged keeps its octets, which `skip` delimits w
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from struct import Struct, error
 from typing import assert_never
 
@@ -210,6 +211,24 @@ def read(octets: bytes, at: int = 0, end: int | None = None) -> tuple[Value, int
 
 def read_all(octets: bytes) -> Value:
     """Return the value that these octets are. Raises `DecodeError`, also for octets behind the value."""
+    if len(octets) <= _SHORT_VALUE:
+        return _read_short(octets)
+    number = _NUMBERS.get(octets[0])
+    if number is not None and len(octets) == 1 + number[1].size:
+        return Number(number[0], number[1].unpack_from(octets, 1)[0])
+    return _read_all(octets)
+
+
+_SHORT_VALUE = 2
+"""The octets of booleans and small numbers, of which a peer sends the same again and again."""
+
+
+@lru_cache(maxsize=1024)
+def _read_short(octets: bytes) -> Value:
+    return _read_all(octets)
+
+
+def _read_all(octets: bytes) -> Value:
     value, after = read(octets)
     if after != len(octets):
         raise DecodeError(f"{len(octets) - after} octets follow a value")
@@ -359,7 +378,8 @@ def fields(octets: bytes, at: int, end: int) -> tuple[list[bytes], int]:
         raise DecodeError(f"a list of the protocol has at most 255 fields, not {count}")
     found = []
     for _ in range(count):
-        begin, at = at, skip(octets, at, after)
+        begin = at
+        at = at + 1 if at < after and octets[at] in _CONSTANTS else skip(octets, at, after)
         found.append(octets[begin:at])
     if at != after:
         raise DecodeError(f"{after - at} octets of a list belong to no field")

@@ -1,6 +1,6 @@
 """Links to nodes without queues: a message goes on at once, and its outcome comes back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import assert_never
@@ -8,7 +8,7 @@ from typing import assert_never
 from omq.access.direct import Direct
 from omq.drivers.direct import DirectChannel, DirectNode, Done
 from omq.drivers.reasons import Refused
-from omq.drivers.seam import Accepted, Modified, Outcome, Rejected, Released
+from omq.drivers.seam import Accepted, Modified, Octets, Outcome, Rejected, Released
 from omq.protocol.amqp_1_0 import performatives, serials, stored
 from omq.protocol.amqp_1_0.conditions import Condition
 from omq.protocol.amqp_1_0.link import ReceivingLink
@@ -26,6 +26,30 @@ class DirectOutgoing(Outgoing):
     direct: DirectChannel
     end_node: Callable[[], None] | None = None
     """Ends the node, if it was made for this link."""
+    woken: Callable[["DirectOutgoing"], None]
+    """Called when there may be messages: `send_soon` or `frames_at_once` follows."""
+
+    def wake(self) -> None:
+        if not self._is_closed:
+            self.woken(self)
+
+    def send_soon(self) -> None:
+        """Let the sending task send what there is."""
+        super().wake()
+
+    def frames_at_once(self, octets: int) -> Sequence[Octets]:
+        """Return the frames of messages with at most about so many octets. They count as sent. Other messages
+        wait for the sending task.
+        """
+        parts: Sequence[Octets] = ()
+        if self._may_send() and (cuts := self.direct.take_at_once(octets)):
+            parts = self._form.whole(cuts)
+            self.direct.written(len(cuts) - self._form.unframed)
+            self.direct.traffic.octets_out += sum(map(len, parts))
+            self._sent(self.direct)
+        if self._may_send() and self.direct.ready():
+            self.send_soon()
+        return parts
 
     def settle(self, ids: range, state: performatives.State | None) -> None:
         if self.channel is not None:
@@ -129,8 +153,8 @@ class DirectIncoming(Producing):
 
     def _begun(self, delivery: int | None) -> Done:
         """A message came; the client wants its outcome if it has a delivery-id here."""
-        self._must_renew = True
-        self._wake(self)
+        if self.link.credit <= self._credit // 2:
+            self.renew()
         self.unconfirmed += 1
         return partial(self._done, delivery)
 

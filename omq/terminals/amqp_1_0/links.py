@@ -1,6 +1,6 @@
 """The links of one connection: which topic or node each is attached to, and what comes and goes on it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -10,7 +10,7 @@ from omq.access.session import Release, Session
 from omq.config import Config
 from omq.drivers.direct import DirectNode
 from omq.drivers.reasons import Failure, Refused
-from omq.drivers.seam import Channel
+from omq.drivers.seam import Channel, Octets
 from omq.model import Delivery, FromCurrent, Topic
 from omq.protocol.amqp_1_0 import performatives, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -32,6 +32,9 @@ from omq.terminals.connection.liveness import Excuse
 from omq.terminals.connection.sender import Sender
 from omq.terminals.connection.statistics import LinkStatistics, SubscriptionStatistics
 
+AT_ONCE_OCTETS = 16 << 10
+"""About how many octets of messages a connection sends at once, in the task that reads them."""
+
 Link = SendingLink | ReceivingLink
 
 
@@ -39,14 +42,23 @@ class Links:
     """The links of one client. What they answer is for the terminal to collect from the protocol."""
 
     def __init__(
-        self, session: Session, direct: Direct, config: Config, sender: Sender, excused: Excuse
+        self,
+        session: Session,
+        direct: Direct,
+        config: Config,
+        sender: Sender,
+        wake: Callable[[], None],
+        excused: Excuse,
     ) -> None:
-        """Within `excused` the silence of the client does not count."""
+        """`wake` is called when there is something to `tell`, or there are messages of nodes to send. Within
+        `excused` the silence of the client does not count.
+        """
         self._session = session
         self._direct = direct
         self._config = config
         self._finder = Finder(session, config)
         self._sender = sender
+        self._wake = wake
         self._excused = excused
         self._outgoing: dict[SendingLink, Outgoing] = {}
         self._incoming: dict[ReceivingLink, Producing] = {}
@@ -54,6 +66,8 @@ class Links:
         """Producers whose messages of this read are not posted yet."""
         self._news: dict[Producing, None] = {}
         """Producers that may have something to be told."""
+        self._woken: dict[DirectOutgoing, None] = {}
+        """Consumers of nodes that may have messages."""
 
     def close(self) -> None:
         """The connection is over."""
@@ -64,6 +78,7 @@ class Links:
         for producer in incoming.values():
             producer.close()
         self._unflushed.clear()
+        self._woken.clear()
 
     @property
     def unconfirmed(self) -> int:
@@ -151,7 +166,28 @@ class Links:
 
     def _has_news(self, incoming: Producing) -> None:
         self._news[incoming] = None
-        self._sender.signal.set()
+        self._wake()
+
+    def _has_messages(self, outgoing: DirectOutgoing) -> None:
+        self._woken[outgoing] = None
+        self._wake()
+
+    def send_soon(self) -> None:
+        """Let the sending task send the messages of nodes."""
+        woken, self._woken = self._woken, {}
+        for outgoing in woken:
+            outgoing.send_soon()
+
+    def frames_at_once(self) -> Sequence[Octets]:
+        """Return frames of messages of nodes, which count as sent; the sending task sends the others."""
+        woken, self._woken = self._woken, {}
+        parts: list[Octets] = []
+        octets = AT_ONCE_OCTETS
+        for outgoing in woken:
+            frames = outgoing.frames_at_once(octets)
+            parts += frames
+            octets -= sum(map(len, frames))
+        return parts
 
     def settle(self, sent: Sequence[Sent[SendingLink]], state: performatives.State | None) -> None:
         """A consumer told the outcome of messages."""
@@ -256,6 +292,7 @@ class Links:
 
         outgoing, node, channel = self._direct.consume(address.name, make)
         outgoing.direct = channel
+        outgoing.woken = self._has_messages
         if address.name is None:
             outgoing.end_node = partial(self._direct.end, node)
         answered = performatives.Source(

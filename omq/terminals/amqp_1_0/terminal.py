@@ -30,7 +30,6 @@ from omq.protocol.amqp_1_0.events import (
     Credit,
     Detached,
     Event,
-    LinkEvent,
     Opening,
     Outcome,
     Part,
@@ -86,6 +85,9 @@ class Over:
 
 
 State = Greeting | Serving | Over
+
+Immediate = Run | Aborted | Outcome | Credit | WindowOpened
+"""What is executed without waiting for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ class Amqp1Terminal:
         self._transport.ends(str(problem))
         self._drop(self._protocol.close(problem))
         self._collect()
+        self._sender.signal.set()
         self._scope.deadline = min(self._scope.deadline, trio.current_time() + GOODBYE_SECONDS)
 
     def _drop(self, events: Iterator[Event]) -> None:
@@ -265,7 +268,26 @@ class Amqp1Terminal:
         if octets:
             self._waiting.append(octets)
             self._waiting_octets += len(octets)
-            self._sender.signal.set()
+
+    def _wake(self) -> None:
+        """There is something to send."""
+        self._context.at_once.add(self)
+
+    def send_at_once(self) -> None:
+        """Send what is ready in this task (`omq.terminals.connection.at_once.Prompt`)."""
+        if not self._sender.may_send_at_once():
+            self.send_soon()
+            return
+        answers = self.urgent(may_answer=True)
+        messages = () if self._admitted is None else self._admitted.links.frames_at_once()
+        if answers or messages:
+            self._sender.send_at_once(answers, messages)
+
+    def send_soon(self) -> None:
+        """Let the sending task send what is ready."""
+        if self._admitted is not None:
+            self._admitted.links.send_soon()
+        self._sender.signal.set()
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and outcomes that are ready."""
@@ -280,7 +302,8 @@ class Amqp1Terminal:
         self._collect()
         parts, self._waiting = self._waiting, []
         self._waiting_octets = 0
-        self._room.unpark_all()
+        if self._room:
+            self._room.unpark_all()
         return parts
 
     def urgent_sent(self) -> None:
@@ -321,28 +344,27 @@ class Amqp1Terminal:
 
     async def _feed(self) -> None:
         """Execute what was received."""
-        more = True
-        while more:
+        at_once = self._context.at_once
+        must_feed = True
+        while must_feed:
             received, self._received = self._received, b""
-            more = False
+            must_feed = False
             for number, event in enumerate(self._protocol.feed(received), 1):
-                match event:
-                    case Authenticating() | Opening():
-                        # The protocol goes on when these are answered.
-                        await self._begin(event)
-                        more = True
-                    case Pause():
-                        await trio.lowlevel.checkpoint()
-                    case Closed(error, problem):
-                        await self._flush()
-                        self._log_close(error, problem)
-                    case _:
-                        assert self._admitted is not None, "links are attached when the connection is open"
-                        await self._execute(event, self._admitted.links)
+                if isinstance(event, Immediate):
+                    with at_once:
+                        self._execute_at_once(event)
+                else:
+                    at_once.send()
+                    await self._execute(event)
+                    must_feed = must_feed or isinstance(event, Authenticating | Opening)
                 if not number % EVENTS_IN_TURN:
+                    at_once.send()
                     await trio.lowlevel.checkpoint()
+            at_once.send()
         await self._flush()
         self._collect()
+        if self._waiting:
+            self.send_at_once()
         self._admission.done()
         held = self._protocol.pending + (0 if self._admitted is None else self._admitted.links.held)
         if self._admission.must_hold(held):
@@ -357,24 +379,10 @@ class Amqp1Terminal:
         if self._admitted is not None:
             await self._admitted.links.flush()
 
-    async def _begin(self, event: Authenticating | Opening) -> None:
+    def _execute_at_once(self, event: Immediate) -> None:
+        """Execute an event for which nothing is waited."""
+        links = self._links
         match event:
-            case Authenticating(mechanism, response):
-                await self._authenticate(mechanism, response)
-            case Opening():
-                if self._admitted is None and not await self._connect("ANONYMOUS", b""):
-                    text = "no client has this name and secret"
-                    self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
-                    return
-                self._protocol.open()
-                self._open()
-            case _:
-                assert_never(event)
-
-    async def _execute(self, event: LinkEvent, links: Links) -> None:
-        match event:
-            case Part():
-                await links.take(event)
             case Run():
                 links.take_run(event)
             case Aborted(link):
@@ -385,19 +393,45 @@ class Amqp1Terminal:
                 links.credited(link)
             case WindowOpened(opened):
                 links.opened(opened)
-            case Attaching(link):
-                await links.flush()
-                await links.attach(link)
-            case Detached(link):
-                await links.flush()
-                links.detached(link)
             case _:
                 assert_never(event)
 
-    # -- the handshake -------------------------------------------------------------------------------------
+    async def _execute(
+        self, event: Authenticating | Opening | Pause | Closed | Part | Attaching | Detached
+    ) -> None:
+        """Execute an event for which something may be waited."""
+        match event:
+            case Authenticating(mechanism, response):
+                self._protocol.authenticated(accepted=await self._connect(mechanism, response))
+            case Opening():
+                if self._admitted is None and not await self._connect("ANONYMOUS", b""):
+                    text = "no client has this name and secret"
+                    self._fail(ConnectionProblem(Condition.UNAUTHORIZED_ACCESS, text))
+                    return
+                self._protocol.open()
+                self._open()
+            case Pause():
+                await trio.lowlevel.checkpoint()
+            case Closed(error, problem):
+                await self._flush()
+                self._log_close(error, problem)
+            case Part():
+                await self._links.take(event)
+            case Attaching(link):
+                await self._links.flush()
+                await self._links.attach(link)
+            case Detached(link):
+                await self._links.flush()
+                self._links.detached(link)
+            case _:
+                assert_never(event)
 
-    async def _authenticate(self, mechanism: str, response: bytes) -> None:
-        self._protocol.authenticated(accepted=await self._connect(mechanism, response))
+    @property
+    def _links(self) -> Links:
+        assert self._admitted is not None, "links are attached when the connection is open"
+        return self._admitted.links
+
+    # -- the handshake -------------------------------------------------------------------------------------
 
     async def _connect(self, mechanism: str, response: bytes) -> bool:
         peer = self._transport.peer()
@@ -408,7 +442,7 @@ class Amqp1Terminal:
             return False
         self._known()
         direct = self._context.access.direct(session)
-        links = Links(session, direct, self._config, self._sender, self._excused)
+        links = Links(session, direct, self._config, self._sender, self._wake, self._excused)
         self._admitted = Admitted(session, links)
         rates = session.rates
         self._sender.limit(rates.answered, rates.sent)

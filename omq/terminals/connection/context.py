@@ -9,6 +9,7 @@ from omq.access.control import AccessControl
 from omq.config import Config
 from omq.drivers.memory import Memory
 from omq.logs import LogThrottle
+from omq.terminals.connection.at_once import AtOnce
 from omq.terminals.connection.pace import Pace
 from omq.terminals.connection.transport import Transport
 
@@ -25,6 +26,8 @@ class Context:
     config: Config
     pace: Pace
     """Bounds what all connections send in one round of the scheduler."""
+    at_once: AtOnce
+    """The connections that have something to send because of what another one reads."""
     untold: LogThrottle
     """The log of reports whose principal has gone."""
     gave_way: LogThrottle
@@ -40,6 +43,7 @@ class Context:
             memory,
             config,
             Pace(),
+            AtOnce(),
             untold=LogThrottle(
                 log, logging.INFO, "reports about sinks and feeds found no principal connection"
             ),

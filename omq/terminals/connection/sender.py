@@ -26,7 +26,7 @@ from omq.drivers.stalled import Stalled
 from omq.drivers.tail import TailMemory
 from omq.terminals.connection.forwarding import Forwarder
 from omq.terminals.connection.pace import Pace
-from omq.terminals.connection.transport import MOST_PARTS, Transport
+from omq.terminals.connection.transport import MOST_PARTS, Transport, behind
 from omq_storage.blocks import Block
 
 if TYPE_CHECKING:
@@ -197,6 +197,23 @@ class Sender:
     def complete(self, rest: bytes) -> None:
         self._rest = rest
         self.signal.set()
+
+    def may_send_at_once(self) -> bool:
+        """Whether any task may send answers and messages: nothing stands before them, and no limit holds them
+        back.
+        """
+        return self.is_clear() and (self._answers is None or self._answers.is_open())
+
+    def send_at_once(self, answers: Sequence[Octets], messages: Sequence[Octets]) -> None:
+        """Send answers, and then messages, if `may_send_at_once`. What the socket does not take now follows
+        before anything else.
+        """
+        parts = [*answers, *messages]
+        rest = behind(parts, self.try_send(parts))
+        if self._answers is not None:
+            self._answers.spend(sum(map(len, answers)))
+        if rest:
+            self.complete(b"".join(rest))
 
     # -- the task ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""Sends at once, in the task that reads a connection, what the input of this one means for it and for others.
+
+A message to a node without a queue goes to another connection, and its outcome comes back. If nothing waits
+to be sent there, both leave in the task that reads: to wake the sending task of each connection would take
+longer than all that is done for the message. While input is executed, the connections that have something to
+send are collected, so that each of them sends once.
+"""
+
+from types import TracebackType
+from typing import Protocol
+
+MOST_CONNECTIONS = 16
+"""How many connections the input of one sends to at once: the others have a task of their own for it."""
+
+
+class Prompt(Protocol):
+    """A connection that can send in any task."""
+
+    def send_at_once(self) -> None:
+        """Send what is ready, without waiting; leave the rest to the sending task."""
+
+    def send_soon(self) -> None:
+        """Leave what is ready to the sending task."""
+
+
+class AtOnce:
+    """The connections that have something to send. Within `with` they are collected; `send` lets them send.
+
+    Call `send` before the task that collected them waits for anything.
+    """
+
+    def __init__(self) -> None:
+        self._collects = False
+        self._ready: dict[Prompt, None] = {}
+
+    def __enter__(self) -> None:
+        self._collects = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._collects = False
+        if error is not None:
+            ready, self._ready = self._ready, {}
+            for connection in ready:
+                connection.send_soon()
+
+    def add(self, connection: Prompt) -> None:
+        """A connection has something to send."""
+        if self._collects:
+            self._ready[connection] = None
+        else:
+            connection.send_soon()
+
+    def send(self) -> None:
+        """Let the connections send."""
+        left = MOST_CONNECTIONS
+        while self._ready:
+            connection = next(iter(self._ready))
+            del self._ready[connection]
+            if left:
+                left -= 1
+                with self:  # what they send may be news for others
+                    connection.send_at_once()
+            else:
+                connection.send_soon()
