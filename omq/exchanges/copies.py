@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
-from omq.protocol.amqp.fields import Array, LongString, Table
+from omq.protocol.amqp.fields import Array, LongString, Table, check_small_table
+from omq.protocol.amqp.shortstr import FieldError
 
 CC, BCC = b"CC", b"BCC"
 
@@ -30,15 +31,31 @@ class Copies:
 
 def copies_of(head: bytes) -> Copies:
     """Return the further routing keys of a message with this head. Raises Refused."""
-    parsed = heads.decode(head) if MARK in head else None
-    if parsed is None or parsed.properties.headers is None:
+    if MARK not in head:
         return Copies((), head)
+    check_headers(head)
+    parsed = heads.decode(head)
     headers = parsed.properties.headers
+    if headers is None:
+        return Copies((), head)
     keys = _keys(headers, CC) + _keys(headers, BCC)
     if argument(headers, BCC) is not None:
         kept = Table(tuple(entry for entry in headers.entries if entry[0] != BCC))
         head = heads.encode(replace(parsed, properties=replace(parsed.properties, headers=kept)))
     return Copies(keys, head)
+
+
+def check_headers(head: bytes) -> None:
+    """Raise Refused if a message has so many headers that others must not wait until they are read."""
+    if not head:
+        return
+    _, table = heads.bounds(head, 0, len(head))
+    if table is None:
+        return
+    try:
+        check_small_table(head, table, len(head), "the property headers")
+    except FieldError as problem:
+        raise Refused(Reason.INVALID, f"a message cannot be routed by its headers: {problem}") from problem
 
 
 def _keys(headers: Table, name: bytes) -> tuple[bytes, ...]:

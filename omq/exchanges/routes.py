@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from omq.drivers.driver import Driver
 from omq.drivers.reasons import Reason, Refused
-from omq.exchanges.copies import MARK, copies_of
+from omq.exchanges.copies import MARK, check_headers, copies_of
 from omq.exchanges.matching import NO_HEADERS, Headers, Index, headers_of
 from omq.exchanges.types import DEFAULT, Destination, Exchange, Kind
 from omq.logs import quoted
@@ -104,11 +104,13 @@ class Router:
             depends = self._routes[exchange, key] is None
         if not depends and MARK not in b"".join(run):
             return (Part(self.route(exchange, key), None, run),)
-        return self._parts(exchange, key, run)
+        return self._parts(exchange, key, run, depends)
 
-    def _parts(self, exchange: bytes, key: bytes, run: Sequence[bytes]) -> Sequence[Part]:
+    def _parts(self, exchange: bytes, key: bytes, run: Sequence[bytes], depends: bool) -> Sequence[Part]:
         parts: dict[Route, tuple[list[int], list[bytes]]] = {}
         for index, head in enumerate(run):
+            if depends:
+                check_headers(head)
             copies = copies_of(head)
             if copies.keys:
                 route = self._find(exchange, (key, *copies.keys), headers_of_head(head)).route

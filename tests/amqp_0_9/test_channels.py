@@ -13,6 +13,7 @@ from .serving import configuration, serving_guest
 from .wire import (
     Client,
     ack,
+    bind_by,
     cancel,
     close_channel,
     commit,
@@ -89,6 +90,7 @@ def test_amqplain(broker: Broker) -> None:
     [
         ("AMQPLAIN", b"\5LOGIN"),
         ("AMQPLAIN", table({"LOGIN": "guest"})[4:]),
+        ("AMQPLAIN", table({"LOGIN": "guest", "PASSWORD": "guest"})[4:] + b"\0V" * 60_000),
         ("PLAIN", b"guest"),
         ("PLAIN", b"\0guest:x\0guest"),
         ("EXTERNAL", b""),
@@ -156,6 +158,24 @@ def test_a_deep_table_ends_the_connection_and_nothing_else(broker: Broker) -> No
     answer = client.call(publishing(1, "", "q"), frame(2, 1, payload))
     assert answer.told().startswith(("connection.close 501", "connection.close 502", "channel.close"))
     assert broker.channel().call(declare_queue(1, "", exclusive=1)).name == "queue.declare-ok"
+
+
+@pytest.mark.parametrize("exchange", ["amq.headers", "amq.topic"])
+def test_messages_with_very_many_headers(broker: Broker, exchange: str) -> None:
+    """They are routed unless the server must look into them."""
+    few, many = properties(headers={"k": [None] * 509}), properties(headers={"k": [None] * 510, "CC": ["q"]})
+    client = broker.channel()
+    client.call(declare_queue(1, "many headers", exclusive=1))
+    client.call(bind_by(1, "many headers", "amq.headers", {"x-match": "any", "k": None}))
+    client.call(select_confirms(1))
+    assert client.call(publish(1, "amq.headers", "", b"few", few)).told() == "ack tag=1 bits=0"
+    client.send(publish(1, exchange, "", b"many", many))
+    assert client.wait().told() == "channel.close 406 PRECONDITION_FAILED (60,40)"
+    other = broker.channel()
+    plain = properties(headers={"k": [None] * 5_000})
+    other.call(declare_queue(1, "by name", exclusive=1))
+    got = other.call(publish(1, "", "by name", b"many", plain), get(1, "by name", 1))
+    assert (got.body, got.raw_properties) == (b"many", plain)
 
 
 # -- what cannot be stored, or goes to a queue that is deleted ----------------------------------------------

@@ -106,6 +106,16 @@ def test_a_run_with_several_routes_is_divided_and_returned_in_order(broker: Brok
     assert numbers(client, "one", COUNT // 3) == list(range(1, COUNT, 3))
 
 
+def test_a_run_with_long_heads_keeps_its_order(broker: Broker) -> None:
+    client = broker.channel()
+    client.said(declare_queue(1, "heads", exclusive=1), select_confirms(1))
+    heads = [properties(headers={"k": str(i % 3) * (i % 5) * 1000}) for i in range(200)]
+    client.send(*[publish(1, "", "heads", b"%d" % i, head) for i, head in enumerate(heads)])
+    acks, _ = confirmed(client, len(heads))
+    assert acks[-1][0] == len(heads)
+    assert numbers(client, "heads") == list(range(len(heads)))
+
+
 def test_a_message_that_fails_ends_its_run(broker: Broker) -> None:
     client = broker.channel()
     client.call(declare_queue(1, "until"))

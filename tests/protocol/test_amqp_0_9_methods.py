@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_dmp_fields import values
 
-from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.fields import VALUES_A_STEP, Array, Table, Void
+from omq.protocol.amqp.openamq import widened_table
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9 import methods
 from omq.protocol.amqp_0_9.methods import (
@@ -20,6 +21,7 @@ from omq.protocol.amqp_0_9.methods import (
     ExchangeDeclare,
     Method,
     QueueDeclare,
+    TableReader,
     decode,
     encode,
 )
@@ -98,6 +100,17 @@ def test_tables_that_are_nested_too_deep_are_refused() -> None:
     octets = encode(QueueDeclare(b"q"))[:-4] + deep
     with pytest.raises(ConnectionProblem, match="nested more than 32 deep"):
         decode(octets)
+
+
+@pytest.mark.parametrize("translate", [None, widened_table], ids=["ordinary", "openamq"])
+def test_tables_of_methods_have_a_limit(translate: TableReader | None) -> None:
+    most = VALUES_A_STEP - 1
+    assert decode(encode(QueueDeclare(b"q", arguments=Table(((b"", Void()),) * most))), translate)
+    inner = Array((Void(),) * most)
+    for large in (Table(((b"", Void()),) * (most + 1)), Table(((b"values", inner),))):
+        with pytest.raises(ConnectionProblem, match="512 values or more") as caught:
+            decode(encode(QueueDeclare(b"q", arguments=large)), translate)
+        assert caught.value.code is ReplyCode.FRAME_ERROR
 
 
 def test_flags_share_an_octet() -> None:

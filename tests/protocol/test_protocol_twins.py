@@ -98,6 +98,8 @@ def test_envelopes_with_tables(octets: bytes) -> None:
     _, needed = spans.take_envelopes(0, 1 << 20, 1 << 20, 100)
     assert (needed == 4) == (expected == len(octets))
     assert spans.count == (needed == 4)
+    found = codec.native.properties_end(b"\x20\0" + octets, 0)
+    assert found == (expected + 2 if isinstance(expected, int) else -1)
 
 
 def test_the_compiled_codec_takes_every_property() -> None:

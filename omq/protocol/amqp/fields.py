@@ -158,12 +158,27 @@ def _array(data: bytes, at: int, end: int, what: str, levels: int) -> tuple[Arra
     return Array(tuple(values)), array_end
 
 
+def read_small_table(data: bytes, at: int, end: int, what: str = "the table") -> tuple[Table, int]:
+    """Read a table as `read_table`, but only a small one: see `check_small_table`."""
+    check_small_table(data, at, end, what)
+    return read_table(data, at, end, what)
+
+
+def check_small_table(data: bytes, at: int, end: int, what: str = "the table") -> None:
+    """Check a table as `checking` does, which must have fewer than VALUES_A_STEP values: others must not wait
+    until the values of a larger one are made. Raises `FieldError`.
+    """
+    for _ in checking(data, at, end, what):  # which pauses after so many
+        raise FieldError(f"{what} has {VALUES_A_STEP} values or more")
+
+
 _SIZES = {kind: shape.size for kind, (_, shape) in _NUMBERS.items()} | {
     ord("t"): 1, ord("D"): _DECIMAL.size, ord("V"): 0,
 }  # fmt: skip
 """The sizes of values of fixed size, by type octet."""
 
-_VALUES_A_STEP = 512
+VALUES_A_STEP = 512
+"""After so many values `checking` pauses."""
 
 
 def bounds(data: bytes, at: int, end: int, what: str = "the table") -> tuple[int, int]:
@@ -185,7 +200,7 @@ def _checking(
     """`checking` for a table, or for an array, whose values have no names."""
     at, stop = _counted(data, at, end, what, levels)
     while at < stop:
-        if not next(values) % _VALUES_A_STEP:
+        if not next(values) % VALUES_A_STEP:
             yield
         place = at
         if named:

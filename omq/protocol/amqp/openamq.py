@@ -10,7 +10,7 @@ from itertools import count
 from struct import Struct
 
 from omq.protocol.amqp import properties as stored_properties
-from omq.protocol.amqp.fields import MAX_NESTING, LongString, Table
+from omq.protocol.amqp.fields import MAX_NESTING, VALUES_A_STEP, LongString, Table
 from omq.protocol.amqp.head import names_end
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.steps import Steps, finished
@@ -33,7 +33,6 @@ _LATEST = 2**32 - 1
 _HEADERS = 0x2000
 _BEFORE_HEADERS = (0x8000, 0x4000)
 
-_VALUES_A_STEP = 256
 _HEADS_A_STEP = 64
 
 
@@ -48,9 +47,16 @@ def is_openamq(client_properties: Table) -> bool:
 def widened_table(data: bytes, at: int, end: int) -> tuple[bytes, int]:
     """Translate the table at `data[at]` from OpenAMQ's form; return it with its length, and where it ended.
 
-    Raises `FieldError` for octets that are no table.
+    Raises `FieldError` for octets that are no table, and for a table with so many values that others must not
+    wait for it.
     """
-    return finished(_translating_table(data, at, end, TIME, ORDINARY_TIME))
+    steps = _translating_table(data, at, end, TIME, ORDINARY_TIME)
+    try:
+        next(steps)
+    except StopIteration as stop:
+        translated: tuple[bytes, int] = stop.value
+        return translated
+    raise FieldError(f"the table has {VALUES_A_STEP} values or more")
 
 
 def widened_properties(octets: bytes) -> bytes:
@@ -130,7 +136,7 @@ def _translating_values(
     at += _U32.size
     begin = at
     while at < stop:
-        if not next(values) % _VALUES_A_STEP:
+        if not next(values) % VALUES_A_STEP:
             yield
         if is_named:
             at += 1 + data[at]

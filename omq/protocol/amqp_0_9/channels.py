@@ -13,6 +13,7 @@ from omq.protocol.amqp_0_9.events import LongBegun, LongEnded, LongPart, Publish
 from omq.protocol.amqp_0_9.frames import BASIC, CONTENT
 from omq.protocol.amqp_0_9.methods import BasicPublish
 from omq.protocol.amqp_0_9.problems import ChannelProblem, ConnectionProblem, ReplyCode
+from omq_storage import codec
 from omq_storage.batches import Bodies
 
 
@@ -161,10 +162,12 @@ class Channel:
             raise self._unexpected(f"a content header of class {class_id}")
         if weight:
             raise self._malformed(f"the weight of a content header is {weight}, not 0")
-        try:
-            end = stored_properties.skip(payload, CONTENT.size, len(payload))
-        except FieldError as problem:
-            raise self._malformed(str(problem)) from problem
+        end = codec.native.properties_end(payload, CONTENT.size) if codec.COMPILED else -1
+        if end < 0:
+            try:
+                end = stored_properties.skip(payload, CONTENT.size, len(payload))
+            except FieldError as problem:
+                raise self._malformed(str(problem)) from problem
         if end != len(payload):
             raise self._malformed(f"{len(payload) - end} octets follow the last property")
         return payload[CONTENT.size :], size

@@ -13,7 +13,7 @@ from struct import Struct, error
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_args, get_type_hints
 
 from omq.protocol.amqp import shortstr
-from omq.protocol.amqp.fields import Table, read_table, table_octets
+from omq.protocol.amqp.fields import Table, read_small_table, table_octets
 from omq.protocol.amqp.shortstr import FieldError
 from omq.protocol.amqp_0_9.problems import ConnectionProblem, ReplyCode
 
@@ -751,7 +751,7 @@ def _read(kind: str, data: bytes, at: int, end: int, name: str | None) -> tuple[
                 raise FieldError(f"{what} has {end - start} of its {after - start} octets")
             return data[start:after], after
         case "table":
-            return read_table(data, at, end, what)
+            return read_small_table(data, at, end, what)
         case _:
             number = _NUMBERS[kind]
             if end - at < number.size:

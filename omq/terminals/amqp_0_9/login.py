@@ -1,6 +1,6 @@
 """Who a client says to be: the SASL mechanisms PLAIN and AMQPLAIN, as an id of omq's clients."""
 
-from omq.protocol.amqp.fields import LongString, read_table
+from omq.protocol.amqp.fields import LongString, read_small_table
 from omq.protocol.amqp.shortstr import FieldError
 from omq.terminals.connection.login import BadLogin, Login, client_name, read_plain
 
@@ -22,7 +22,7 @@ def _amqplain(response: bytes) -> Login:
     """A field table without its own length, with LOGIN and PASSWORD."""
     table_octets = len(response).to_bytes(4, "big") + response
     try:
-        table, _ = read_table(table_octets, 0, len(table_octets), "the response to AMQPLAIN")
+        table, _ = read_small_table(table_octets, 0, len(table_octets), "the response to AMQPLAIN")
     except FieldError as problem:
         raise BadLogin(str(problem)) from problem
     found = {name: value.octets for name, value in table.entries if isinstance(value, LongString)}

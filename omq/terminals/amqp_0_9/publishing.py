@@ -37,7 +37,10 @@ CHECKED = REPLY_TO | EXPIRATION | USER_ID
 HEADERS = 0x2000
 
 MESSAGES_A_SLICE = 256
-"""After so many messages that may need work one by one, the other connections have their turn."""
+HEADS_A_SLICE = 4 << 10
+"""After so many messages that may need work one by one, or so many octets of their heads, the other
+connections have their turn.
+"""
 
 
 class Publisher(Protocol):
@@ -76,15 +79,18 @@ class Publishing:
         If the publisher ends meanwhile, the rest of them is not published. While the client does not read
         what is returned to it, those before are posted already, unless the run must be posted `whole`.
         """
-        if run.batch.count <= MESSAGES_A_SLICE or not (run.mandatory or run.properties & (CHECKED | HEADERS)):
+        if run.batch.count == 1 or not (run.mandatory or run.properties & (CHECKED | HEADERS)):
             await self._publish(publisher, run)
             return
-        for begin in range(0, run.batch.count, MESSAGES_A_SLICE):
+        begin = 0
+        while begin < run.batch.count:
             if begin:
                 await self._give_way(whole=whole)
             if publisher.is_over:
                 return
-            await self._publish(publisher, _slice(run, begin))
+            end = _slice_end(run.heads, begin)
+            await self._publish(publisher, _slice(run, begin, end))
+            begin = end
 
     async def _give_way(self, *, whole: bool) -> None:
         """Let the other connections have their turn, and wait until there is room for more answers."""
@@ -198,8 +204,25 @@ class Publishing:
             )
 
 
-def _slice(run: PublishRun, begin: int) -> PublishRun:
-    end = min(begin + MESSAGES_A_SLICE, run.batch.count)
+def _slice_end(heads: Sequence[bytes], begin: int) -> int:
+    """Where a slice ends: after MESSAGES_A_SLICE messages, or heads of HEADS_A_SLICE octets that differ from
+    their neighbours.
+    """
+    octets = 0
+    last = b""
+    most = min(begin + MESSAGES_A_SLICE, len(heads))
+    for index in range(begin, most):
+        if heads[index] is not last:
+            last = heads[index]
+            octets += len(last)
+            if octets >= HEADS_A_SLICE:
+                return index + 1
+    return most
+
+
+def _slice(run: PublishRun, begin: int, end: int) -> PublishRun:
+    if end - begin == run.batch.count:
+        return run
     return replace(run, batch=run.batch.part(begin, end), heads=run.heads[begin:end])
 
 

@@ -353,6 +353,13 @@ cdef int64_t after_head(const uint8_t* octets, int64_t at, int64_t end, uint8_t 
     return -1 if at < 0 else after_properties(octets, at, end, time)
 
 
+def properties_end(bytes data not None, Py_ssize_t position):
+    """Return the end of property flags and properties; -1 if the plain code must say what is wrong with them."""
+    if not 0 <= position <= PyBytes_GET_SIZE(data):
+        raise ValueError(f"{position} is not within 0 to {PyBytes_GET_SIZE(data)}.")
+    return after_properties(octets_of(data), position, PyBytes_GET_SIZE(data), 8)
+
+
 cdef int64_t after_properties(const uint8_t* octets, int64_t at, int64_t end, uint8_t time) noexcept nogil:
     """Return the end of property flags and properties; -1 if it is beyond `end`, or malformed."""
     cdef uint32_t flags, flag
