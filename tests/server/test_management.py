@@ -169,6 +169,34 @@ async def test_peek_takes_nothing(client: Client, persistence: Persistence) -> N
                 await trio.lowlevel.checkpoint()
 
 
+async def test_peek_shows_a_hundred_messages_that_are_not_done_whatever_their_blocks(
+    host: InProcess, client: Client
+) -> None:
+    await client.declare("jobs", Delivery.ROUND_ROBIN, STRONG)
+    driver = host.server.catalogue.lookup(b"jobs")
+    assert driver is not None
+    for first in range(1, 251, 10):
+        await driver.post(Bodies([b"%d" % id for id in range(first, first + 10)]))
+    async with client.subscribe("jobs", credit=40) as messages:
+        received = 0
+        while received < 40:
+            run = await messages.next_run()
+            assert run is not None
+            received += len(run.ids)
+        for done in [1, 2, 3, *range(6, 30, 2)]:
+            await messages.received(done)
+        await client.confirm()
+        left = [4, 5, *range(7, 30, 2), *range(30, 251)]
+        with trio.fail_after(20):
+            while (await bodies(client, b"jobs"))[0] != b"4":
+                await trio.lowlevel.checkpoint()
+        for position, count in ((0, 1000), (4, 10), (5, 7), (8, 100), (9, 5), (38, 30), (245, 100), (251, 5)):
+            answer = await client.manage(m.Peek(b"jobs", position, count))
+            assert isinstance(answer, m.Messages)
+            expected = [id for id in left if id >= position][: min(count, 100)]
+            assert [(each.id, each.body) for each in answer.list] == [(id, b"%d" % id) for id in expected]
+
+
 async def test_purge_deletes_what_is_ready(client: Client) -> None:
     await client.declare("jobs", Delivery.ROUND_ROBIN, STRONG)
     for _ in range(3):
