@@ -110,6 +110,26 @@ def test_a_sample_is_the_same_for_the_same_seed(project: Path) -> None:
 
 
 @needs_cosmic_ray
+def test_the_quickest_tests_that_run_the_change_come_first() -> None:
+    from mutate_mutants import Mutant  # they import cosmic-ray
+    from mutate_survey import Survey
+
+    seconds = {"a.py::slow": 3.0, "a.py::quick": 1.0, "a.py::other": 2.0, "b.py::far": 0.5}
+    unseen, constant = 18, 4
+    lines = {"sample.py": {14: frozenset({"a.py::other"}), unseen: frozenset({"a.py::slow", "b.py::far"})}}
+    survey = Survey(seconds, frozenset({"a.py::quick", "b.py::elsewhere"}), lines)
+
+    def chosen(line: int, most: float | None = None) -> list[str]:
+        return survey.chosen(Mutant("sample.py", line, MODULE, ""), ["a.py"], most)
+
+    assert chosen(unseen) == ["b.py::far", "a.py::slow", "a.py::quick"]
+    assert chosen(unseen - 1) == chosen(unseen)  # the definition of the same function
+    assert chosen(unseen, 3.9) == ["b.py::far", "a.py::slow"]
+    assert chosen(unseen, 0.1) == ["b.py::far"]
+    assert chosen(constant) == ["a.py::quick", "a.py::other", "a.py::slow"]
+
+
+@needs_cosmic_ray
 def test_tests_that_fail_without_a_mutant_prove_nothing(project: Path) -> None:
     (project / "test_sample.py").write_text(TEST + "\n\ndef test_wrong() -> None:\n    assert False\n")
     done = mutate(project)

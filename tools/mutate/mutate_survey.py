@@ -2,12 +2,14 @@
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 from mutate_mutants import Mutant
+
+_DEFINITION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +40,21 @@ class Survey:
         """Choose the tests for a mutant: those that run the changed statement, the quickest first.
 
         Of the nearest tests those follow that start other processes, because these may run it too. Where no
-        test runs it, as with a constant of a module, all the nearest tests are chosen. Only so many are
-        chosen as take `most` seconds together, and one at least; all when it is None.
+        test runs it, as with a constant of a module, all the nearest tests are chosen, again the quickest
+        first. Only so many are chosen as take `most` seconds together, and one at least; all when it is None.
         """
         lines = self.lines.get(mutant.module, {})
         running = {name for line in _statement(mutant) for name in lines.get(line, ())}
         near = [name for name in self.seconds if any(_is_in(name, test) for test in nearest)]
         others = [name for name in near if name in self.starting] if running else near
-        quickest = sorted(running, key=lambda name: (self.seconds[name], name))
-        found = [*quickest, *(name for name in others if name not in running)]
+        found = [*self._quickest_first(running), *self._quickest_first(set(others) - running)]
         if most is None:
             return found
         ends = accumulate(self.seconds[name] for name in found)
         return found[: max(1, sum(1 for end in ends if end <= most))]
+
+    def _quickest_first(self, names: Set[str]) -> list[str]:
+        return sorted(names, key=lambda name: (self.seconds[name], name))
 
 
 def _is_in(name: str, test: str) -> bool:
@@ -59,7 +63,11 @@ def _is_in(name: str, test: str) -> bool:
 
 
 def _statement(mutant: Mutant) -> range:
-    """The lines of the innermost statement with the change; of a compound one those before its body."""
+    """The lines of the innermost statement with the change; of a compound one those before its body.
+
+    The first lines of a function or a class run when the module is imported: their tests are those that run
+    anything of it.
+    """
     found = range(mutant.line, mutant.line + 1)
     size: int | None = None
     for node in ast.walk(ast.parse(mutant.original)):
@@ -70,5 +78,6 @@ def _statement(mutant: Mutant) -> range:
         body: list[ast.stmt] = getattr(node, "body", [])
         end = max(begin + 1, body[0].lineno) if body else (node.end_lineno or node.lineno) + 1
         if mutant.line in (lines := range(begin, end)) and (size is None or len(lines) <= size):
-            found, size = lines, len(lines)
+            size = len(lines)
+            found = range(begin, (node.end_lineno or end) + 1) if isinstance(node, _DEFINITION) else lines
     return found
