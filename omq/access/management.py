@@ -508,7 +508,7 @@ async def _peeked(driver: QueueDriver, first: int, count: int) -> tuple[manageme
                 block = await driver.peek(id)
             except StoreError as problem:
                 raise Refused.of(for_clients(problem)) from problem
-        if block is None or not block.first <= id < block.next:
+        if block is None:
             continue  # it was done meanwhile, is lost, or is too large
         frame, octets = block.frame(id), block.head(id)
         head = heads.decode(octets) if octets else Head(routing_key=driver.topic.topic)

@@ -357,8 +357,8 @@ class Topology:
         replay: Replay,
         make: Callable[[Topic, Release], S],
         *,
-        exclusive: bool = False,
-        priority: int = 0,
+        exclusive: bool,
+        priority: int,
     ) -> tuple[S, Channel]:
         """Open a channel on a queue, or on a stream: see `Session.open`. Raises Refused.
 

@@ -2,14 +2,16 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from quietness import quiet
-from served_control import Subscriber, known, session
+from served_control import Subscriber, connected, control, known, session
 
+from omq.access.leases import Principal
 from omq.access.rights import Right
-from omq.access.session import MOST_REMEMBERED, TooLarge
+from omq.access.session import MOST_REMEMBERED, Session, TooLarge
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.lifetime import Durable, Private
 from omq.drivers.reasons import Reason, Refused
@@ -201,3 +203,31 @@ async def test_each_use_of_a_private_topic_takes_its_right(tmp_path: Path, missi
             use()
         assert refused.value.reason is Reason.FORBIDDEN
         assert str(refused.value).startswith(f"this client may not {missing}")
+
+
+async def test_the_sessions_of_a_client_share_four_large_answers(tmp_path: Path) -> None:
+    async with control(tmp_path) as access:
+        one, other = [await connected(access) for _ in range(2)]
+        for session in (one, other, one, other):
+            session.large_answers.acquire_on_behalf_of_nowait(object())
+        with pytest.raises(trio.WouldBlock):
+            one.large_answers.acquire_on_behalf_of_nowait(object())
+        elsewhere = await access.connect(b"tester", "127.0.0.2", "127.0.0.2:1")
+        elsewhere.large_answers.acquire_on_behalf_of_nowait(object())
+
+
+@pytest.mark.parametrize("make", [Session.find_or_make, Session.lease_sink, Session.declare])
+async def test_a_topic_is_made_only_with_the_right_to_declare_it(tmp_path: Path, make: Any) -> None:
+    arguments = {
+        Session.find_or_make: (),
+        Session.lease_sink: (Principal("here", b"known", None),),
+        Session.declare: (Delivery.BROADCAST, WEAK),
+    }[make]
+    rights = {"declare": ["own"], "publish": ["*"], "subscribe": ["*"]}
+    async with session(tmp_path, b"known:s", clients=[known("known", **rights)]) as client:
+        with pytest.raises(Refused, match="may not declare it") as refused:
+            await make(client, b"t", *arguments)
+        assert refused.value.reason is Reason.FORBIDDEN
+        assert await client.find(b"t", Right.SUBSCRIBE) is None
+        await make(client, b"own", *arguments)
+        assert await client.find(b"own", Right.SUBSCRIBE) is not None

@@ -152,8 +152,8 @@ async def test_the_queue_of_replies_is_the_connections_own_and_goes_with_its_con
         name = await one.make_reply_queue()
         assert other.find_replies(name) == QueueState(name, 0, 1)
         with pytest.raises(Refused, match="it belongs to another connection"):
-            other.open(name, FromCurrent(), Subscriber)
-        subscriber, channel = one.open(name, FromCurrent(), Subscriber)
+            other.open(name, FromCurrent(), Subscriber, exclusive=False, priority=0)
+        subscriber, channel = one.open(name, FromCurrent(), Subscriber, exclusive=False, priority=0)
         channel.close()
         subscriber.closed()
         await trio.testing.wait_all_tasks_blocked()
@@ -173,6 +173,25 @@ async def test_a_queue_that_is_not_there_is_deleted_with_no_messages(tmp_path: P
         with pytest.raises(Refused, match="is not empty"):
             await one.delete_queue(b"q", if_unused=False, if_empty=True)
         assert await one.delete_queue(b"q", if_unused=True, if_empty=False) == 2
+
+
+async def test_messages_are_got_one_by_one(tmp_path: Path) -> None:
+    async with topology(tmp_path) as (_, one):
+        await one.declare_queue(b"q", QueueOptions())
+        driver = one.parts(b"", b"q", [encode(Head(b"", b"q"))])[0].route[0]
+        getter = one.open_getter(b"q", Subscriber(driver.topic, lambda: None))
+        getter.grant()
+        assert not await getter.deal_one()
+        await driver.post(Bodies([b"1", b"2"]))
+        for left in (1, 0):
+            assert await getter.deal_one()
+            assert getter.ready == left
+            assert isinstance(await getter.channel.take(), Messages)
+            getter.channel.written(1)
+        assert not await getter.deal_one()
+        assert one.purge(b"q") == 0
+        getter.channel.close()  # which were not settled
+        assert one.purge(b"q") == 2
 
 
 async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:

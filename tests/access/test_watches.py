@@ -16,7 +16,7 @@ from omq.access.control import AccessControl
 from omq.access.watches import Watcher
 from omq.config import Config
 from omq.drivers.reasons import Refused
-from omq.model import Delivery, Transient
+from omq.model import Delivery, Persistent, Sync, Transient
 
 RIGHTS = {"declare": ["*"], "publish": ["*"], "subscribe": ["*"], "delete": ["*"]}
 
@@ -188,6 +188,21 @@ async def test_the_server_is_told_to_those_who_may_watch_everything(
             server.lines += later
             mock_clock.jump(1)
             await quiet()
+
+
+@pytest.mark.parametrize(("seconds", "milliseconds"), [(90, 90_000), (None, None)])
+async def test_the_retention_of_a_topic_is_told(
+    tmp_path: Path, seconds: int | None, milliseconds: int | None
+) -> None:
+    async with watched(tmp_path, Totals(), retention_seconds=seconds, retention_bytes=1 << 20) as access:
+        client = await connected(access, b"all:s")
+        await client.declare(b"t", Delivery.BROADCAST, Persistent(Sync.WEAK))
+        terminal = Terminal(access)
+        await terminal.watch(b"few:s", 1000)
+        (topic,) = [
+            each for part in await terminal.round() if isinstance(part, watching.Topics) for each in part.list
+        ]
+        assert (topic.retention_octets, topic.retention_ms) == (1 << 20, milliseconds)
 
 
 async def test_deleted_topics_are_told_a_thousand_at_a_time(tmp_path: Path) -> None:
