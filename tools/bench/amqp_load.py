@@ -10,7 +10,7 @@ from functools import partial
 from amqp_wire import ACK, ACK_IDS, PERSISTENT, TRANSIENT, Connection, ack, publish
 from brokers import Running
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS
-from workers import Begin, BenchFailure, Board, Task, run_together
+from workers import Begin, BenchFailure, Board, Task, run_beside
 
 WINDOW_OCTETS = 4 << 20
 """How far, in octets of bodies, publishers may run ahead of consumers: the same for all brokers."""
@@ -93,9 +93,7 @@ def measure(broker: Running, load: Load, seconds: float) -> Measured:
         for place, name in enumerate(queues.names[: load.consumers])
     }
     tasks["publisher"] = partial(_publish, broker.port, load, queues, board, seconds)
-    cpu = broker.cpu_seconds()
-    results = run_together(tasks, seconds + FINISH_SECONDS)
-    cpu = broker.cpu_seconds() - cpu
+    results, cpu = run_beside(broker.cpu_seconds, tasks, seconds + FINISH_SECONDS)
     anonymous = broker.memory()[1]
     start, end, published = results.pop("publisher")
     delivered = 0

@@ -6,7 +6,7 @@ from functools import partial
 
 from measure import Due, Sample, Settings, cores, publish_for, receive_live, server
 from systems import CHUNK_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, batches, make_body
-from workers import BenchFailure, Board, Span, run_together
+from workers import BenchFailure, Board, run_beside
 
 FIRST_ROUND = "seconds of the first round"
 
@@ -63,15 +63,14 @@ def around(system: System, settings: Settings, size: int, count: int, subscribed
         first_seconds = first_round(system, topics)
         chunk = rounds(system, topics, size)
         board = Board()
-        before = system.cpu_seconds()
-        spans: dict[str, Span] = run_together(
+        spans, used = run_beside(
+            system.cpu_seconds,
             {
                 "receiver": partial(receive_live, system, Kind.LIVE, chunk, board, 1, due),
                 "publisher": partial(publish_for, system, Kind.LIVE, chunk, board, settings.seconds, 1, due),
             },
             settings.seconds + 3 * SOCKET_SECONDS,
         )
-        used = system.cpu_seconds() - before
         anonymous = system.memory()[1]
     sent, got = spans["publisher"], spans["receiver"]
     # A subscriber of one topic may have everything before the server has read what goes to the others.

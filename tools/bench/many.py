@@ -22,7 +22,7 @@ from measure import (
 )
 from report import LOST, MICROSECONDS, MICROSECONDS_EACH, RATE, SECONDS
 from systems import CHUNK_OCTETS, RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System, make_body
-from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_together
+from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_beside
 
 IDLE_CONNECTIONS = 1000
 """How many connections stand beside the two that latency is measured with."""
@@ -114,14 +114,12 @@ def crowd(system: System, settings: Settings, size: int, kind: Kind, connections
     with server(system, kind, settings, names):
         chunks = shares(system, kind, connections, topics, size)
         board = Board()
-        before = system.cpu_seconds()
         publish = partial(publish_crowd, system, kind, chunks, names, board, seconds, subscribers, 4 << 20)
         tasks: dict[str, Task] = {"publisher": publish}
         if subscribers:
             due = Due(names, 1, False)
             tasks["receiver"] = partial(receive_live, system, kind, chunks[0], board, 1, due)
-        spans: dict[str, Span] = run_together(tasks, seconds + 6 * SOCKET_SECONDS)
-        used = system.cpu_seconds() - before
+        spans, used = run_beside(system.cpu_seconds, tasks, seconds + 6 * SOCKET_SECONDS)
     sent = spans["publisher"]
     elapsed = (max(span.end for span in spans.values()) - sent.start) / 1e9
     load = cores(sum(span.cpu_seconds for span in spans.values()), elapsed)
@@ -137,10 +135,9 @@ def ingest_round(system: System, settings: Settings, size: int, kind: Kind, coun
         free = shutil.disk_usage(directory).free // 4
         most = min(settings.limit_octets, free) // size
         chunk = rounds(system, topics, size, kind)
-        before = system.cpu_seconds()
         task = partial(publish_stored, system, kind, chunk, seconds, chunk.messages, most, 0)
-        span: Span = run_together({"publisher": task}, seconds + 6 * SOCKET_SECONDS)["publisher"]
-        used = system.cpu_seconds() - before
+        spans, used = run_beside(system.cpu_seconds, {"publisher": task}, seconds + 6 * SOCKET_SECONDS)
+        span: Span = spans["publisher"]
     elapsed = (span.end - span.start) / 1e9
     counted = f"{span.messages} published, confirmed and held"
     load = cores(span.cpu_seconds, elapsed)
@@ -275,15 +272,14 @@ def burst(
     topics = topic_names(count)
     with server(system, Kind.LIVE, settings, topics):
         board = Board()
-        before = system.cpu_seconds()
-        spans: dict[str, Span] = run_together(
+        spans, used = run_beside(
+            system.cpu_seconds,
             {
                 "receiver": partial(receive_burst, system, topics, subscribers, pause, board),
                 "publisher": partial(publish_burst, system, topics, size, board),
             },
             6 * SOCKET_SECONDS,
         )
-        used = system.cpu_seconds() - before
     sent, got = spans["publisher"], spans["receiver"]
     seconds = (max(got.end, sent.end) - sent.start) / 1e9
     lost = 100.0 * (sent.messages - got.messages) / sent.messages

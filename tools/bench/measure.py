@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from systems import RECEIVE_OCTETS, SOCKET_SECONDS, Chunk, Kind, System
-from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_together
+from workers import Begin, BenchFailure, Board, Span, Task, cpu_seconds, run_beside, run_together
 
 TOPIC = b"bench"
 
@@ -283,8 +283,8 @@ def live(system: System, settings: Settings, size: int, kind: Kind, subscribers:
     with server(system, kind, settings):
         chunk = system.chunk(kind, TOPIC, size)
         board = Board()
-        before = system.cpu_seconds()
-        spans: dict[str, Span] = run_together(
+        spans, used = run_beside(
+            system.cpu_seconds,
             {
                 "receiver": partial(receive_live, system, kind, chunk, board, subscribers, EVERYTHING),
                 "publisher": partial(
@@ -293,7 +293,6 @@ def live(system: System, settings: Settings, size: int, kind: Kind, subscribers:
             },
             settings.seconds + 3 * SOCKET_SECONDS,
         )
-        used = system.cpu_seconds() - before
     sent, got = spans["publisher"], spans["receiver"]
     seconds = (got.end - sent.start) / 1e9
     counted = f"{got.messages} deliveries of {sent.messages} published"
@@ -309,10 +308,9 @@ def ingest(system: System, settings: Settings, size: int, kind: Kind) -> Sample:
         free = shutil.disk_usage(directory).free // 4
         most = min(settings.limit_octets, free) // size
         chunk = system.chunk(kind, TOPIC, size)
-        before = system.cpu_seconds()
         task = partial(publish_stored, system, kind, chunk, seconds, chunk.messages, most, 0)
-        span: Span = run_together({"publisher": task}, seconds + 6 * SOCKET_SECONDS)["publisher"]
-        used = system.cpu_seconds() - before
+        spans, used = run_beside(system.cpu_seconds, {"publisher": task}, seconds + 6 * SOCKET_SECONDS)
+        span: Span = spans["publisher"]
         files = sum(each.stat().st_size for each in directory.rglob("*") if each.is_file())
     elapsed = (span.end - span.start) / 1e9
     if kind is Kind.WEAK and span.messages >= most:
@@ -346,10 +344,9 @@ def replay_task(system: System, count: int, last: bytes, begin: Begin) -> Span:
 
 
 def replay_once(system: System, count: int, last: bytes) -> Sample:
-    before = system.cpu_seconds()
     task: Task = partial(replay_task, system, count, last)
-    span: Span = run_together({"reader": task}, 6 * SOCKET_SECONDS)["reader"]
-    used = system.cpu_seconds() - before
+    spans, used = run_beside(system.cpu_seconds, {"reader": task}, 6 * SOCKET_SECONDS)
+    span: Span = spans["reader"]
     seconds = (span.end - span.start) / 1e9
     counted = f"{count} stored, {count} replayed"
     load = cores(span.cpu_seconds, seconds)
@@ -432,10 +429,11 @@ def latency(system: System, settings: Settings, size: int, idle: int = 0) -> Sam
     with server(system, Kind.LIVE, settings), ExitStack() as opened:
         for _ in range(idle):
             opened.enter_context(system.idle())
-        before = system.cpu_seconds()
         task = partial(latency_task, system, size, settings.latency_rate, settings.seconds)
-        taken: list[int] = run_together({"client": task}, settings.seconds + 3 * SOCKET_SECONDS)["client"]
-        used = system.cpu_seconds() - before
+        results, used = run_beside(
+            system.cpu_seconds, {"client": task}, settings.seconds + 3 * SOCKET_SECONDS
+        )
+        taken: list[int] = results["client"]
     ordered = sorted(taken)
     p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1000
     median = statistics.median(ordered) / 1000

@@ -95,12 +95,15 @@ def _child(task: Task, pipe: "connection.Connection[Any, Any]") -> None:
 
 
 def run_together(
-    tasks: dict[str, Task], limit_seconds: float, watch: Callable[[], None] | None = None
+    tasks: dict[str, Task],
+    limit_seconds: float,
+    watch: Callable[[], None] | None = None,
+    began: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run the tasks each in a process of its own, started at the same moment; return their results by name.
 
     The first failure ends the others. A task that is not done within the limit is a failure too. `watch` is
-    called some twenty times a second meanwhile.
+    called some twenty times a second meanwhile, and `began` directly before the tasks start.
     """
     processes: dict[str, Any] = {}
     pipes: dict[str, Any] = {}
@@ -137,6 +140,8 @@ def run_together(
                 else:
                     waiting.discard(name)
                     if not waiting:
+                        if began is not None:
+                            began()
                         for other in pipes.values():
                             other.send("go")
         for process in processes.values():
@@ -149,3 +154,20 @@ def run_together(
         for pipe in pipes.values():
             pipe.close()
     return results
+
+
+def run_beside(
+    cpu_seconds: Callable[[], float], tasks: dict[str, Task], limit_seconds: float
+) -> tuple[dict[str, Any], float]:
+    """Run the tasks as `run_together` does. Return their results, and the processor time of the server since
+    they started together, which `cpu_seconds` tells. The time in which they connected does not count: a
+    server may load a protocol when its first client comes.
+    """
+    before = 0.0
+
+    def began() -> None:
+        nonlocal before
+        before = cpu_seconds()
+
+    results = run_together(tasks, limit_seconds, began=began)
+    return results, cpu_seconds() - before
