@@ -7,6 +7,7 @@ import { test } from "node:test";
 import { decodeBlock, decodeHead, decodeName, encodeName, printable } from "../../../omq/console/client/omq.js";
 import { FrameDecoder, readTopic } from "../../../omq/console/client/lib/frames.js";
 import { line, parse } from "../../../omq/console/client/lib/sexp.js";
+import { readStatistics } from "../../../omq/console/client/lib/statistics.js";
 import { Session } from "../../../omq/console/client/lib/session.js";
 
 const octets = (hex) => Uint8Array.from(Buffer.from(hex, "hex"));
@@ -43,6 +44,11 @@ test("sexps that are not complete are refused", () => {
   for (const bad of ["", "(", ")", "(a))", '"a', "a b", "(a ;b)", "(".repeat(101) + ")".repeat(101)]) {
     assert.throws(() => parse(new TextEncoder().encode(bad)), /the server sent a sexp/, bad);
   }
+});
+
+test("a field may have the name of a property that every object has", () => {
+  const found = readStatistics(new TextEncoder().encode("(Server(constructor 1)(__proto__ 2)(hasOwnProperty 3)(uptime 4))"));
+  assert.deepEqual(Object.entries(found), [["kind", "Server"], ["constructor", 1], ["_Proto__", 2], ["hasOwnProperty", 3], ["uptime", 4]]);
 });
 
 test("frames are the same however the octets are divided", () => {

@@ -10,38 +10,41 @@ import { atom, list, messageId, number, parse, record } from "./sexp.js";
 const records = (sexp) => list(sexp).map(readRecord);
 
 /**
- * How the fields that are no numbers are read, by their names.
- * @type {Record<string, (sexp: Sexp) => any>}
+ * How the fields that are no numbers are read, by their names. A map, because the name of a field may be that of a
+ * property which every object has, such as `constructor`.
+ * @type {Map<string, (sexp: Sexp) => any>}
  */
-const FIELDS = {
-  topic: atom,
-  client: atom,
-  peer: atom,
-  protocol: atom,
-  name: atom,
-  level: atom,
-  logger: atom,
-  text: atom,
-  version: atom,
-  delivery: atom,
-  persistence: readPersistence,
-  first: messageId,
-  last: messageId,
-  encrypted: (sexp) => atom(sexp) === "true",
-  position: option(messageId),
-  credit: option(number),
-  stalled: option(number),
-  retention_octets: option(number),
-  retention_ms: option(number),
-  refusal: option(atom),
-  slow: option(atom),
-  memory: records,
-  writers: records,
-  protocols: records,
-  furthest: records,
-  list: records,
-  ids: (sexp) => list(sexp).map(number),
-};
+const FIELDS = new Map(
+  Object.entries({
+    topic: atom,
+    client: atom,
+    peer: atom,
+    protocol: atom,
+    name: atom,
+    level: atom,
+    logger: atom,
+    text: atom,
+    version: atom,
+    delivery: atom,
+    persistence: readPersistence,
+    first: messageId,
+    last: messageId,
+    encrypted: (sexp) => atom(sexp) === "true",
+    position: option(messageId),
+    credit: option(number),
+    stalled: option(number),
+    retention_octets: option(number),
+    retention_ms: option(number),
+    refusal: option(atom),
+    slow: option(atom),
+    memory: records,
+    writers: records,
+    protocols: records,
+    furthest: records,
+    list: records,
+    ids: (sexp) => list(sexp).map(number),
+  }),
+);
 
 /**
  * @template T
@@ -76,7 +79,7 @@ function camel(name) {
 function readRecord(sexp) {
   /** @type {any} */
   const result = {};
-  for (const [name, value] of Object.entries(record(sexp))) result[camel(name)] = (FIELDS[name] ?? number)(value);
+  for (const [name, value] of Object.entries(record(sexp))) result[camel(name)] = (FIELDS.get(name) ?? number)(value);
   return result;
 }
 
