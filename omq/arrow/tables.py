@@ -14,10 +14,9 @@ from omq.bulk.errors import BadOptions
 from omq.bulk.places import Place, ServerPlace, StorePlace, Topics
 from omq.bulk.ranges import Range, choose, first_since
 from omq.bulk.remote import Patience, parse_servers
+from omq.bulk.times import microseconds
 
 Source = str | os.PathLike[str]
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _TYPES = {
     "key": pa.binary(),
@@ -100,6 +99,9 @@ def open_reader(
     that there are; only a `first` below the oldest stored message is data loss. Messages that are published
     after the call are not read.
 
+    The reader holds a connection to the server until all messages are read, or the reader itself is deleted:
+    its method `close` does not end the connection.
+
     Messages that are stored no longer, damaged, or larger than a block raise DataLoss; with
     `fail_on_data_loss` false the reader skips them, and logs which. Ids that a power failure left unused are
     no data loss.
@@ -175,11 +177,7 @@ def _range(
     start = topic.first if first is None else max(1, first)
     end = topic.next if last is None else min(last + 1, topic.next)
     if since is not None:
-        start = max(start, first_since(access, topic, _microseconds(since), begins=True))
+        start = max(start, first_since(access, topic, microseconds(since), begins=True))
     if until is not None:
-        end = min(end, first_since(access, topic, _microseconds(until), begins=False))
+        end = min(end, first_since(access, topic, microseconds(until), begins=False))
     return Range(topic, start, max(start, end))
-
-
-def _microseconds(time: datetime.datetime) -> int:
-    return (time.astimezone(datetime.UTC) - _EPOCH) // datetime.timedelta(microseconds=1)

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+from omq.bulk.times import microseconds
+
 _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType", "value")
 
 
@@ -85,15 +86,15 @@ class ReadBounds:
     def _take_time(self, filter: Filter) -> None:
         match filter:
             case GreaterThan(("timestamp",), datetime.datetime() as value):
-                self._times(_microseconds(value) + 1, None)
+                self._times(microseconds(value) + 1, None)
             case GreaterThanOrEqual(("timestamp",), datetime.datetime() as value):
-                self._times(_microseconds(value), None)
+                self._times(microseconds(value), None)
             case LessThan(("timestamp",), datetime.datetime() as value):
-                self._times(None, _microseconds(value))
+                self._times(None, microseconds(value))
             case LessThanOrEqual(("timestamp",), datetime.datetime() as value):
-                self._times(None, _microseconds(value) + 1)
+                self._times(None, microseconds(value) + 1)
             case EqualTo(("timestamp",), datetime.datetime() as value):
-                self._times(_microseconds(value), _microseconds(value) + 1)
+                self._times(microseconds(value), microseconds(value) + 1)
             case _:
                 pass
 
@@ -107,8 +108,3 @@ class ReadBounds:
 def take_all(bounds: ReadBounds, filters: Iterable[Filter]) -> list[Filter]:
     """Narrow bounds by filters. Return the filters that Spark must apply itself."""
     return [filter for filter in filters if not bounds.take(filter)]
-
-
-def _microseconds(value: datetime.datetime) -> int:
-    """Microseconds since the epoch. A value without a zone has this machine's zone, as PySpark creates it."""
-    return (value.astimezone(datetime.UTC) - _EPOCH) // datetime.timedelta(microseconds=1)

@@ -28,6 +28,7 @@ from omq.arrow import (
     open_reader,
     read_table,
 )
+from omq.blocking import connect
 from omq.bulk.headers import Header
 from omq.bulk.headers import head_of as head_with
 from omq.protocol.amqp import head as stored_head
@@ -135,6 +136,28 @@ def test_bounds_of_times(source: str) -> None:
     assert offsets(read_table(source, "small", since=at(100))) == []
     local = at(4).astimezone().replace(tzinfo=None)
     assert offsets(read_table(source, "small", since=local)) == list(range(4, 16))
+
+
+def test_bounds_of_times_that_no_calendar_has_in_utc(source: str) -> None:
+    east, west = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (2, -2))
+    for since in (datetime.datetime.min, datetime.datetime.min.replace(tzinfo=east)):
+        assert offsets(read_table(source, "small", since=since, last=1)) == [1]
+    for until in (datetime.datetime.max, datetime.datetime.max.replace(tzinfo=west)):
+        assert offsets(read_table(source, "small", until=until, first=15)) == [15]
+
+
+def test_a_deleted_reader_has_no_connection(served: Serving) -> None:
+    with connect(f"omq://{served.address}") as client:
+
+        def readers() -> int:
+            return sum(each.client == b"omq.arrow" for each in client.connections())
+
+        reader = open_reader(served.url, "small")
+        reader.read_next_batch()
+        assert readers() == 1
+        del reader
+        while readers():
+            pass
 
 
 def test_an_empty_topic(source: str) -> None:

@@ -1,0 +1,14 @@
+"""Times of messages: microseconds since the epoch."""
+
+import datetime
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def microseconds(time: datetime.datetime) -> int:
+    """Return the microseconds since the epoch. A time without a zone has this machine's zone."""
+    try:
+        moment = time.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):  # it is before the year 1 or after the year 9999 in UTC
+        moment = time.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
