@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from omq.bulk.network import PlainWire
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError
+from omq.protocol.tls_errors import NO_TLS, TlsEnded
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
 """About how many octets are encrypted and sent at once."""
@@ -28,6 +29,8 @@ class TlsWire(PlainWire):
             while not self._engine.shake_hands():
                 self._flush()
                 self._engine.feed(connected.recv(RECORD_OCTETS))
+        except TlsEnded as error:
+            raise TlsEnded(f"{error}; {NO_TLS}") from None
         except TlsError:
             with suppress(OSError):
                 self._flush()  # send the alert, so that the server learns the reason

@@ -11,7 +11,7 @@ import anyio
 from omq.client.tcp import TcpStream, connect_tcp
 from omq.protocol.silence import keep_alive
 from omq.protocol.tls import RECORD_OCTETS, TlsEngine, TlsError, shake_hands
-from omq.protocol.tls_errors import TlsEnded
+from omq.protocol.tls_errors import NO_TLS, TlsEnded
 
 PIECE_OCTETS = 4 * RECORD_OCTETS
 """About how many octets are encrypted and sent at once."""
@@ -111,7 +111,7 @@ async def open_stream(host: str, port: int, security: Security | None) -> Stream
         await tls.shake_hands()
     except TlsError as error:
         stream.close()
-        hint = "; perhaps the port speaks no TLS: omq://" if isinstance(error, TlsEnded) else ""
+        hint = f"; {NO_TLS}" if isinstance(error, TlsEnded) else ""
         raise anyio.BrokenResourceError(f"TLS: {error}{hint}") from error
     except BaseException:  # cancelled, too
         stream.close()

@@ -11,5 +11,9 @@ class TlsEnded(TlsError):
     """The peer ended the connection without `close_notify`."""
 
 
+NO_TLS = "perhaps the port speaks no TLS: omq://"
+"""What the user of a client is told when a server ends the connection in the TLS handshake."""
+
+
 class CertificateRefused(TlsError):
     """One side rejects the other's certificate: a retry cannot succeed."""
