@@ -21,7 +21,8 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
-from omq.client import ConnectionLost
+from omq.client import ConnectionFailed, ConnectionLost
+from omq.client.reasons import reason
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -221,9 +222,17 @@ class _Loop:
         self._ended = False
         ready: Outcome[None] = Outcome()
         # A daemon, because Python waits at its end for other threads before it runs what ends this one.
-        self._thread = threading.Thread(target=trio.run, args=(self._run, ready), name="omq", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(ready,), name="omq", daemon=True)
         self._thread.start()
         ready.get()
+
+    def _work(self, ready: Outcome[None]) -> None:
+        try:
+            trio.run(self._run, ready)
+        except OSError as error:
+            if ready.is_known:
+                raise
+            ready.set_exception(ConnectionFailed(f"the client's event loop cannot start: {reason(error)}"))
 
     async def _run(self, ready: Outcome[None]) -> None:
         self._token = trio.lowlevel.current_trio_token()

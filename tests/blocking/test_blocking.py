@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from certificates import Authority
+from scarcity import no_descriptors
 from server_command import running_server
 
 from omq.blocking import Client, connect
@@ -47,6 +48,11 @@ def test_publish_confirm_subscribe(client: Client, topic: str) -> None:
     (info,) = [info for info in client.topics() if info.topic == topic.encode()]
     assert (info.messages, info.last) == (5000, 5000)
     assert client.ping() > 0
+
+
+def test_a_client_that_can_open_nothing_fails(url: str) -> None:
+    with no_descriptors(), pytest.raises(ConnectionFailed, match="Too many open files"):
+        connect(url)
 
 
 def test_topics_are_declared_and_deleted(client: Client, topic: str) -> None:

@@ -1,7 +1,6 @@
 """Whatever is scarce for a while (descriptors, threads, LMDB's places for readers): the server goes on."""
 
 import logging
-import resource
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 from quietness import quiet
+from scarcity import no_descriptors
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from omq.cli.allocator import LOOK_SECONDS, Glibc, give_back_much
@@ -35,17 +35,6 @@ def no_new_threads() -> Iterator[None]:
         yield
     finally:
         threading.stack_size(before)
-
-
-@contextmanager
-def no_descriptors() -> Iterator[None]:
-    """This process can open nothing."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager

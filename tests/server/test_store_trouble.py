@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 import trio
+from scarcity import no_descriptors
 from trio.testing import MockClock
 
 from omq.config import Config
@@ -22,7 +23,6 @@ from omq_storage.store import Store
 
 from .conversation import eventually, numbered, publish, serving
 from .dmp_conversation import feed, news
-from .test_scarcity import no_descriptors
 
 NOON = 1_700_000_000_000_000
 FAILED = b"the store failed, the server's log has more"
