@@ -36,6 +36,11 @@ class News:
     told: bool = False
     """Whether it was reported to a task that can act on it."""
     told_to: WeakSet[object] = field(default_factory=WeakSet)
+    """The callers to which it was reported."""
+    told_with_own: WeakSet[object] = field(default_factory=WeakSet)
+    """The callers that were told of the loss of their own message, and not of the others that were lost with
+    it: `confirm` reports those.
+    """
 
 
 class Ledger:
@@ -130,6 +135,7 @@ class Ledger:
                 if news.start < number
                 and news.end > since
                 and caller not in news.told_to
+                and caller not in news.told_with_own
                 and (news.end >= number or not news.private)
             ]
         )
@@ -157,8 +163,9 @@ class Ledger:
         """
         caller = self.caller()
         for news in self._news:
-            if news.lost and news.start == number - 1 and news.end == number:
-                news.told_to.add(caller)
+            if news.lost and news.start < number <= news.end:
+                told = news.told_to if news.end - news.start == 1 else news.told_with_own
+                told.add(caller)
 
     def _raise(self, found: list[News]) -> None:
         if not found:
@@ -186,5 +193,6 @@ def _merged(first: News, second: News) -> News:
         private=first.private and second.private,
         told=first.told and second.told,
     )
-    both.told_to.update(caller for caller in first.told_to if caller in second.told_to)
+    both.told_to.update(first.told_to & second.told_to)
+    both.told_with_own.update(first.told_with_own & second.told_with_own)
     return both

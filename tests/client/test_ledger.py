@@ -28,6 +28,18 @@ def test_the_loss_of_an_awaited_message_does_not_hide_the_loss_of_earlier_ones()
     ledger.tell(2)
 
 
+def test_a_message_published_again_after_a_loss_with_others_does_not_repeat_it() -> None:
+    task = Task()
+    ledger = lossy_ledger(task, 2)
+    ledger.loss_of_one_told(2)
+    ledger.published = 3
+    ledger.settle(3)
+    ledger.tell_publisher(3)
+    with pytest.raises(ConnectionLost):
+        ledger.tell(3)  # of the first message
+    ledger.tell(3)
+
+
 def test_the_loss_of_an_awaited_message_alone_is_not_repeated() -> None:
     task = Task()
     ledger = lossy_ledger(task, 1)
