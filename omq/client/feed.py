@@ -56,7 +56,8 @@ class Feed:
         self._why_ended = why_ended
         self._reader = EnvelopeReader()
         self._envelopes: Iterator[Envelope] = iter(())
-        self._is_in_body = False
+        self._message: OpenMessage | None = None
+        """The long message of `opened` whose body may not be received as a whole."""
         self._ended = False
         self._failure: OmqError | None = None
 
@@ -90,10 +91,14 @@ class Feed:
 
     async def opened(self) -> AsyncGenerator[OpenMessage, None]:
         """Iterate over messages of any size without holding their bodies: a body of more than 1 MiB is
-        received while it is read, see `OpenMessage`. Use nothing else of the feed then.
+        received while it is read, see `OpenMessage`. Use nothing else of the feed then. After a cancelled
+        iteration, another call goes on with the next message.
         """
         self._reader.max_message = LONGEST_BODY
         while True:
+            if self._message is not None:
+                await self._message.skip()
+                self._message = None
             for envelope in self._envelopes:
                 yield OpenMessage(envelope.head, len(envelope.body), envelope.body, self._more)
             try:
@@ -101,11 +106,8 @@ class Feed:
             except EnvelopeError as error:
                 raise ProtocolError(f"the server sent what is no envelope: {error}") from error
             if long is not None:
-                message = OpenMessage(decode(long.head), long.size, long.body, self._more)
-                self._is_in_body = True
-                yield message
-                await message.skip()
-                self._is_in_body = False
+                self._message = OpenMessage(decode(long.head), long.size, long.body, self._more)
+                yield self._message
             elif self._failure is not None:
                 raise self._failure
             elif self._ended:
@@ -158,7 +160,7 @@ class Feed:
         return b""
 
     async def _end(self) -> None:
-        if self._reader.unfinished or self._is_in_body:
+        if self._reader.unfinished or self._message is not None:
             self._failure = ConnectionLost("the server closed the feed in the middle of a message")
         else:
             self._failure = await self._why_ended(self)

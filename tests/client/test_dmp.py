@@ -427,6 +427,21 @@ async def test_messages_of_any_size_are_received_in_pieces(client: Client) -> No
     assert found == bodies
 
 
+async def test_messages_of_any_size_go_on_after_a_cancelled_iteration(client: Client) -> None:
+    async with client.feed("t") as feed:
+        async with aclosing(feed.opened()) as messages:
+            with anyio.move_on_after(0):
+                await anext(messages)
+        async with client.sink("t") as sink:
+            await sink.publish_many([LONG, b"after"])
+        async with aclosing(feed.opened()) as messages:
+            message = await anext(messages)
+            async with message.open() as pieces, aclosing(pieces):
+                assert 0 < len(await anext(pieces)) < len(LONG)
+        async with aclosing(feed.opened()) as messages:
+            assert await (await anext(messages)).body() == b"after"
+
+
 async def test_what_is_not_received_of_a_body_is_skipped(client: Client) -> None:
     bodies = [LONG, b"between", LONG, LONG + LONG, b"last"]
     async with client.sink("t") as sink:
