@@ -48,7 +48,7 @@ from omq.protocol.omq.client import (
 )
 from omq.protocol.omq.commands import sexp_of_command
 from omq.protocol.omq.frames import FrameError, MessageRun
-from omq.protocol.omq.sentences import shortened
+from omq.protocol.omq.sentences import sentence, shortened
 from omq.protocol.omq.types import Confirm, Request, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 
 log = logging.getLogger("omq.client")
@@ -76,6 +76,8 @@ class Connection:
         self._server_error: str | None = None
         self._outlet = Outlet(stream, self._refuse, self._wake_reader)
         self._routes: dict[int, Receiver] = {}
+        self._names: set[bytes] = set()
+        """The topics to which the connection is subscribed, or has asked to be."""
         self._taken = ParkingLot()
         self._ended = anyio.Event()
         self._leaving = False
@@ -247,12 +249,24 @@ class Connection:
     async def subscribe(self, sink: Receiver, replay: Replay) -> None:
         """Subscribe, with credit if the sink has it. Raises as `call` does."""
         if sink.credit is not None:
+            if sink.name in self._names:
+                # The server would refuse the Subscribe, but would apply the Request to the other one.
+                text = sentence("Subscribe", sink.name, "this connection is subscribed already").decode()
+                raise ServerError(text, "Subscribe", sink.name)
             self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
             replay = FromCurrent()
-        await self.call(Subscribe(sink.name, replay), sink)
+        is_first = sink.name not in self._names
+        self._names.add(sink.name)
+        try:
+            await self.call(Subscribe(sink.name, replay), sink)
+        except ServerError:
+            if is_first:
+                self._names.discard(sink.name)
+            raise
 
     def leave(self, name: bytes) -> None:
         """Unsubscribe without waiting; the closed sink drops messages that still arrive."""
+        self._names.discard(name)
         if not self.failed:
             self._expect(Unsubscribe(name), None, awaited=False)
         self._taken.unpark_all()
@@ -321,6 +335,7 @@ class Connection:
             case Ended(topic):
                 sink = self._routes.pop(topic.id, None)
                 if sink is not None:
+                    self._names.discard(sink.name)
                     sink.end()
             case Told():
                 self._told(event)

@@ -310,6 +310,24 @@ async def test_credit_is_never_exceeded(client: Client) -> None:
             assert subscription.buffered <= 3 * 18
 
 
+async def test_a_refused_second_subscription_leaves_the_window_of_the_first(client: Client) -> None:
+    async def windows() -> list[int | None]:
+        return [each.credit for each in await client.subscribers("work")]
+
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    async with client.subscribe("work", credit=2):
+        with pytest.raises(ServerError, match=r"^Subscribe work: this connection is subscribed already$"):
+            async with client.subscribe("work", credit=50):
+                pass
+        assert await windows() == [2]
+    async with client.subscribe("work", credit=3):
+        assert await windows() == [3]
+    await client.delete("work")
+    await client.declare("work", Delivery.ROUND_ROBIN, Transient())
+    async with client.subscribe("work", credit=4):
+        assert await windows() == [4]
+
+
 async def test_credit_on_a_broadcast_topic_is_refused(client: Client) -> None:
     await client.declare("t")
     with pytest.raises(ServerError, match="round-robin") as caught:
