@@ -132,6 +132,10 @@ class Connection:
 
     # -- the end -------------------------------------------------------------------------------------------
 
+    def give_up(self, why: str) -> None:
+        """End the connection for this reason. The caller then cancels `run`."""
+        self._fail(ConnectionLost, why)
+
     @property
     def failed(self) -> bool:
         return self._failure is not None

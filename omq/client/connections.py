@@ -128,9 +128,12 @@ class Connections:
         while True:
             async with anyio.create_task_group() as group:
                 group.start_soon(connection.run)
-                if not resuming or await self._resume(connection):
+                is_ready = not resuming or await self._resume(connection)
+                if is_ready:
                     self.current = connection
                     self._changed.unpark_all()
+                else:
+                    group.cancel_scope.cancel()
             self.current = None
             for subscription in self.subscriptions:
                 subscription.disconnected()
@@ -143,7 +146,7 @@ class Connections:
                 self._give_up(failure)
                 return
             log.warning("%s; reconnecting", failure)
-            if connection.heard_from and not said.startswith(NOT_LET_IN):
+            if is_ready and connection.heard_from and not said.startswith(NOT_LET_IN):
                 pause = SHORTEST_PAUSE
             while True:
                 await anyio.sleep(random.uniform(pause / 2, pause))
@@ -167,14 +170,19 @@ class Connections:
     async def _resume(self, connection: Connection) -> bool:
         """Wait for an answer of the server, and resume each subscription behind its last message.
 
-        Return False when this connection ended too.
+        Return False when this connection ended too, or cannot be used because the server does not tell where
+        its topics are.
         """
         subscriptions = [one for one in self.subscriptions if one.topic is not None and not one.finished]
         try:
             if not subscriptions:
                 await self.ask(connection, own=False)
                 return True
-            answer = await connection.call(Topics())
+            try:
+                answer = await connection.call(Topics())
+            except (ServerError, ReplyBlocked) as error:
+                connection.give_up(f"the subscriptions cannot be resumed: {error}")
+                return False
             if not isinstance(answer, TopicList):
                 raise unexpected(answer)
             infos = {info.id: info for info in answer.topics}

@@ -22,6 +22,9 @@ from omq.client import (
     Transient,
     connections,
 )
+from omq.protocol.handshake import hello
+from omq.protocol.omq.frames import encode
+from omq.protocol.omq.types import Error
 
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: TaskGroup) -> Running:
@@ -99,6 +102,28 @@ async def test_the_gap_of_a_transient_topic_is_reported(open_omq: OpenServer, nu
             assert (first, last) == (4, message.id - 1)
             for before, after in pairwise(gaps):
                 assert after.first == before.last + 1
+
+
+async def test_a_server_that_does_not_list_its_topics_is_tried_again(
+    open_omq: OpenServer, nursery: TaskGroup
+) -> None:
+    running = await Running.start(nursery, open_omq())
+    port = running.server.port
+    async with (
+        running.connect(reconnect=True) as client,
+        client.subscribe("t", FromBeginning()) as subscription,
+    ):
+        await running.stop()
+        async with (
+            await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener,
+            await listener.listeners[0].accept() as connection,
+        ):
+            await connection.send(hello() + encode(Error(b"Topics: there is no memory for the list now")))
+            async for _ in connection:
+                pass
+        running = await Running.start(nursery, open_omq(port=port))
+        await publish(running, "t", 1, 3)
+        assert await numbers(subscription, 3) == [1, 2, 3]
 
 
 async def test_commands_wait_for_the_next_connection(open_omq: OpenServer, nursery: TaskGroup) -> None:
