@@ -303,6 +303,8 @@ def _check_clients(config: Config) -> None:
             # Do not repeat the value: it may be the secret itself.
             what = f"that of {client.name!r} is not what omq-server --hash-secret prints"
             raise ConfigError(f"clients.secret: {what}")
+        if len(set(client.secrets())) < len(client.secrets()):
+            raise ConfigError(f"clients.secret: {client.name!r} has the same hash twice")
         for key in ("declare", "publish", "subscribe", "delete", "watch", "administer"):
             for pattern in getattr(client, key):
                 octets = len(pattern.encode())

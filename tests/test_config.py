@@ -122,6 +122,7 @@ BAD = [
     # Clients.
     ('clients = [{name = "a"}]', "secret"),
     ('clients = [{name = "a", secret = "sesame"}]', "clients.secret"),
+    (f'clients = [{{name = "a", secret = ["{HASH}", "{HASH}"]}}]', "same hash twice"),
     (f'clients = [{{name = "", secret = "{HASH}"}}]', "clients.name"),
     (f'clients = [{{name = "a:b", secret = "{HASH}"}}]', "clients.name"),
     (f'clients = [{{name = "a", secret = "{HASH}"}}, {{name = "a", secret = "{HASH}"}}]', "clients.name"),

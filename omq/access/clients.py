@@ -231,6 +231,11 @@ class Clients:
             for each in known.secrets:
                 if each.hash in fitting:
                     each.digest = self._digest(secret)
+            if len(fitting) > 1:
+                what = (
+                    "%s has two hashes of the same secret: to replace it, configure that of another one"
+                )
+                log.warning(what, quoted(name))
             shown = self._was_shown(known, secret)
             if shown is not None:
                 return shown.identity

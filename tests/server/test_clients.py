@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -56,6 +57,16 @@ async def enter(host: Host, name: str, secret: str = SECRET) -> Conversation:
     conversation = await open_as(host, name, secret)
     await conversation.confirm()
     return conversation
+
+
+async def test_two_hashes_of_one_secret_are_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    twice = msgspec.structs.replace(client("twice"), secret=[HASH, str(hash_of(SECRET.encode()))])
+    async with serving(store, clients=[client("once"), twice]) as host:
+        for name in ("once", "twice", "twice"):
+            await enter(host, name)
+    assert [line for line in caplog.messages if "hashes" in line] == [
+        "'twice' has two hashes of the same secret: to replace it, configure that of another one"
+    ]
 
 
 # -- who is let in -------------------------------------------------------------------------------------------
