@@ -152,8 +152,9 @@ def main() -> None:
     look_seldom()
     _tell_codec()
     log.info("up to %d descriptors, and every connection uses one", raise_limit())
+    read = None if arguments.config is None else partial(configuration, arguments, passed)
     try:
-        trio.run(run, config, passed, partial(configuration, arguments, passed))
+        trio.run(run, config, passed, read)
     except (StoreError, ListenError, ConfigError) as problem:
         sys.exit(_refuse(str(problem)))
     except Refused as problem:
@@ -211,9 +212,9 @@ def configuration(arguments: argparse.Namespace, passed: PassedSockets | None) -
     return config
 
 
-async def run(config: Config, passed: PassedSockets | None, read: Callable[[], Config]) -> None:
+async def run(config: Config, passed: PassedSockets | None, read: Callable[[], Config] | None) -> None:
     """Serve until SIGTERM or SIGINT. DESCRIPTION explains the other signals. `read` reads the configuration
-    again; it raises ConfigError.
+    file again, if there is one; it raises ConfigError.
     """
     manager = Manager()
     awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -250,10 +251,26 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
     log.info("stopped")
 
 
-async def _reload(server: Server, started: Config, read: Callable[[], Config]) -> None:
+async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:
     """Apply what has changed in the configuration since the start, and in the certificates. Each of the two
     stays as it is if it cannot be used.
     """
+    if read is None:
+        log.info("SIGHUP: there is no configuration to reload: the server was started without --config")
+    else:
+        await _reload_configuration(server, started, read)
+    if server.certificates is None:
+        return
+    try:
+        await in_thread(server.certificates.reload)
+    except ConfigError as problem:
+        log.error("SIGHUP: kept the old certificates: %s", problem)
+    else:
+        log.info("SIGHUP: reloaded the certificates")
+        server.certificates.warn_of_expiry()
+
+
+async def _reload_configuration(server: Server, started: Config, read: Callable[[], Config]) -> None:
     try:
         config = await in_thread(read)
     except ConfigError as problem:
@@ -269,15 +286,6 @@ async def _reload(server: Server, started: Config, read: Callable[[], Config]) -
             log.exception("SIGHUP: a defect of the server: the configuration may be reloaded only in part")
         else:
             log.info("SIGHUP: reloaded the configuration")
-    if server.certificates is None:
-        return
-    try:
-        await in_thread(server.certificates.reload)
-    except ConfigError as problem:
-        log.error("SIGHUP: kept the old certificates: %s", problem)
-    else:
-        log.info("SIGHUP: reloaded the certificates")
-        server.certificates.warn_of_expiry()
 
 
 def _shown(address: tuple[str, int]) -> str:
