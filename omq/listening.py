@@ -52,11 +52,15 @@ class Listeners:
                 listeners.tls.extend(await _open(address))
             for address in config.listen_http:
                 listeners.http.extend(await _open(address))
-        except ListenError:
-            for listener in (*listeners.any, *listeners.tls, *listeners.http):
-                listener.socket.close()
+        except BaseException:  # cancelled, too
+            listeners.close()
             raise
         return listeners
+
+    def close(self) -> None:
+        """Close those that are open."""
+        for listener in (*self.any, *self.tls, *self.http):
+            listener.socket.close()
 
     def spoken(self, config: Config) -> Iterator[tuple[list[trio.SocketListener], Spoken]]:
         """Yield the listeners of each kind, and what is spoken there."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import trio
@@ -28,7 +28,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
 from omq.drivers.statistics import NodeStatistics
-from omq.listening import ListenError, Listeners, addresses
+from omq.listening import Listeners, addresses
 from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.metrics.slices import Slices
 from omq.overview import Overview, RecentLines, recent_lines
@@ -66,14 +66,15 @@ class Server:
         memory: Memory,
         certificates: Certificates | None,
         lines: RecentLines,
+        listeners: Listeners,
     ) -> None:
         self.config = config
         self.certificates = certificates
-        self.addresses: list[tuple[str, int]] = []
+        self.addresses = addresses(listeners.any)
         """The addresses on which it listens: host and actual port."""
-        self.tls_addresses: list[tuple[str, int]] = []
+        self.tls_addresses = addresses(listeners.tls)
         """The addresses at which it accepts TLS only."""
-        self.http_addresses: list[tuple[str, int]] = []
+        self.http_addresses = addresses(listeners.http)
         """The addresses at which it accepts HTTP only."""
         self.catalogue = catalogue
         self.memory = memory
@@ -193,14 +194,6 @@ class Server:
             await slices.step()
         await self.catalogue.reload(config)
 
-    async def listen(self, passed: PassedSockets | None) -> Listeners:
-        """Open the configured addresses, or use the sockets that were passed. Raises ListenError."""
-        listeners = await Listeners.open(self.config, passed)
-        self.addresses = addresses(listeners.any)
-        self.tls_addresses = addresses(listeners.tls)
-        self.http_addresses = addresses(listeners.http)
-        return listeners
-
     def stop(self) -> None:
         """End every connection after its outstanding answers."""
         self.reception.stop()
@@ -246,8 +239,18 @@ async def _open_server(
     config: Config, lines: RecentLines, passed: PassedSockets | None
 ) -> AsyncIterator[Server]:
     shown = certificates(config)
+    # Before the store, so that no new store is left behind if an address is taken.
+    with closing(await Listeners.open(config, passed)) as listeners:
+        async with _open_store(config, lines, shown, listeners) as server:
+            yield server
+
+
+@asynccontextmanager
+async def _open_store(
+    config: Config, lines: RecentLines, shown: Certificates | None, listeners: Listeners
+) -> AsyncIterator[Server]:
     store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
-    problem: ListenError | Refused | StoreError | None = None
+    problem: Refused | StoreError | None = None
     unclosed: StoreError | None = None
     try:
         for recovery in store.recoveries:
@@ -256,13 +259,12 @@ async def _open_server(
         async with trio.open_nursery() as background:
             memory = Memory(config.memory_bytes)
             catalogue = Catalogue(config, store, memory, background)
-            server = Server(config, catalogue, memory, shown, lines)
+            server = Server(config, catalogue, memory, shown, lines, listeners)
             for writer in catalogue.writers.values():
                 background.start_soon(writer.run)
             try:
                 await catalogue.open_stored()
-                listeners = await server.listen(passed)
-            except (ListenError, Refused, StoreError) as refusal:
+            except (Refused, StoreError) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             else:
                 await look_at_disk(catalogue, config)

@@ -177,6 +177,7 @@ async def test_when_one_address_cannot_be_had_none_is_kept(store: Path, address:
     with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
         async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):
             pass
+    assert not await trio.Path(store).exists()
     async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))) as server:
         assert server.port == port
 
