@@ -89,7 +89,7 @@ class Connections:
             del self._terminals[terminal]
             self.served[kind] -= 1
             found = terminal.statistics()
-            self.ended[found.kind] = self.ended[found.kind].plus(found)
+            self.ended[found.kind] = self.ended[found.kind].plus(Ended.one(found))
             if found.client is not None:  # strangers cannot fill the log
                 self._tell_end(found, found.client, peer)
 
@@ -97,7 +97,9 @@ class Connections:
         """Log the end of a connection."""
         line = (
             f"{peer}: {quoted(client)} ({seen.kind.value}) disconnected after {seen.seconds:.1f} s: "
-            f"{printable(seen.ending or BY_CLIENT)}; {seen.octets_in} octets in, {seen.octets_out} out"
+            f"{printable(seen.ending or BY_CLIENT)}; "
+            f"{seen.messages_in} messages and {seen.octets_in} octets in, "
+            f"{seen.messages_out} messages and {seen.octets_out} octets out"
         )
         self._ends.add(line, peer=peer, client=client)
 

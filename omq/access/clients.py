@@ -232,9 +232,7 @@ class Clients:
                 if each.hash in fitting:
                     each.digest = self._digest(secret)
             if len(fitting) > 1:
-                what = (
-                    "%s has two hashes of the same secret: to replace it, configure that of another one"
-                )
+                what = "%s has two hashes of the same secret: to replace it, configure that of another one"
                 log.warning(what, quoted(name))
             shown = self._was_shown(known, secret)
             if shown is not None:

@@ -47,7 +47,7 @@ class Loser(Protocol):
 class Entry:
     """Octets in a backlog: the frames of one lane of a pass, or others, which are never dropped."""
 
-    __slots__ = ("end", "held", "is_rest", "octets", "outlet", "part", "sent")
+    __slots__ = ("end", "held", "is_rest", "messages", "octets", "outlet", "part", "sent")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class Entry:
         """About how much memory it takes."""
         self.end = 0
         """Where it ends among all octets that were ever added to the backlog."""
+        self.messages = 0 if part is None else part.messages
+        """How many messages have left when its last octet has left."""
 
     @property
     def left(self) -> int:
@@ -79,6 +81,7 @@ class Entry:
         assert self.part is not None
         rest, behind = self.part.unsent(self.sent)
         for route, position, messages, octets in behind:
+            self.messages -= messages
             driver: Loser | None = route.owner
             if driver is not None:  # otherwise the topic was deleted
                 assert self.outlet is not None
@@ -90,7 +93,7 @@ class Entry:
 class Backlog:
     """The backlog of one connection."""
 
-    __slots__ = ("_tails", "_waiting", "end", "entries", "octets", "unsent")
+    __slots__ = ("_tails", "_waiting", "delivered", "end", "entries", "octets", "unsent")
 
     def __init__(self, tails: TailMemory) -> None:
         self._tails = tails
@@ -103,6 +106,8 @@ class Backlog:
         """How many of them have not left, and were not dropped."""
         self.octets = 0
         """About how much memory it takes."""
+        self.delivered = 0
+        """How many messages have left."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -172,6 +177,7 @@ class Backlog:
                 break
             octets -= size
             freed += first.held
+            self.delivered += first.messages
             whole += 1
         del entries[:whole]
         self._free(freed)
@@ -196,6 +202,7 @@ class Backlog:
         for entry in entries:
             if entry.part is not None:
                 rest = entry.drop()
+                self.delivered += entry.messages
                 if not rest:
                     continue
                 entry = Entry(rest, 0, is_rest=True)  # only the first one is begun

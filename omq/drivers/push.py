@@ -62,24 +62,24 @@ class Pusher(Protocol):
 class Run:
     """Consecutive messages of one topic, with their ids."""
 
-    __slots__ = ("_block", "_count", "_driver", "_first", "_offsets", "frames")
+    __slots__ = ("_block", "_driver", "_first", "_offsets", "count", "frames")
 
     def __init__(self, driver: Pusher, first: int, count: int, frames: bytes, offsets: bytes) -> None:
         self.frames = frames
         self._driver = driver
         self._first = first
-        self._count = count
+        self.count = count
         self._offsets = offsets
         self._block: Block | None = None
 
-    def fall_back(self, follower: Follower, sent: int) -> bytes:
-        """Let a follower pull what is behind the first `sent` octets. Return the rest of the message that
-        these octets end in, which counts as sent.
+    def fall_back(self, follower: Follower, sent: int) -> tuple[int, bytes]:
+        """Let a follower pull what is behind the first `sent` octets. Return how many messages count as
+        sent, and the rest of the last one of them.
         """
         block = self._block
         if block is None:
             driver = self._driver
-            block = Block(driver.topic.id, self._first, self._count, driver.now(), self.frames, self._offsets)
+            block = Block(driver.topic.id, self._first, self.count, driver.now(), self.frames, self._offsets)
             self._block = block
             driver.remember(block)
         position = self._first + block.messages_within(self._first, sent)
@@ -90,7 +90,7 @@ class Run:
             position += 1
         self._driver.unsent(block.next - position, len(block.after(position)))
         follower.fall_behind(position)
-        return rest
+        return position - self._first, rest
 
 
 class Line:
@@ -114,15 +114,18 @@ class Line:
         """Send as much as the socket takes now, and let the followers of the rest fall behind."""
         parts = self._parts
         taken = self._outlet.try_send(parts)
-        whole = 0
+        whole = delivered = 0
         while whole < len(parts) and taken >= len(parts[whole]):
             taken -= len(parts[whole])
+            delivered += self._runs[whole].count
             whole += 1
         for run, follower in zip(self._runs[whole:], self._followers[whole:], strict=True):
-            rest = run.fall_back(follower, taken)
+            count, rest = run.fall_back(follower, taken)
+            delivered += count
             if rest:
                 self._outlet.complete(rest)
             taken = 0
+        self._outlet.delivered += delivered
 
 
 class Pushes:

@@ -188,6 +188,9 @@ class Outlet(Protocol):
     still_at: int | None
     """What `sent` was when publishers found that it did not grow for a while."""
 
+    delivered: int
+    """How many messages it was sent at once so far, without those that `push` keeps for later."""
+
     @property
     def sent(self) -> int:
         """How many octets of any kind the connection has taken so far."""

@@ -4,7 +4,7 @@ import logging
 import os
 import platform
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -52,7 +52,7 @@ class Connections:
 
     open: Counter[str]
     ended: dict[str, Ended]
-    """By protocol: those that have ended, with the octets of the open ones."""
+    """By protocol: those that have ended, with the octets and messages of the open ones."""
     unconfirmed: int
     stalled: int
 
@@ -97,27 +97,20 @@ class ServerMetrics:
 
     async def _connections(self, slices: Slices) -> Connections:
         # What ended comes first: a connection that ends meanwhile is among the open ones then.
-        ended: defaultdict[str, Ended] = defaultdict(Ended)
-        for protocol in PROTOCOLS.values():
-            ended[protocol] = Ended()
+        ended = dict.fromkeys(PROTOCOLS.values(), Ended())
         for kind, sums in self._source.ended.items():
-            before = ended[PROTOCOLS[kind]]
-            ended[PROTOCOLS[kind]] = Ended(
-                before.connections + sums.connections,
-                before.octets_in + sums.octets_in,
-                before.octets_out + sums.octets_out,
-            )
+            ended[PROTOCOLS[kind]] = ended[PROTOCOLS[kind]].plus(sums)
         opened: Counter[str] = Counter(dict.fromkeys(PROTOCOLS.values(), 0))
         unconfirmed = stalled = 0
         for terminal in self._source.terminals():
             one = terminal.statistics()
             protocol = PROTOCOLS[one.kind]
             opened[protocol] += 1
-            ended[protocol] = ended[protocol].plus(one)
+            ended[protocol] = ended[protocol].plus(Ended.one(one))
             unconfirmed += one.unconfirmed
             stalled += one.stalled_seconds is not None
             await slices.step()
-        return Connections(opened, dict(ended), unconfirmed, stalled)
+        return Connections(opened, ended, unconfirmed, stalled)
 
 
 LAG = "How long a task that could run waited for its turn; one sample about every second."
@@ -162,11 +155,23 @@ def _connection_families(found: ServerStatistics, connections: Connections) -> I
     sent = CounterMetricFamily(
         "omq_protocol_sent_bytes", "Octets sent, without those of TLS.", labels=["protocol"]
     )
+    published = CounterMetricFamily(
+        "omq_protocol_received_messages",
+        "Messages that clients published, those included that were refused.",
+        labels=["protocol"],
+    )
+    delivered = CounterMetricFamily(
+        "omq_protocol_sent_messages",
+        "Messages sent to subscribers; each counts once for each.",
+        labels=["protocol"],
+    )
     for protocol, sums in sorted(connections.ended.items()):
         accepted.add_metric([protocol], sums.connections)
         received.add_metric([protocol], sums.octets_in)
         sent.add_metric([protocol], sums.octets_out)
-    yield from (accepted, received, sent)
+        published.add_metric([protocol], sums.messages_in)
+        delivered.add_metric([protocol], sums.messages_out)
+    yield from (accepted, received, sent, published, delivered)
     lost = CounterMetricFamily(
         "omq_connections_failed", "Connections that ended before they were served.", labels=["reason"]
     )

@@ -51,6 +51,7 @@ class Route:
 class Pass:
     lanes: list[Lane]
     frames: list[bytes]
+    counts: list[int]
     messages: int
     is_full: bool
     filled: Lane | None

@@ -1,5 +1,6 @@
 """How the server ends connections: at its stop, by what strangers send, and at a quota."""
 
+import re
 import signal
 import struct
 from pathlib import Path
@@ -9,7 +10,7 @@ from server_command import running_server
 
 from .broker import Broker
 from .serving import client_table, serving_guest
-from .wire import consume, declare_queue
+from .wire import body, consume, declare_queue, get, header, method, publish, publishing
 
 
 def test_clients_are_told_that_the_server_stops(tmp_path: Path) -> None:
@@ -21,6 +22,24 @@ def test_clients_are_told_that_the_server_stops(tmp_path: Path) -> None:
         assert client.wait().name == "EOF"
         assert server.process.wait(timeout=60) == 0
         client.close()
+
+
+def test_the_messages_of_a_connection_are_counted(tmp_path: Path) -> None:
+    with serving_guest(tmp_path) as server:
+        client = Broker(("127.0.0.1", server.port)).channel()
+        long = b"x" * 3_000_000  # its body comes in parts
+        client.call(declare_queue(1, "q"))
+        client.send(publish(1, "", "q", b"a"), publish(1, "", "q", b"b"))
+        client.send(publishing(1, "", "q"), header(1, len(long)))
+        client.send(*(body(1, long[begin : begin + 100_000]) for begin in range(0, len(long), 100_000)))
+        assert client.call(get(1, "q")).body == b"a"
+        assert client.call(consume(1, "q", "t")).name == "consume-ok"
+        assert client.wait().body == b"b"
+        assert client.wait().body == long
+        client.call(method(0, 10, 50, b"\0" * 7))
+        client.close()
+        log = server.stop()[2]
+    assert re.search(r"'guest' \(AMQP 0-9-1\) .*; 3 messages and \d+ octets in, 3 messages and", log)
 
 
 @pytest.mark.parametrize("octets", [20_000, 100_000])

@@ -77,6 +77,7 @@ async def test_under_pressure_a_backlog_is_dropped_and_the_subscribers_are_told(
     # The message that was begun is completed, and what is no message is sent.
     assert [bytes(part) for part in connection.backlog.parts(9, connection.backlog.end)][1:] == [b"an answer"]
     assert connection.backlog.unsent == 16 + 9
+    assert connection.backlog.delivered == 2
     assert [each.channel.statistics().behind for each in every] == [1, 1]
     assert [topic.statistics().messages_out for topic in topics] == [3, 3]
     assert [topic.statistics().octets_out for topic in topics] == [3 * 18, 3 * 18]

@@ -367,7 +367,7 @@ class Connection:
     """A connection whose socket takes nothing of what is pushed: only the test says what it has taken."""
 
     def __init__(self) -> None:
-        self.sent = self.pushed = 0
+        self.sent = self.pushed = self.delivered = 0
         self.still_at: int | None = None
 
     def is_clear(self) -> bool:

@@ -33,6 +33,7 @@ class Connection:
     rest: bytes = b""
     ready: dict["Subscription", None] = field(default_factory=dict)
     calls: int = 0
+    delivered: int = 0
     still_at: int | None = None
     memory: TailMemory = field(default_factory=lambda: TailMemory(1 << 20))
 
@@ -73,6 +74,8 @@ class Connection:
             octets = len(passed.frames[lane])
             if taken < octets:
                 self.backlog.add_frames(self, passed, lane, taken)
+            else:
+                self.delivered += passed.counts[lane]
             taken = max(0, taken - octets)
 
     async def drain(self) -> None:
@@ -186,6 +189,7 @@ async def test_what_the_socket_does_not_take_is_pulled_and_then_pushed_again(sha
     every = [Subscription(connection, topic) for topic in topics for connection in (slow, fast)]
     assert push({topic: [b"a", b"b"] for topic in topics}) == []
     assert len(slow.rest) == 18 - (20 - 18)  # the second message of the second topic is begun
+    assert (slow.delivered, fast.delivered) == (4, 6)
     assert [each.channel.statistics().behind for each in every] == [0, 0, 0, 0, 2, 0]
     assert fast.got() == {topic.topic.id: [(1, b"a"), (2, b"b")] for topic in topics}
     # The connection has to send something first, so nothing may overtake that.

@@ -46,6 +46,8 @@ async def test_stalls_and_undelivered_messages_are_counted(store: Path) -> None:
         assert told["sender-3"].address == b"queue"
         node = nodes(host)[b"unicast.nobody"]
         assert (node.producers, node.consumers, node.messages_in, node.undelivered) == (1, 0, 2, 2)
+        numbers = [each.statistics() for each in host.server.terminals()]
+        assert [(each.messages_in, each.messages_out) for each in numbers] == [(3, 0), (0, 1)]
         statistics = host.server.statistics()
         assert (statistics.stalls, statistics.undelivered) == (1, 2)
         await client.publish(b"\x41", 3)  # malformed

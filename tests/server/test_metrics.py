@@ -23,12 +23,14 @@ from trio.testing import MockClock
 from omq.config import ClientConfig
 from omq.metrics.slices import Slices
 from omq.metrics.topics import TopicMetrics
+from omq.protocol.amqp_1_0.performatives import Close
 from omq.terminals.connection.statistics import Kind
 from omq_storage.errors import StoreFailed
 from omq_storage.levels import Level
 
 from . import dmp_conversation as dmp
-from .conversation import VERSION_ONE, Conversation, Host, eventually, publish, serving
+from .amqp_1_0_peer import data, opened
+from .conversation import PERSISTENCES, VERSION_ONE, Conversation, Host, eventually, publish, serving
 from .http_conversation import Answered, ask, basic, read_answer, request
 from .test_operations import SECRET
 from .test_reloading import reload
@@ -38,6 +40,8 @@ CLIENTS = [
     ClientConfig(name="reader", secret=str(SECRET), subscribe=["*"], watch=["prices"]),
     ClientConfig(name="slow", secret=str(SECRET), watch=["*"], max_bytes_per_second=1000),
 ]
+
+WAYS = "received", "sent"
 
 Samples = dict[str, float]
 
@@ -117,6 +121,48 @@ async def test_counters_of_connections_stay_when_they_end(store: Path) -> None:
         assert found['omq_connections_accepted_total{protocol="dmp"}'] == 1
         assert found['omq_protocol_received_bytes_total{protocol="omq"}'] > statistics.octets_in > 0
         assert found['omq_protocol_received_bytes_total{protocol="dmp"}'] > 0
+
+
+@pytest.mark.parametrize("persistence", ["Transient", "Weak"])
+async def test_messages_are_counted_by_protocol(store: Path, persistence: str) -> None:
+    async with serving(store) as host, opened(host.port) as amqp:
+        client = await host.connect()
+        await client.ask(b"(Declare t Broadcast %s)" % PERSISTENCES[persistence])
+        await client.ask(b"(Subscribe t From_current)")
+        feed = await dmp.feed(host, client)
+        await amqp.sender("t")
+        await amqp.receiver("t", credit=100)
+        await amqp.settle()
+        for body in (b"1", b"2"):  # the second read finds the subscribers of a transient topic up to date
+            await client.send(publish(b"t", [body] * 4))
+            await client.messages(4)
+        sink = await dmp.sink(host, client)
+        await sink.send(dmp.envelopes([b"3"] * 3))
+        await client.messages(3)
+        assert await dmp.stored(sink) == 3
+        await amqp.publish(data(b"4"))
+        await client.messages(1)
+        assert len(await feed.bodies(12)) == 12
+        for _ in range(12):
+            await amqp.message()
+
+        def expected(found: Samples) -> bool:
+            counted = [
+                [found[f'omq_protocol_{way}_messages_total{{protocol="{protocol}"}}'] for way in WAYS]
+                for protocol in ("omq", "dmp", "amqp_1_0", "amqp_0_9", "http")
+            ]
+            return counted == [[8, 12], [3, 12], [1, 12], [0, 0], [0, 0]]
+
+        # What a client has read may be counted a moment later.
+        while not expected(await metrics(host)):
+            await trio.lowlevel.checkpoint()
+        feed.connection.close()
+        sink.close()
+        client.close()
+        await amqp.say(Close())
+        await amqp.until(Close)
+        await eventually(lambda: not host.server.terminals())
+        assert expected(await metrics(host))
 
 
 async def test_openmetrics_is_given_to_those_who_ask_for_it(store: Path) -> None:

@@ -88,6 +88,8 @@ async def test_an_omq_connection(store: Path, clock: MockClock) -> None:
             seconds=before.seconds,
             octets_in=8 + 23 + 12,
             octets_out=before.octets_out,
+            messages_in=0,
+            messages_out=0,
             unconfirmed=0,
             waiting_answers=0,
             subscriptions=0,
@@ -111,6 +113,7 @@ async def test_an_omq_connection(store: Path, clock: MockClock) -> None:
         await eventually(lambda: driver.statistics().octets_out >= 3000)
         sent = driver.statistics()
         assert sent.messages_out == 3
+        assert (only(host, Kind.OMQ).messages_in, only(host, Kind.OMQ).messages_out) == (3, 3)
         assert only(host, Kind.OMQ).octets_out - octets_out == sent.octets_out == sent.octets_in
 
 

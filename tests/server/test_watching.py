@@ -1,6 +1,7 @@
 """Watch, Connections, Subscribers, Disconnect, Purge and Retain: what clients see of them."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from trio.testing import MockClock
 from omq import watching as w
 from omq.protocol.omq.types import ConnectionList, Done, Error, Message, SubscriberList, Watched
 
+from . import dmp_conversation as dmp
 from .conversation import Conversation, InProcess, eventually, publish, serving, tidied
 from .counted_turns import counted_turns
 from .test_clients import client as configured
@@ -235,6 +237,44 @@ async def test_a_connect_is_logged(store: Path, caplog: pytest.LogCaptureFixture
         await client.octets(8)
         await client.confirm()
     assert [line for line in caplog.messages if line.endswith(": 'somebody' connected")]
+
+
+async def test_the_connect_of_a_sink_and_of_a_feed_is_logged(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "omq.terminal")
+    async with serving(store) as host:
+        client = await host.open()
+        await client.send(bytes.fromhex("0000000000000001") + b"(Connect 1 somebody)\n")
+        await client.octets(8)
+        sink = await dmp.sink(host, client)
+        feed = await dmp.feed(host, client)
+        peers = [
+            "{}:{}".format(*each.stream.socket.getsockname()) for each in (client, sink, feed.connection)
+        ]
+    assert [line for line in caplog.messages if "connected" in line] == [
+        f"{peers[0]}: 'somebody' connected",
+        f"{peers[1]}: 'somebody' connected: sink 't'",
+        f"{peers[2]}: 'somebody' connected: feed 't'",
+    ]
+
+
+async def test_the_end_of_a_connection_is_logged_with_its_messages(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "omq.connections")
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Subscribe t From_current)")
+        await client.send(publish(b"t", [b"a", b"b"]))
+        await client.messages(2)
+        await client.confirm()
+        await client.done()
+        await client.ended()
+        client.close()
+        await eventually(lambda: host.connections == 0)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "omq.connections"]
+    assert re.search(r"; 2 messages and \d+ octets in, 2 messages and \d+ octets out$", line)
 
 
 async def test_the_last_warnings_are_sent_once(store: Path) -> None:

@@ -68,6 +68,7 @@ def test_messages_get_ids_in_their_topics_and_lie_in_the_order_of_their_lines() 
         b"".join(frames) + plain.frames_of(8, 2, [b"A\n"])[0],
         plain.frames_of(9, 1, [b"4"])[0],
     ]
+    assert passed.counts == [4, 1]
     a = routes[b"a"]
     assert (a.next_id, a.messages_in, a.octets_in, a.messages_out, a.octets_out) == (5, 2, 38, 4, 76)
 

@@ -144,6 +144,8 @@ class AmqpTerminal:
         self._changed: dict[AmqpChannel, None] = {}
         """The channels that may have confirms to send, or have failed."""
         self._long: LongPublishes | None = None
+        self._published = 0
+        """How many messages the client has published so far."""
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -182,6 +184,8 @@ class AmqpTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            messages_in=self._published,
+            messages_out=self._sender.messages,
             ending=self._transport.ending,
             unconfirmed=sum(channel.unconfirmed for channel in self._channels.values()),
             waiting_answers=len(self._outbox),
@@ -403,6 +407,7 @@ class AmqpTerminal:
     async def _execute(self, event: Event) -> None:
         match event:
             case PublishRun():
+                self._published += event.batch.count
                 await self._publish(event)
             case AckRun(number, ranges):
                 self._acknowledge(number, ranges)
@@ -568,6 +573,7 @@ class AmqpTerminal:
                     with self._excused:
                         await long.add(number, octets)
                 case LongEnded():
+                    self._published += 1
                     run = await long.end(channel, number)
                     if run is not None:
                         await self._publish(run)

@@ -44,7 +44,9 @@ class DirectOutgoing(Outgoing):
         parts: Sequence[Octets] = ()
         if self._may_send() and (cuts := self.direct.take_at_once(octets)):
             parts = self._form.whole(cuts)
-            self.direct.written(len(cuts) - self._form.unframed)
+            count = len(cuts) - self._form.unframed
+            self._sender.delivered += count
+            self.direct.written(count)
             self.direct.traffic.octets_out += sum(map(len, parts))
             self._sent(self.direct)
         if self._may_send() and self.direct.ready():

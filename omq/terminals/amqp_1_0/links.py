@@ -68,6 +68,8 @@ class Links:
         """Producers that may have something to be told."""
         self._woken: dict[DirectOutgoing, None] = {}
         """Consumers of nodes that may have messages."""
+        self.published = 0
+        """How many messages producers have sent so far."""
 
     def close(self) -> None:
         """The connection is over."""
@@ -124,6 +126,7 @@ class Links:
         if incoming is None:
             return
         self._unflushed[incoming] = None
+        self.published += part.ends
         try:
             incoming.add(part)
         except LinkProblem as problem:
@@ -135,6 +138,7 @@ class Links:
         incoming = self._incoming.get(run.link)
         if incoming is not None:
             self._unflushed[incoming] = None
+            self.published += run.run.batch.count
             incoming.take_run(run.run)
 
     def abort(self, link: ReceivingLink) -> None:

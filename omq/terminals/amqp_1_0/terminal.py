@@ -159,6 +159,8 @@ class Amqp1Terminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            messages_in=0 if self._admitted is None else self._admitted.links.published,
+            messages_out=self._sender.messages,
             ending=self._transport.ending,
             unconfirmed=0 if self._admitted is None else self._admitted.links.unconfirmed,
             waiting_answers=len(self._waiting),

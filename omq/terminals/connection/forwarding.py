@@ -86,6 +86,8 @@ class Forwarder:
         self._stalled_at = 0.0
         self.torn: str | None = None
         """Why the connection was ended in the middle of a message, if it was."""
+        self.delivered = 0
+        """How many messages have left so far."""
 
     @property
     def is_sending(self) -> bool:
@@ -233,13 +235,17 @@ class Forwarder:
             is_sent = rest is None or await self._insist(rest, patient=messages.is_little)
         except BaseException:  # cancelled, too: what left must count, and the rest be given again
             count, _ = form.sent(cuts, parts, self._transport.sent - before)
+            self.delivered += count
             channel.written(count)
             raise
         if is_sent:
-            channel.written(sum([len(cut.ids) for cut in cuts]) - form.unframed)
+            count = sum([len(cut.ids) for cut in cuts]) - form.unframed
+            self.delivered += count
+            channel.written(count)
             return None
         self._stall()
         count, octets = form.sent(cuts, parts, self._transport.sent - before)
+        self.delivered += count
         if not octets:
             channel.written(count)
             return _Given(None)
@@ -273,6 +279,7 @@ class Forwarder:
         finally:
             begun.sent(self._transport.sent - before)
             if begun.is_done:
+                self.delivered += 1
                 channel.written(1)
             else:
                 channel.written(0, begun.body if begun.is_begun else None)
@@ -295,6 +302,7 @@ class Forwarder:
                     begun.sent(sum(map(len, parts)))
                 else:
                     await self._send_held(topic, begun, body, share)
+                self.delivered += 1
                 channel.written(1)
                 return None
             case _:

@@ -111,6 +111,7 @@ class Sender:
         self._has_ended = False  # not before it runs: sources may be ready by then
         self._is_busy = False  # in the middle of a turn
         self.still_at: int | None = None
+        self.delivered = 0
         self.backlog = Backlog(tails)
         self._rest = b""  # of a message that another task, or a turn, has begun to send
         self._shared_octets = MOST_SHARED_OCTETS
@@ -125,6 +126,11 @@ class Sender:
         """From now on keep to these limits. Answers count in both, and wait for the first only."""
         self._answers = answers
         self._messages = messages
+
+    @property
+    def messages(self) -> int:
+        """How many messages have left so far."""
+        return self.delivered + self.backlog.delivered + self.forwarder.delivered
 
     @property
     def is_limited(self) -> bool:
@@ -175,6 +181,8 @@ class Sender:
             if taken < octets:
                 self.backlog.add_frames(self, passed, lane, taken)
                 self.signal.set()
+            else:
+                self.delivered += passed.counts[lane]
             taken = max(0, taken - octets)
 
     def try_send(self, parts: Sequence[Octets]) -> int:
@@ -324,6 +332,7 @@ class Sender:
                 break
             left -= octets
             whole += octets
+            self.delivered += share.block.next - share.position
             if following is not None and following.flow is share.flow and left >= len(following.frames):
                 continue  # a flow is told once: it looks at all subscribers of its topic then
             share.flow.passed(share.block.next, whole)
@@ -363,6 +372,7 @@ class Sender:
             self.complete(rest)
             octets += len(rest)
             position += 1
+        self.delivered += position - share.position
         share.flow.passed(position, octets)
 
     async def _complete(self, side: Side) -> None:

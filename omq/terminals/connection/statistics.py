@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from omq.drivers.statistics import ChannelStatistics
 from omq.model import Topic
@@ -80,6 +81,10 @@ class ConnectionStatistics:
     """Octets received so far, without what TLS adds."""
     octets_out: int
     """Octets handed to its socket so far, without what TLS adds."""
+    messages_in: int
+    """Messages that it published so far, those included that were refused."""
+    messages_out: int
+    """Messages handed to its socket so far, those of Fetch not included."""
     unconfirmed: int
     """Messages that it published and that are neither stored nor refused yet."""
     waiting_answers: int
@@ -97,16 +102,25 @@ class ConnectionStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What the connections of one kind that have ended had."""
+    """What the connections of one kind or protocol had that have ended."""
 
     connections: int = 0
     octets_in: int = 0
     octets_out: int = 0
+    messages_in: int = 0
+    messages_out: int = 0
 
-    def plus(self, connection: ConnectionStatistics) -> "Ended":
-        """Return the sums with a further connection."""
+    @classmethod
+    def one(cls, seen: ConnectionStatistics) -> Self:
+        """Return what one connection had."""
+        return cls(1, seen.octets_in, seen.octets_out, seen.messages_in, seen.messages_out)
+
+    def plus(self, other: "Ended") -> "Ended":
+        """Return the sums of both."""
         return Ended(
-            self.connections + 1,
-            self.octets_in + connection.octets_in,
-            self.octets_out + connection.octets_out,
+            self.connections + other.connections,
+            self.octets_in + other.octets_in,
+            self.octets_out + other.octets_out,
+            self.messages_in + other.messages_in,
+            self.messages_out + other.messages_out,
         )

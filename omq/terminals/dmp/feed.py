@@ -99,6 +99,11 @@ class FeedService:
         return self._sender.forwarder.is_sending
 
     @property
+    def messages(self) -> int:
+        """How many messages have left so far."""
+        return self._sender.messages
+
+    @property
     def stalled_seconds(self) -> float | None:
         """How long the client has been stalled; None if it is not."""
         return self._sender.forwarder.stalled_seconds

@@ -136,6 +136,8 @@ class SinkService:
         self._reading = trio.CancelScope()
         self._admission = ReadAdmission(transport, context.memory, self._reading)
         self._is_stored = False
+        self.published = 0
+        """How many messages the client has sent so far."""
 
     @property
     def held(self) -> HeldOctets:
@@ -295,6 +297,7 @@ class SinkService:
         if self._problem is not None:
             return b""  # a post failed meanwhile, so later messages must not be stored
         head = b"" if long.head == PLAIN_HEAD else long.head
+        self.published += 1
         self.posted(1, await upload.post(head, origin(long.head)))
         return behind
 
@@ -303,6 +306,7 @@ class SinkService:
     async def _post(self, batch: EnvelopeBatch) -> None:
         if not len(batch):
             return
+        self.published += len(batch)
         if self._from_openamq:
             batch = replace(batch, heads=await in_turns(openamq.widening_heads(batch.heads)))
         try:

@@ -13,6 +13,7 @@ See 6-DMP, and docs/PROTOCOL.md, "DMP". A valid lease is answered with 200. Othe
     541 INTERNAL-ERROR   the store failed (later, sinks only)
 """
 
+import logging
 from typing import assert_never
 
 import trio
@@ -24,6 +25,7 @@ from omq.access.session import Session
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Refused
 from omq.drivers.seam import Channel
+from omq.logs import quoted, subject
 from omq.model import Topic
 from omq.protocol.dmp import responses as dmp_responses
 from omq.protocol.dmp.responses import LEASE_IN_USE, LEASE_NOT_VALID, Response, ResponseCode, response
@@ -50,6 +52,8 @@ from omq.terminals.dmp.exchange_target import ExchangeTarget
 from omq.terminals.dmp.feed import FeedService
 from omq.terminals.dmp.sink import SinkService, problem_of
 from omq.terminals.dmp.topic_target import TopicTarget
+
+log = logging.getLogger("omq.terminal")
 
 GOODBYE_SECONDS = 2.0
 """How long a connection may take to end when the server stops."""
@@ -91,12 +95,13 @@ class DmpTerminal:
     def statistics(self) -> ConnectionStatistics:
         """Return the statistics of the connection."""
         kind, unconfirmed, is_sending = Kind.DMP, 0, False
+        published = sent = 0
         stalled: float | None = None
         held = HeldOctets()
         match self._service:
-            case SinkService(unconfirmed=unconfirmed, held=held):
+            case SinkService(unconfirmed=unconfirmed, held=held, published=published):
                 kind = Kind.SINK
-            case FeedService(is_sending=is_sending, stalled_seconds=stalled):
+            case FeedService(is_sending=is_sending, stalled_seconds=stalled, messages=sent):
                 kind = Kind.FEED
             case None:
                 pass
@@ -110,6 +115,8 @@ class DmpTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            messages_in=published,
+            messages_out=sent,
             ending=self._transport.ending,
             unconfirmed=unconfirmed,
             waiting_answers=0,
@@ -208,6 +215,7 @@ class DmpTerminal:
             case LeasedSession():
                 self._known()
                 self._session = used.session
+                self._log_connect(used)
                 try:
                     await self._serve_leased(used)
                 finally:
@@ -224,6 +232,22 @@ class DmpTerminal:
                 await self._refuse(TOO_MANY_OF_CLIENT)
             case _:
                 assert_never(used)
+
+    def _log_connect(self, leased: LeasedSession) -> None:
+        match leased.what:
+            case LeasedSink(topic):
+                what, name = Kind.SINK, topic.topic
+            case LeasedExchange(exchange=exchange):
+                what, name = Kind.SINK, exchange
+            case LeasedFeed(topic=topic):
+                what, name = Kind.FEED, topic.topic
+            case other:
+                assert_never(other)
+        peer, client = self._transport.peer(), leased.session.name
+        log.debug(
+            "%s: %s connected: %s %s",
+            peer, quoted(client), what.value, quoted(name), extra=subject(peer=peer, client=client),
+        )  # fmt: skip
 
     async def _serve_leased(self, leased: LeasedSession) -> None:
         match leased.what:

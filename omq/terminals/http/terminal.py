@@ -149,6 +149,8 @@ class HttpTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            messages_in=0,
+            messages_out=0,
             unconfirmed=0,
             waiting_answers=0,
             subscriptions=0,

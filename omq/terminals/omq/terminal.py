@@ -140,6 +140,8 @@ class OmqTerminal:
         self._session: Session | None = None  # from Connect on
         self._principal: Principal | None = None
         self._held: HeldPublishes | None = None
+        self._published = 0
+        """How many messages the client has published so far."""
         self._has_routed = False
         """Whether messages of the current read were sent at once."""
         self._filled: Lane | None = None
@@ -182,6 +184,8 @@ class OmqTerminal:
             seconds=trio.current_time() - self._transport.since,
             octets_in=self._transport.received,
             octets_out=self._transport.sent,
+            messages_in=self._published,
+            messages_out=self._sender.messages,
             ending=self._transport.ending,
             unconfirmed=self._replies.unconfirmed,
             waiting_answers=len(self._replies) + len(self._fetches),
@@ -431,6 +435,7 @@ class OmqTerminal:
         dealt, position, passed = self._session.route(lines, position, most)
         if passed.messages:
             self._has_routed = True
+            self._published += passed.messages
         self._filled = passed.filled
         return dealt, position, passed.is_full
 
@@ -451,6 +456,7 @@ class OmqTerminal:
                 case PublishRun(topic, batch):
                     # Order matters only within a topic, so one read makes one post for each topic.
                     runs.setdefault(topic, []).append(batch)
+                    self._published += batch.count
                     continue
                 case _:
                     await commands.publish_all(runs)

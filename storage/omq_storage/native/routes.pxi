@@ -89,6 +89,7 @@ cdef class Pass:
 
     cdef readonly list lanes
     cdef readonly list frames  # the octets for each lane
+    cdef readonly list counts  # the number of messages for each lane
     cdef readonly int64_t messages
     cdef readonly bint is_full
     cdef readonly Lane filled  # the lane that has no room, where the pass stopped
@@ -110,6 +111,7 @@ cdef class Pass:
         self._number = _passes
         self.lanes = []
         self.frames = []
+        self.counts = []
         self.messages = 0
         self.is_full = False
         self.filled = None
@@ -245,9 +247,11 @@ cdef class Pass:
         try:
             if ends == NULL or outs == NULL:
                 raise MemoryError
+            self.counts = [0] * lane_count
             for i in range(self._topic_count):
                 if self._topics[i].lane != NO_LANE:
                     ends[self._topics[i].lane] += self._topics[i].octets
+                    self.counts[self._topics[i].lane] += self._topics[i].count
             for i in range(lane_count):
                 self.frames.append(PyBytes_FromStringAndSize(NULL, ends[i]))
                 outs[i] = octets_of(self.frames[i])
