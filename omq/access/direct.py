@@ -98,7 +98,7 @@ class Direct:
         self._own.discard(node.name)
         node.end()
 
-    def relay(self, name: bytes, body: bytes, head: bytes, done: Done) -> None:
+    def relay(self, name: bytes, body: bytes, head: bytes, done: Done, *, settled: bool) -> None:
         """Send one message to the node of this name, as `DirectNode.offer`. Without a node it is released.
 
         Raises Refused.
@@ -106,7 +106,7 @@ class Direct:
         self.check(name)
         node = self._nodes.get(name)
         if node is not None:
-            node.offer(body, head, done)
+            node.offer(body, head, done, settled=settled)
         elif name.startswith(DYNAMIC):
             raise Refused(Reason.NOT_FOUND, "there is no such node")
         else:

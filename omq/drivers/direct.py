@@ -67,8 +67,9 @@ class Producer(Protocol):
 class _Message:
     id: int
     block: Block
-    done: Done | None
-    """Tells the producer; None if it does not want to know."""
+    done: Done
+    is_settled: bool
+    """Whether its producer does not want to know its outcome."""
     tried: "set[DirectChannel]" = field(default_factory=set)
     """Consumers that gave it back."""
     outcome: Outcome = RELEASED
@@ -174,8 +175,9 @@ class DirectNode:
         """What the consumers take has changed."""
         self._room = None
 
-    def offer(self, body: bytes, head: bytes, done: Done | None) -> None:
-        """Give a message to a consumer. `done` is called once, with its outcome, now or later.
+    def offer(self, body: bytes, head: bytes, done: Done, *, settled: bool = False) -> None:
+        """Give a message to a consumer. `done` is called once, with its outcome, now or later. A `settled`
+        message came as such: it is passed on so, and done when it is written.
 
         Raises Refused when there is no memory for it.
         """
@@ -183,7 +185,7 @@ class DirectNode:
         if not self._memory.take(block.held):
             self._count_undelivered()
             raise Refused(Reason.NO_ROOM, "the server has no memory for more direct messages")
-        message = _Message(self._next, block, done)
+        message = _Message(self._next, block, done, settled)
         self._next += 1
         self.traffic.messages_in += 1
         self.traffic.octets_in += len(body)
@@ -222,8 +224,7 @@ class DirectNode:
 
     def _finish(self, message: _Message, outcome: Outcome, told: bytes = b"") -> None:
         self._memory.give(message.block.held)
-        if message.done is not None:
-            message.done(outcome, told)
+        message.done(outcome, told)
 
     # -- consumers -----------------------------------------------------------------------------------------
 
@@ -360,7 +361,8 @@ class DirectChannel:
             message = self._queued.popleft()
             self._taken.append(message)
             octets -= message.block.held
-            cuts.append(Cut(message.block, range(message.id, message.id + 1)))
+            ids = range(message.id, message.id + 1)
+            cuts.append(Cut(message.block, ids, is_settled=message.is_settled))
         return cuts
 
     def written(self, count: int, begun: int | None = None) -> None:

@@ -41,6 +41,8 @@ class Cut:
     ids: range
     deliveries: int = 0
     """How often they were delivered before. It is the same number for all of them."""
+    is_settled: bool = False
+    """Whether nobody wants to know their outcome: they may be sent as settled."""
 
     def frames(self) -> Octets:
         """Return their joined frames; a view of the block if they are consecutive."""

@@ -114,3 +114,41 @@ async def test_calls_and_answers(store: Path, snd: int) -> None:
             answer = await caller.message()
             assert answer.octets == data(b"answer %d" % number)
             await caller.told(answer.delivery, answer.delivery)
+
+
+@pytest.mark.parametrize(("snd", "settled"), [(2, True), (1, True), (0, False)])
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_settled_message_stays_settled(store: Path, snd: int, size: int, *, settled: bool) -> None:
+    async with serving(store) as host, opened(host.port) as client, opened(host.port) as consumer:
+        await consumer.receiver("unicast.x", credit=10, snd=snd)
+        await consumer.settle()
+        await client.sender("unicast.x")
+        await client.publish_long(data(bytes(size)), settled=True)
+        message = await consumer.message()
+        assert (len(message.octets) > size, message.settled) == (True, settled)
+        delivery = await client.publish_long(data(bytes(size)))
+        message = await consumer.message()
+        assert message.settled is (snd == 1)
+        if not message.settled:
+            await consumer.told(message.delivery, message.delivery)
+        await client.accepted(delivery)
+
+
+async def test_settled_messages_take_no_memory_when_they_are_sent(store: Path) -> None:
+    count, credit = 1000, 20  # the octets of all are several times those that may wait
+    async with (
+        serving(store, memory_bytes=4 << 20) as host,
+        opened(host.port) as client,
+        opened(host.port) as consumer,
+    ):
+        await consumer.receiver("unicast.x", credit=credit)
+        await consumer.settle()
+        await client.sender("unicast.x")
+        for number in range(count):
+            await client.publish(data(body(number)), settled=True)
+            assert (await consumer.message()).octets == data(body(number))
+            if not number % (credit // 2):
+                await consumer.credit(credit, count=number + 1)
+                await consumer.settle()
+        (node,) = host.server.nodes()
+        assert (node.messages_out, node.undelivered) == (count, 0)

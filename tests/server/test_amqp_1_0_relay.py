@@ -231,21 +231,23 @@ async def test_prefixes_are_configured(store: Path) -> None:
 
 async def test_a_producer_gets_credit_again_when_memory_is_free(store: Path) -> None:
     async with (
-        serving(store, memory_bytes=16 << 20, amqp1_credit=10) as host,
+        serving(store, memory_bytes=16 << 20, amqp1_credit=9) as host,
         opened(host.port) as client,
         opened(host.port) as worker,
     ):
+        # So that 5 messages, after which credit is due, are more than half of the memory, and 9 fit.
+        size = host.server.memory.waiting.limit // 2 * 10 // 95
         await worker.receiver("exclusive.work", credit=1000)
         await worker.settle()
         await client.sender("exclusive.work")
-        for _ in range(10):
-            await client.publish_long(data(b"x" * 100_000))
-        last = [await worker.message() for _ in range(10)][-1].delivery
+        for _ in range(9):
+            await client.publish_long(data(bytes(size)))
+        last = [await worker.message() for _ in range(9)][-1].delivery
         await client.settle()
         await worker.told(0, last)
-        await client.accepted(9)
-        while (flow := await client.until(Flow)).link_credit < 10:
-            assert flow.delivery_count <= 10
+        await client.accepted(8)
+        while (flow := await client.until(Flow)).link_credit < 9:
+            assert flow.delivery_count <= 9
 
 
 async def test_aborted_messages_give_their_credit_back(store: Path) -> None:

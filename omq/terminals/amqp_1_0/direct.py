@@ -147,7 +147,7 @@ class DirectIncoming(Producing):
             return  # its link is detached
         if lost is None:
             try:
-                node.offer(body, head, done)
+                node.offer(body, head, done, settled=delivery is None)
             except Refused as refused:
                 lost = refused
         if lost is not None:

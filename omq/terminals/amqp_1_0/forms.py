@@ -14,7 +14,11 @@ from omq.protocol.amqp_1_0 import serials, stored
 from omq.protocol.amqp_1_0.link import SendingLink
 from omq.protocol.amqp_1_0.stored import Around
 from omq.protocol.amqp_1_0.transfers import Framing, head_around
+from omq.terminals.connection.forms import cut_at
 from omq_storage.blocks import FRAME_HEADER
+
+MIXED = 2
+"""The snd-settle-mode of a client that takes settled messages and others."""
 
 MOST_FRAME = 64 << 10
 """The longest frame that the server sends, so that other links have their turns."""
@@ -35,6 +39,14 @@ class _Run:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Framed:
+    """A message that has a delivery-id."""
+
+    delivery: int
+    is_settled: bool
+
+
 class Transfers:
     """The form of one link."""
 
@@ -48,8 +60,8 @@ class Transfers:
         self._first = 0
         """The delivery-id of the first message of it."""
         self._left: list[range] = []
-        self._begun: int | None = None
-        """The delivery-id of a message of which `whole` framed more than the socket took."""
+        self._begun: _Framed | None = None
+        """A message of which `whole` framed more than the socket took."""
         self.unframed = 0
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
@@ -58,11 +70,12 @@ class Transfers:
         self._first = self._session.next_delivery
         self.unframed = sum([len(cut.ids) for cut in cuts])
         for cut in cuts:
-            ids, delivery = cut.ids, self.start(cut.ids)
+            settled = self._is_settled(cut)
+            ids, delivery = cut.ids, self.start(cut.ids, settled=settled)
             while ids:
-                octets, count = self._run(cut, ids, delivery)
+                octets, count = self._run(cut, ids, delivery, settled=settled)
                 if not count:
-                    one = self._one(cut, ids[0], delivery)
+                    one = self._one(cut, ids[0], delivery, settled=settled)
                     if one is None:
                         break
                     octets, count = one, 1
@@ -70,33 +83,37 @@ class Transfers:
                 ids, delivery = ids[count:], serials.add(delivery, count)
             framed = len(cut.ids) - len(ids)
             self.unframed -= framed
-            if self.link.settles:
+            if settled:
                 self._left.append(cut.ids[:framed])
             if ids:
                 self._session.take_back(self.link, len(ids))
                 break
         return parts
 
-    def _run(self, cut: Cut, ids: range, delivery: int) -> tuple[bytes, int]:
+    def _is_settled(self, cut: Cut) -> bool:
+        """Whether these messages are settled when they are sent: the client decides, or leaves it open."""
+        mode = self.link.attach.snd_settle_mode
+        return self.link.settles or (cut.is_settled and mode == MIXED)
+
+    def _run(self, cut: Cut, ids: range, delivery: int, *, settled: bool) -> tuple[bytes, int]:
         """Frame messages of one frame each, as far as the window allows; return how many these are, too."""
         window = self._session.window
         if cut.deliveries or not self._session.may_transfer:
             return b"", 0  # a message that was delivered before says so in its header
-        settled = self.link.settles
         octets, count = self.framing.run(cut.block, ids[:window], delivery, settled=settled)
         if count:
             self._session.transferred(count)
             self._framed.append(_Run(count))
         return octets, count
 
-    def _one(self, cut: Cut, message: int, delivery: int) -> bytes | None:
+    def _one(self, cut: Cut, message: int, delivery: int, *, settled: bool) -> bytes | None:
         """Frame one message; return what may leave now, or None if the message may not begin."""
         body = cut.block.frame(message)[FRAME_HEADER:]
         before, after = stored.frame_of(around_of(cut.block.head(message), cut.deliveries), len(body))
         if not self.may_begin(len(before) + len(body) + len(after)):
             return None
         payload = b"".join((before, body, after))
-        cuts = self.cut(delivery, message, payload, 0, len(payload))
+        cuts = self.cut(_Framed(delivery, settled), message, payload, 0, len(payload))
         frames = [octets for octets, _ in cuts]
         now = self.admit(frames)
         self._framed.append(Sent(now, len(frames) - now))
@@ -119,17 +136,18 @@ class Transfers:
                     self.undo(each)
                 case _:
                     assert_never(each)
-        self._left = [cut.ids for cut in _first(cuts, count)] if self.link.settles else []
+        self._left = [cut.ids for cut in _first(cuts, count) if self._is_settled(cut)]
         if left and octets:
-            self._begun = serials.add(self._first, count)
+            settled = self._is_settled(cut_at(cuts, count)[0])
+            self._begun = _Framed(serials.add(self._first, count), settled)
             left -= 1
         self._session.take_back(self.link, left)
         self._framed.clear()
         return count, octets if left or self._begun is not None else 0
 
     def begin(self, topic: int, message: int, head: bytes, size: int, deliveries: int) -> "Begun":
-        delivery, self._begun = self._begun, None
-        return Begun(self, message, around_of(head, deliveries), size, delivery)
+        framed, self._begun = self._begun, None
+        return Begun(self, message, around_of(head, deliveries), size, framed)
 
     def take_sent(self) -> list[range]:
         """Return the messages that have left since the last call, for a link that settles them itself."""
@@ -138,13 +156,13 @@ class Transfers:
 
     # -- what a message in pieces needs, too ---------------------------------------------------------------
 
-    def start(self, ids: range) -> int:
+    def start(self, ids: range, *, settled: bool) -> int:
         """Count messages that begin; return the delivery-id of the first one."""
-        return self._session.begin(self.link, ids, settled=self.link.settles)
+        return self._session.begin(self.link, ids, settled=settled)
 
-    def completed(self, message: int) -> None:
+    def completed(self, message: int, *, settled: bool) -> None:
         """All of a message in pieces has left."""
-        if self.link.settles:
+        if settled:
             self._left.append(range(message, message + 1))
 
     def may_begin(self, size: int) -> bool:
@@ -155,12 +173,8 @@ class Transfers:
         """The message that began last has not left."""
         self._session.take_back(self.link, 1)
 
-    def opening(self, delivery: int, message: int, size: int, *, more: bool) -> bytes:
-        """Return what stands before the payload of the first frame of a message."""
-        return self.framing.opening(delivery, message, size, settled=self.link.settles, more=more)
-
     def cut(
-        self, delivery: int, message: int, octets: bytes, at: int, total: int
+        self, framed: _Framed, message: int, octets: bytes, at: int, total: int
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the frames of these octets of a message, which are at `at` of its `total` octets. Yield with
         each frame how many of the octets it has.
@@ -172,7 +186,9 @@ class Transfers:
             if at + begin:
                 opening = self.framing.continuation(len(payload), more=more)
             else:
-                opening = self.opening(delivery, message, len(payload), more=more)
+                opening = self.framing.opening(
+                    framed.delivery, message, len(payload), settled=framed.is_settled, more=more
+                )
             yield opening + payload, len(payload)
 
     def admit(self, frames: Sequence[bytes]) -> int:
@@ -197,14 +213,14 @@ class Begun:
     """
 
     def __init__(
-        self, form: Transfers, message: int, around: Around, size: int, delivery: int | None
+        self, form: Transfers, message: int, around: Around, size: int, framed: _Framed | None
     ) -> None:
-        """`delivery` is its delivery-id, if a part of it has been framed before."""
+        """`framed` has its delivery-id, if a part of it has been framed before."""
         self._form = form
         self._message = message
         self._before, self._after = stored.frame_of(around, size)
         self._size = size
-        self._delivery = delivery
+        self._framed = framed
         self._total = len(self._before) + size + len(self._after)
         self._at = 0
         """How much of the message has left, or is held in `_owed`, or waits for the window."""
@@ -230,16 +246,18 @@ class Begun:
 
     def framed(self, octets: Octets) -> Sequence[Octets]:
         form = self._form
-        if self._delivery is None:
+        if self._framed is None:
             if not form.may_begin(self._total):
                 return ()
-            self._delivery = form.start(range(self._message, self._message + 1))
+            settled = form.link.settles
+            delivery = form.start(range(self._message, self._message + 1), settled=settled)
+            self._framed = _Framed(delivery, settled)
         body = bytes(memoryview(octets)[self._body - self.body :])
         payload = self._before[self._at :] + body
         if self._body + len(body) == self._size:
             beyond = max(self._at - len(self._before) - self._size, 0)
             payload += self._after[beyond:]
-        frames = list(form.cut(self._delivery, self._message, payload, self._at, self._total))
+        frames = list(form.cut(self._framed, self._message, payload, self._at, self._total))
         now = form.admit([octets for octets, _ in frames])
         self._frames, self._waiting = frames[:now], frames[now:]
         return [*([self._owed] if self._owed else ()), *(octets for octets, _ in self._frames)]
@@ -266,11 +284,11 @@ class Begun:
         else:
             self._form.undo(Sent(len(self._frames) - left, len(self._waiting)))
         self._frames, self._waiting = [], []
-        if self.is_done:
-            self._form.completed(self._message)
-        if not self.is_begun and self._delivery is not None:
+        if self._framed is not None and self.is_done:
+            self._form.completed(self._message, settled=self._framed.is_settled)
+        if not self.is_begun and self._framed is not None:
             self._form.take_back()
-            self._delivery = None
+            self._framed = None
 
 
 def around_of(head: bytes, deliveries: int) -> Around:

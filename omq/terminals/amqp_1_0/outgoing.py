@@ -141,9 +141,8 @@ class Outgoing:
 
     def _sent(self, channel: Channel) -> None:
         """A send is over, whatever became of it."""
-        if self.link.settles:
-            for ids in self._form.take_sent():
-                channel.settle(ids, ACCEPTED)
+        for ids in self._form.take_sent():
+            channel.settle(ids, ACCEPTED)
         if self._is_closed:
             self._close_channel()
         elif self._flowed:

@@ -156,7 +156,8 @@ class Relay(Producing):
     def _relay(self, name: bytes, run: _Run) -> None:
         for body, head, delivery in zip(run.bodies, run.heads, run.deliveries, strict=True):
             try:
-                self._direct.relay(name, body, head, partial(self._done, delivery))
+                done = partial(self._done, delivery)
+                self._direct.relay(name, body, head, done, settled=delivery is None)
             except Refused as refused:
                 self._end(delivery, rejection(condition_of(refused.reason), str(refused)))
 

@@ -81,3 +81,12 @@ class Opened:
         self.is_begun = self.is_begun or octets > 0
         opening, self._opening = self._opening, self._opening[octets:]
         self.body += octets - (len(opening) - len(self._opening))
+
+
+def cut_at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
+    """Return the cut with the message at this index among all of these, and the message."""
+    for cut in cuts:
+        if index < len(cut.ids):
+            return cut, cut.ids[index]
+        index -= len(cut.ids)
+    raise IndexError(index)

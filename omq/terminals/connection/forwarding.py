@@ -25,7 +25,6 @@ from omq.drivers.seam import (
     LITTLE_OCTETS,
     SLOW_SECONDS,
     Channel,
-    Cut,
     Gone,
     Messages,
     Octets,
@@ -35,7 +34,7 @@ from omq.drivers.seam import (
 )
 from omq.drivers.stalled import Stalled
 from omq.logs import quoted
-from omq.terminals.connection.forms import Begun, Form
+from omq.terminals.connection.forms import Begun, Form, cut_at
 from omq.terminals.connection.transport import Transport, behind
 from omq_storage.blocks import FRAME_HEADER, Block
 from omq_storage.errors import StoreError
@@ -249,7 +248,7 @@ class Forwarder:
         if not octets:
             channel.written(count)
             return _Given(None)
-        cut, message = _at(cuts, count)
+        cut, message = cut_at(cuts, count)
         block = cut.block
         body = block.frame(message)[FRAME_HEADER:]
         begun = form.begin(block.topic, message, block.head(message), len(body), cut.deliveries)
@@ -343,12 +342,3 @@ class Forwarder:
         self._stalled.tell(line, peer=peer, topic=topic)
         self.torn = why
         self._scope.cancel()
-
-
-def _at(cuts: Sequence[Cut], index: int) -> tuple[Cut, int]:
-    """The message at this index among all of these, and its cut."""
-    for cut in cuts:
-        if index < len(cut.ids):
-            return cut, cut.ids[index]
-        index -= len(cut.ids)
-    raise IndexError(index)
