@@ -63,5 +63,29 @@ async def test_octets_take_their_time_after_any_idleness(idle: float, mock_clock
     assert limit.is_open()
 
 
+@pytest.mark.parametrize(("rate", "seconds"), [(500, 9), (1000, 4), (5000, 0), (10_000, -0.5), (1 << 60, -1)])
+async def test_what_passed_too_fast_is_waited_for_at_a_changed_limit(
+    rate: int, seconds: float, mock_clock: MockClock
+) -> None:
+    limit = RateLimit(1000)
+    limit.change(1000)  # before anything has passed
+    mock_clock.jump(100)
+    limit.spend(5000)
+    passed: list[float] = []
+
+    async def wait() -> None:
+        await limit.wait()
+        passed.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert passed == []
+        limit.change(rate)
+        assert (limit.octets_per_second, limit.until) == (rate, pytest.approx(100 + seconds))
+        mock_clock.autojump_threshold = 0
+    assert passed == [pytest.approx(max(100, 100 + seconds))]
+
+
 def test_reads_of_a_limited_client_are_neither_long_nor_empty() -> None:
     assert [RateLimit(rate).piece for rate in (1, 100, 1 << 14, 1 << 30)] == [1, 100, 1 << 14, 1 << 14]

@@ -260,6 +260,34 @@ async def test_only_its_connection_leases_a_feed_of_an_exclusive_queue(tmp_path:
         assert not feed.is_paused
 
 
+async def test_a_sink_of_an_exchange_takes_the_right_to_publish_to_it(tmp_path: Path) -> None:
+    async def returned(head: bytes, body: bytes) -> None:
+        raise AssertionError
+
+    few = {**RIGHTS, "publish": ["x", "internal", "t"]}
+    principal = Principal("here", b"tester", None)
+    async with control(tmp_path, clients=[known("few", **few)]) as access, another(access, b"few:s") as one:
+        for name in (b"x", b"y", b"internal"):
+            await one.declare_exchange(
+                name, b"direct", Table(), durable=False, auto_delete=False, internal=name == b"internal"
+            )
+        for name in (b"t", b"u"):
+            await one.declare_queue(name, QueueOptions())
+        for name in (b"x", b"t", b""):  # with the default exchange each key takes its right
+            assert await one.lease_sink(name, principal, returned)
+        for name, why in (
+            (b"y", "may not publish to it"),
+            (b"u", "may not publish to it"),
+            (b"none", "may not publish to it"),
+            (b"internal", "cannot publish to internal exchange"),
+        ):
+            with pytest.raises(Refused, match=why):
+                await one.lease_sink(name, principal, returned)
+    async with topology(tmp_path / "other") as (_, one):
+        with pytest.raises(Refused, match="No such sink"):
+            await one.lease_sink(b"none", principal, returned)
+
+
 # -- streams ------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """When the rounds of watchers begin, and what they tell in how many pieces."""
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -117,6 +118,18 @@ async def test_a_round_begins_when_the_period_is_over_and_the_last_one_is_taken(
         mock_clock.jump(5)
         await quiet()
         assert terminal.woken == [0, 1, 6]
+
+
+async def test_a_round_ends_with_the_time(tmp_path: Path) -> None:
+    async with watched(tmp_path, Totals()) as access:
+        client, terminal = await connected(access, b"all:s"), Terminal(access)
+        await client.declare(b"t", Delivery.BROADCAST, Transient())
+        before = time.time_ns() // 1000
+        await terminal.watch(b"few:s", 1000)
+        topics, complete = await terminal.round()
+        assert isinstance(topics, watching.Topics)
+        assert isinstance(complete, watching.Complete)
+        assert before <= topics.time_us <= complete.time_us <= time.time_ns() // 1000
 
 
 async def test_each_watcher_has_its_own_period_and_is_told_each_change_once(
