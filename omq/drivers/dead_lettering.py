@@ -59,12 +59,13 @@ class DeadLetteringDriver(SpillingDriver):
         if self._dealing is not None and self._dealing.next <= cursor:
             self._dealing = None
         self.tail.forget_below(cursor)
+        if death is None or self.options.dead_letter_exchange is None:
+            self._settle(passed)
+            self._release()
+            return
         ids = Ids()
         ids.add(passed)
-        if death is None:
-            self.settled(ids.runs())
-        else:
-            self._dispose(death, ids.runs())
+        self._dispose(death, ids.runs())
 
     def _dispose(self, death: Death, messages: Sequence[Run]) -> None:
         """These messages are done without having been accepted."""

@@ -52,9 +52,9 @@ class ExpiringDriver(DeadLetteringDriver):
             self.is_perishable = bool(self._flags(message) & EXPIRATION)
         super()._keep_large(message)
 
-    def _is_too_long(self) -> bool:
-        """Return whether the first messages are to be dropped."""
-        return False
+    def _excess(self) -> int:
+        """Return how many of the first messages are to be dropped."""
+        return 0
 
     def _flags(self, block: Block | Fragmented) -> int:
         """Return the property flags of a block. It is looked at again and again while it is dealt."""
@@ -170,8 +170,8 @@ class ExpiringDriver(DeadLetteringDriver):
             return is_expired or self._wake_when(due)
         if is_expired:
             self._drop_expired(block)
-        elif self._is_too_long():
-            self._pass_over(message + 1, Death.MAXLEN)
+        elif excess := self._excess():
+            self._pass_over(min(message + excess, block.next), Death.MAXLEN)
         else:
             return self._wake_when(due)
         self._leave_behind(block)

@@ -72,3 +72,5 @@ class DriverFactory:
         with trio.CancelScope() as scope:
             self._dealers[driver] = scope
             await driver.run()
+        while driver.crumble():
+            await trio.lowlevel.checkpoint()

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import trio
+
 from omq.drivers.confirmation import Confirmation
 from omq.drivers.dead_letters import Death
 from omq.drivers.driver import Opening
@@ -16,6 +18,9 @@ from omq.drivers.sizes import Sizes, body_octets
 from omq_storage.batches import Batch
 from omq_storage.blocks import FRAME_HEADER, Block, body_octets_at_most
 from omq_storage.runs import Run
+
+MOST_DROPPED = 64
+"""How many messages that were returned one call of `_shorten` drops."""
 
 
 class LimitedDriver(ExpiringDriver):
@@ -33,7 +38,7 @@ class LimitedDriver(ExpiringDriver):
             self._sizes = None
         elif self._sizes is None:
             self._sizes = self._stored_sizes()
-        if self._is_too_long():
+        if self._excess():
             self._shorten()
 
     def offer(self, batch: Batch, heads: Sequence[bytes] = (), origins: Origins = ()) -> Offered:
@@ -81,41 +86,52 @@ class LimitedDriver(ExpiringDriver):
             if self._sizes.have_grown:
                 self._sizes.forget_below(self.position().lowest)
         super()._keep(block)
-        if self._is_too_long():
+        if self._excess():
             self._shorten()
 
     def _has_limits(self) -> bool:
         return self.options.max_length is not None or self.options.max_octets is not None
 
-    def _is_too_long(self) -> bool:
-        length, octets = self.options.max_length, self.options.max_octets
+    def _excess(self) -> int:
+        """See `ExpiringDriver._excess`. They are the next ones if none was returned or set aside."""
         if self.options.overflow is not Overflow.DROP_HEAD:
-            return False  # only what comes back can be too much
-        if length is not None and self.ready > length:
-            return True
-        if octets is None or self._sizes is None or self._sizes.octets <= octets:
-            return False
-        return self.ready > 0
+            return 0  # only what comes back can be too much
+        length, octets = self.options.max_length, self.options.max_octets
+        excess = 0 if length is None else self.ready - length
+        if octets is not None and self._sizes is not None and self._sizes.octets > octets and self.ready:
+            beyond = self._sizes.after(self._cursor, self._sizes.octets - octets) - self._cursor
+            excess = max(1, excess, beyond)
+        return max(0, excess)
 
     def _shorten(self) -> None:
-        """Drop the oldest messages that are ready until the queue has the length that it may have."""
-        while self._is_too_long():
+        """Drop the oldest messages that are ready until the queue has the length that it may have. If there
+        is much to do, or some ids have no message, the dealer does the rest.
+        """
+        for _ in range(MOST_DROPPED):
+            excess = self._excess()
+            if not excess:
+                return
             if self._aside:
                 self._take_from_aside()
             if self._returned:
                 deliveries = self._returned.deliveries
                 self._dispose(Death.MAXLEN, [Run(self._pop_returned(), 1, 1, deliveries)])
-            elif self._cursor + self._undealt < self.next_id:
-                # Some ids have no message: the dealer reads which.
-                self.is_perishable = True
-                self._signal.set()
-                return
             elif self._cursor >= self.next_id:
                 return  # what still counts as ready was damaged
+            elif self._cursor + self._undealt < self.next_id:
+                break  # the dealer reads which ids have a message
             else:
-                length = self.options.max_length
-                count = 1 if length is None else max(1, self.ready - length)
-                self._pass_over(self._cursor + count, Death.MAXLEN)
+                self._pass_over(self._cursor + excess, Death.MAXLEN)
+        if self._excess():
+            self.is_perishable = True
+            self._signal.set()
+
+    async def _watch_head(self) -> None:
+        """See `RoundRobinDriver._watch_head`."""
+        while self._returned and self._excess():
+            self._shorten()
+            await trio.lowlevel.checkpoint()
+        await super()._watch_head()
 
     def _stored_sizes(self) -> Sizes:
         """Return the sizes of the messages; those of stored ones are as the index of the store has them."""
@@ -164,7 +180,7 @@ class LimitedDriver(ExpiringDriver):
         super().returned(messages)
         if self._sizes is not None and self._sizes.have_grown:
             self._sizes.forget_below(self.position().lowest)
-        if self._is_too_long():
+        if self._excess():
             self._shorten()
 
     def purge(self) -> int:

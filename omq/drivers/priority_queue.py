@@ -11,7 +11,6 @@ from omq.drivers.queue import QueueDriver
 from omq.drivers.round_robin import RETRY_SECONDS
 from omq.drivers.round_robin_channel import RoundRobinChannel
 from omq.drivers.seam import Gone
-from omq.drivers.unsettled import ranges
 from omq_storage.blocks import Block
 from omq_storage.errors import DamagedBlock, StoreError
 from omq_storage.runs import Ids, Returned, Run
@@ -134,12 +133,9 @@ class PriorityQueueDriver(QueueDriver):
         super().done(ids)
         self._levels.forget(ids)
 
-    def settled(self, messages: Sequence[Run]) -> None:
-        """See `RoundRobinDriver.settled`."""
-        super().settled(messages)
-        for run in messages:
-            for ids in ranges(run):
-                self._levels.forget(ids)
+    def _settle(self, ids: range) -> None:
+        super()._settle(ids)
+        self._levels.forget(ids)
 
     def _keep(self, block: Block) -> None:
         if not self._is_loaded.is_set():
@@ -151,9 +147,8 @@ class PriorityQueueDriver(QueueDriver):
             self._sort(block)
             self._signal.set()
 
-    def _shorten(self) -> None:
-        if self._is_loaded.is_set():
-            super()._shorten()
+    def _excess(self) -> int:
+        return super()._excess() if self._is_loaded.is_set() else 0
 
     def _pop_returned(self) -> int:
         message = super()._pop_returned()
@@ -207,7 +202,7 @@ class PriorityQueueDriver(QueueDriver):
         self._return(waiting)
         self._is_loaded.set()
         self._signal.set()
-        if self._is_too_long():
+        if self._excess():
             self._shorten()
 
 

@@ -186,13 +186,22 @@ class RoundRobinDriver(Driver):
 
     def settled(self, messages: Sequence[Run]) -> None:
         """These messages are done."""
-        freed = 0
         for ids in chain.from_iterable(map(ranges, messages)):
-            for channel in self._choosy:
-                channel.forget(ids)
-            if not self.is_persistent and not self.deleted:
-                freed += self._holdings.settled(ids)
-        self.free(freed)
+            self._settle(ids)
+        self._release()
+
+    def _settle(self, ids: range) -> None:
+        """Note messages of any blocks as done. `_release` must follow."""
+        for channel in self._choosy:
+            channel.forget(ids)
+        if not self.is_persistent and not self.deleted:
+            self._holdings.settle(ids)
+
+    def _release(self) -> None:
+        """Free some of the memory of messages that are done. The dealer frees the rest."""
+        self.free(self._holdings.release())
+        if self._holdings.is_settling:
+            self._signal.set()
 
     def rejected(self, messages: Sequence[Run]) -> None:
         """A subscriber could not process these messages: they are done, and the log says so.
@@ -316,9 +325,12 @@ class RoundRobinDriver(Driver):
         while True:
             await self._signal.wait()
             self._look_aside()
-            while self._is_undealt() and self.has_taker():
+            while (is_dealing := self._is_undealt() and self.has_taker()) or self._holdings.is_settling:
+                self._release()
                 try:
-                    if self._returned:
+                    if not is_dealing:
+                        pass
+                    elif self._returned:
                         await self._deal_returned(self._returned.lowest)
                     else:
                         await self._deal_next()
@@ -575,9 +587,9 @@ class RoundRobinDriver(Driver):
     def _kept(self) -> tuple[int, int, int, int]:
         last = self.next_id - 1
         if not self.is_persistent:
-            messages, octets, first = self._holdings.summary()
-            oldest = self.next_id if first is None else first
-            return messages, octets, oldest if last else 0, last
+            held = self._holdings
+            oldest = self.next_id if held.first is None else held.first
+            return held.messages, held.octets, oldest if last else 0, last
         undone = self.ready + self._unsettled()
         _, octets, first, _ = super()._kept()
         if not undone:  # what is left of done work is about to be deleted
@@ -595,3 +607,7 @@ class RoundRobinDriver(Driver):
         self._count()
         self.resources.memory.unconfirmed.forget(self._signal)
         self.free(self._holdings.clear())
+
+    def crumble(self) -> bool:
+        """Free some of the messages that the topic had at its end. Return whether there are more."""
+        return self._holdings.crumble()

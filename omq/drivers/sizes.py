@@ -1,6 +1,7 @@
 """How many octets the messages of a queue have that are ready, for a queue with a limit of them."""
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from omq.drivers.unsettled import ranges
@@ -17,14 +18,16 @@ class Sizes:
     A message counts with the mean of the block that it came in, as elsewhere in the server.
     """
 
-    __slots__ = ("_enough", "_firsts", "_means", "_nexts", "octets")
+    __slots__ = ("_before", "_enough", "_firsts", "_means", "_nexts", "_sum", "octets")
 
     def __init__(self) -> None:
         self.octets = 0
         """The octets of the bodies of all messages that are ready."""
-        self._firsts: list[int] = []
-        self._nexts: list[int] = []  # ids between two blocks were lost: they have no message
-        self._means: list[int] = []
+        self._firsts = array("Q")
+        self._nexts = array("Q")  # ids between two blocks were lost: they have no message
+        self._means = array("Q")
+        self._before = array("Q")  # the octets of all blocks that arrived before this one
+        self._sum = 0  # the octets of all blocks that have arrived
         self._enough = _LEAST_LOOKED_AT
 
     @property
@@ -34,14 +37,17 @@ class Sizes:
 
     def arrived(self, first: int, count: int, octets: int) -> None:
         """Messages from this id on are stored, and ready. `octets` is the size of their bodies."""
+        mean = octets // count
         self._firsts.append(first)
         self._nexts.append(first + count)
-        self._means.append(octets // count)
-        self.octets += count * self._means[-1]
+        self._means.append(mean)
+        self._before.append(self._sum)
+        self._sum += count * mean
+        self.octets += count * mean
 
     def add(self, ids: range) -> None:
         """Messages are ready again."""
-        self.octets += self._sum(ids)
+        self.octets += self._octets_of(ids)
 
     def add_runs(self, runs: Iterable[Run]) -> None:
         """Messages are ready again."""
@@ -51,16 +57,32 @@ class Sizes:
 
     def take(self, ids: range) -> None:
         """Messages are not ready any more."""
-        self.octets -= self._sum(ids)
+        self.octets -= self._octets_of(ids)
+
+    def after(self, message: int, octets: int) -> int:
+        """Return the id behind the messages from this one on that have at least so many octets together, as
+        few as possible; or behind all that have arrived.
+        """
+        wanted = self._octets_below(message) + octets
+        index = bisect_left(self._before, wanted) - 1
+        if index < 0:
+            return message
+        missing = wanted - self._before[index]
+        if missing > (self._nexts[index] - self._firsts[index]) * self._means[index]:
+            return self._nexts[-1]
+        return self._firsts[index] - (-missing // self._means[index])
 
     def forget_below(self, message: int) -> None:
         """Messages below this one are done."""
         count = bisect_right(self._firsts, message) - 1
         if count > len(self._firsts) // 2:
-            del self._firsts[:count], self._nexts[:count], self._means[:count]
+            for numbers in (self._firsts, self._nexts, self._means, self._before):
+                del numbers[:count]
         self._enough = max(_LEAST_LOOKED_AT, 2 * len(self._firsts))
 
-    def _sum(self, ids: range) -> int:
+    def _octets_of(self, ids: range) -> int:
+        if ids.step == 1:
+            return self._octets_below(ids.stop) - self._octets_below(ids.start)
         total = 0
         index = max(0, bisect_right(self._firsts, ids.start) - 1)
         while ids and index < len(self._firsts):
@@ -70,6 +92,14 @@ class Sizes:
             ids = ids[here:]
             index = max(index + 1, bisect_right(self._firsts, ids.start) - 1)
         return total
+
+    def _octets_below(self, message: int) -> int:
+        """Return the octets of the messages below this one, those of forgotten blocks included."""
+        index = bisect_right(self._firsts, message) - 1
+        if index < 0:
+            return self._before[0] if self._before else self._sum
+        known = min(message, self._nexts[index]) - self._firsts[index]
+        return self._before[index] + known * self._means[index]
 
 
 def _count_below(ids: range, bound: int) -> int:

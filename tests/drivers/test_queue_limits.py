@@ -16,10 +16,12 @@ import trio.testing
 from served_drivers import Client, Drivers, Listener, opened, post, quiet, settled
 
 from omq.drivers.confirmation import Confirmation
+from omq.drivers.holdings import RELEASED_BLOCKS
+from omq.drivers.limited import MOST_DROPPED
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import Overflow, QueueOptions
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.seam import Credit, Modified
+from omq.drivers.seam import ACCEPTED, Credit, Modified
 from omq.model import FromCurrent, Sync
 from omq.protocol.amqp import head as heads
 from omq.protocol.amqp.head import Head
@@ -272,6 +274,67 @@ async def test_the_length_in_octets(drivers: Drivers, durable: bool) -> None:
     assert await rest(queue) == [b"0123456789"]
     await post(queue, b"0123456789x")
     assert queue.ready == 0
+
+
+async def small_posts(queue: QueueDriver, count: int) -> None:
+    """Post so many messages, each of which is a block."""
+    for _ in range(count):
+        assert await settled(await queue.post(Bodies([b"x"]))) is None
+
+
+@pytest.mark.parametrize("how", ["purge", "length", "octets", "settle", "release"])
+async def test_many_messages_leave_memory_in_portions(drivers: Drivers, how: str) -> None:
+    """To free a hundred thousand of them at once would take a tenth of a second."""
+    queue = await queue_of(drivers)
+    count = 3 * RELEASED_BLOCKS
+    await small_posts(queue, count)
+    used, ids = drivers.memory.waiting.used, range(1, count + 1)
+    client = worker(queue, count)
+    if how in ("settle", "release"):
+        await client.read()
+    else:
+        client.close()
+        await quiet()
+    match how:
+        case "purge":
+            assert queue.purge() == count
+        case "length":
+            await drivers.catalogue.change_queue(b"q", QueueOptions(max_length=1))
+        case "octets":
+            await drivers.catalogue.change_queue(b"q", QueueOptions(max_octets=5))
+        case "settle":
+            assert client.channel.settle(ids, ACCEPTED) == count
+        case "release":
+            client.close()
+            assert queue.ready == count
+            assert queue.purge() == count
+        case _:
+            raise AssertionError(how)
+    left = {"length": 1, "octets": 5}.get(how, 0)
+    assert (queue.ready, queue.info().messages) == (left, left)
+    freed = used - drivers.memory.waiting.used
+    assert 0 < freed <= used // 2
+    await post(queue, b"later")
+    assert drivers.memory.waiting.used < 120
+    client.close()
+    assert await rest(queue) == [b"later"]
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 10}, {"max_octets": 10}])
+async def test_many_returned_messages_are_dropped_in_portions(
+    drivers: Drivers, limit: dict[str, int]
+) -> None:
+    queue = await queue_of(drivers, **limit)
+    count = 5 * MOST_DROPPED
+    client = worker(queue, count)
+    for _ in range(count // 10):
+        await small_posts(queue, 10)
+        await client.read()
+    client.close()
+    assert queue.ready == count - MOST_DROPPED
+    await quiet()
+    assert queue.ready == 10
+    assert len(await rest(queue)) == 10
 
 
 @EITHER

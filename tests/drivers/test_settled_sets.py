@@ -1,13 +1,17 @@
 """Sets of unsettled messages, and what a transient topic holds of its blocks, against plain sets."""
 
+import gc
+import sys
 import tracemalloc
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.drivers.holdings import JOINED_OCTETS, Holdings
+from omq.drivers.holdings import CHUNK_BLOCKS, JOINED_OCTETS, RELEASED_BLOCKS, Holdings
 from omq.drivers.seam import MOST_DELIVERIES
+from omq.drivers.sizes import Sizes
 from omq.drivers.unconfirmed import Unconfirmed
 from omq.drivers.unsettled import Deliveries, Unsettled, delivered, number_of, ranges
 from omq_storage.blocks import encode
@@ -59,9 +63,28 @@ def test_messages_are_taken_out_with_how_often_they_were_delivered(
     assert share.used == 0
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.data())
-def test_blocks_are_held_until_all_their_messages_are_settled(counts: list[int], data: st.DataObject) -> None:
-    holdings, held, first = Holdings(), {}, 1
+def released(holdings: Holdings) -> int:
+    """Free all blocks of messages that are done. Return how many octets became free."""
+    freed = 0
+    while holdings.is_settling:
+        freed += holdings.release()
+    return freed
+
+
+@pytest.mark.parametrize(("chunk", "at_once"), [(CHUNK_BLOCKS, RELEASED_BLOCKS), (3, 2)])
+@given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=30), data=st.data())
+def test_blocks_are_held_until_all_their_messages_are_settled(
+    counts: list[int], data: st.DataObject, chunk: int, at_once: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omq.drivers.holdings.CHUNK_BLOCKS", chunk)
+        patch.setattr("omq.drivers.holdings.RELEASED_BLOCKS", at_once)
+        settle_all(Holdings(), counts, data)
+
+
+def settle_all(holdings: Holdings, counts: list[int], data: st.DataObject) -> None:
+    """Settle the messages of blocks with these numbers of messages, in any order."""
+    held, first = {}, 1
     for count in counts:
         block = encode(1, first, [b"x" * count] * count, 0)
         holdings.append(block)
@@ -74,17 +97,79 @@ def test_blocks_are_held_until_all_their_messages_are_settled(counts: list[int],
         ids = range(start, start + step, step)
         while ids.stop in left and data.draw(st.integers(0, 9)):
             ids = range(start, ids.stop + step, step)
-        freed = holdings.settled(ids)
+        holdings.settle(ids)
+        freed = released(holdings)
         done = [block for block, undone in held.items() if undone and undone <= set(ids)]
         for undone in held.values():
             undone -= set(ids)
         assert freed == sum(block.held for block in done)
-        messages, octets, oldest = holdings.summary()
-        assert messages == sum(map(len, held.values()))
-        assert octets == sum(block.held for block, undone in held.items() if undone)
-        assert oldest == min((block.first for block, undone in held.items() if undone), default=None)
+        assert holdings.messages == sum(map(len, held.values()))
+        assert holdings.octets == sum(block.held for block, undone in held.items() if undone)
+        assert holdings.first == min((block.first for block, undone in held.items() if undone), default=None)
         for block, undone in held.items():
             assert all(holdings.find(message) is block for message in undone)
+
+
+def test_many_blocks_are_freed_in_portions() -> None:
+    holdings, count = Holdings(), 4 * RELEASED_BLOCKS
+    blocks = [encode(1, id, [b"x"], 0) for id in range(1, count + 1)]
+    for block in blocks:
+        holdings.append(block)
+    holdings.settle(range(1, count + 1, 2))  # two workers had every second one
+    holdings.settle(range(2, count + 1, 2))
+    assert holdings.messages == 0
+    portions = []
+    while holdings.is_settling:
+        portions.append(holdings.release())
+    assert sum(portions) == count * blocks[0].held
+    assert max(portions) == RELEASED_BLOCKS * blocks[0].held
+    assert holdings.octets == 0
+
+
+def test_many_blocks_are_removed_in_portions() -> None:
+    holdings = Holdings()
+    for id in range(1, 3 * CHUNK_BLOCKS + 1):
+        holdings.append(encode(1, id, [b"x"], 0))
+    octets = holdings.octets
+    gc.collect()
+    before = sys.getallocatedblocks()
+    assert holdings.clear() == octets
+    assert (holdings.messages, holdings.octets, holdings.first) == (0, 0, None)
+    freed = []
+    while holdings.crumble():
+        now = sys.getallocatedblocks()
+        freed.append(before - now)
+        before = now
+    assert len(freed) == 2
+    assert all(CHUNK_BLOCKS < blocks < 6 * CHUNK_BLOCKS for blocks in freed)
+
+
+BLOCKS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(0, 100)), max_size=12)
+
+
+@given(BLOCKS, st.integers(0, 80), st.integers(0, 80), st.integers(1, 4), st.integers(1, 900))
+def test_the_sizes_of_messages(
+    blocks: list[tuple[int, int, int]], begin: int, count: int, step: int, wanted: int
+) -> None:
+    sizes, known, first = Sizes(), dict[int, int](), 1
+    for lost, messages, octets in blocks:
+        first += lost
+        sizes.arrived(first, messages, octets)
+        known |= dict.fromkeys(range(first, first + messages), octets // messages)
+        first += messages
+    assert sizes.octets == sum(known.values())
+    ids = range(begin, begin + step * count, step)
+    sizes.take(ids)
+    assert sizes.octets == sum(octets for id, octets in known.items() if id not in ids)
+    sizes.add(ids)
+    assert sizes.octets == sum(known.values())
+    above = {id: octets for id, octets in known.items() if id >= begin}
+    stop = sizes.after(begin, wanted)
+    if sum(above.values()) < wanted:
+        assert stop == max(known, default=begin - 1) + 1
+    else:
+        assert sum(octets for id, octets in above.items() if id < stop) >= wanted
+        assert sum(octets for id, octets in above.items() if id < stop - 1) < wanted
 
 
 def test_many_small_blocks_on_the_disk_take_little_memory() -> None:
@@ -100,14 +185,15 @@ def test_many_small_blocks_on_the_disk_take_little_memory() -> None:
     block = encode(1, count + 1, [b"x"], 0)
     holdings.append(block)
     holdings.append_on_disk(count + 2, count + 3, size)  # not joined with what comes before the one in memory
-    assert holdings.settled(range(1, count // 2 + 1)) == 0
+    holdings.settle(range(1, count // 2 + 1))
+    assert released(holdings) == 0
     first = holdings.first_on_disk()
     assert first is not None
     assert count // 2 - begun < first <= count // 2 + 1
     for id in range(count // 2 + 1, count + 1):
         assert holdings.done(id, 1) == 0
     assert holdings.first_on_disk() == count + 2
-    assert holdings.summary() == (2, block.held, count + 1)
+    assert (holdings.messages, holdings.octets, holdings.first) == (2, block.held, count + 1)
     assert holdings.find(count + 1) is block
     assert holdings.find(count + 2) is None
     assert holdings.done(count + 2, 1) == 0
