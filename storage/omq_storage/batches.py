@@ -125,10 +125,37 @@ def batch(spans: "Spans") -> Batch:
     return Bodies(spans.bodies()) if frames is None else Framed(frames, spans.longest)
 
 
-def message(parts: Sequence[bytes]) -> Batch:
-    """Return one message whose body is these parts, joined. See LARGE_OCTETS."""
-    frames = codec.native.message(parts) if codec.COMPILED else None
-    return Bodies([b"".join(parts)]) if frames is None else Framed(frames, frames.octets - FRAME_HEADER)
+class Assembly:
+    """One message whose body arrives in parts, however small they are.
+
+    With the compiled codec each part is copied to its place in the frame when it arrives. So nothing that
+    takes long is left for the end, and the message takes no memory twice.
+    """
+
+    def __init__(self, size: int) -> None:
+        """`size`: octets of the body. The memory for all of it is allocated, but not used yet."""
+        self._size = self._left = size
+        self._body = bytearray()
+        is_framed = codec.COMPILED and size + FRAME_HEADER < FRAMES_LIMIT
+        self._frame = codec.native.FrameInParts(size) if is_framed else None
+
+    def add(self, octets: bytes) -> None:
+        """Take the next octets of the body. Raises ValueError if they are too many."""
+        if len(octets) > self._left:
+            raise ValueError(f"{len(octets)} octets do not fit into the last {self._left} of the body.")
+        self._left -= len(octets)
+        if self._frame is None:
+            self._body += octets
+        else:
+            self._frame.add(octets)
+
+    def batch(self) -> Batch:
+        """Return the message. Raises ValueError unless its body is complete."""
+        if self._left:
+            raise ValueError(f"{self._left} octets of the body are missing.")
+        if self._frame is None:
+            return Bodies([bytes(self._body)])
+        return Framed(self._frame.frames(), self._size)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

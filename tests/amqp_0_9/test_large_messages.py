@@ -103,7 +103,7 @@ def test_a_large_message_goes_to_all_queues_of_an_exchange(broker: Broker) -> No
 
 
 def test_a_large_message_in_memory_goes_to_several_queues(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     queues = ["held a", "held b", "held c"]
     for queue in queues:
         client.call(declare_queue(1, queue, exclusive=1))
@@ -117,7 +117,7 @@ def test_a_large_message_in_memory_goes_to_several_queues(broker: Broker) -> Non
 
 
 def test_a_large_message_without_a_route_comes_back(broker: Broker) -> None:
-    client = broker.channel(seconds=20)
+    client = broker.channel()
     client.call(select_confirms(1))
     client.send(publishing(1, "", "nowhere", mandatory=1), header(1, SIZE), *frames(1, large(1)))
     returned = client.wait()

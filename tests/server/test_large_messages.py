@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tracemalloc
 from pathlib import Path
 
 import lmdb
@@ -13,10 +14,12 @@ from omq.client import Client, FromBeginning, connect
 from omq.model import LONGEST_BODY
 from omq.protocol.amqp.head import Head, encode
 from omq.protocol.dmp.envelopes import MANDATORY, NUMBER
+from omq.protocol.dmp.writer import for_sink
 from omq.protocol.omq.types import Deleted, Error, StoredBlock, Subscribed
 from omq.terminals.dmp.forms import Envelopes
 from omq_storage import codec
 from omq_storage import fragments as fragments_module
+from omq_storage.batches import LARGE_OCTETS
 from omq_storage.blocks import FRAME_HEADER, unpack_sent
 from omq_storage.fragments import FRAGMENT_OCTETS, FRAGMENTS, LOOSE
 
@@ -174,6 +177,53 @@ async def swept(store: Path) -> None:
         writer = next(each for level, each in host.server.catalogue.writers.items() if level.value == "weak")
         await eventually(lambda: not writer.environment.sweep())
     assert leftovers(store) == (fragments(LARGE), 0)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("delivery", [b"Broadcast", b"Round_robin"])
+async def test_large_messages_of_a_transient_topic(
+    store: Path, monkeypatch: pytest.MonkeyPatch, delivery: bytes, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(codec, "COMPILED", is_compiled and codec.COMPILED)
+    bodies = [b"first", LARGE[0], b"second", LARGE[1], LARGE[2], body(LARGE_OCTETS, 4), b"last"]
+    async with serving(store) as host:
+        client = await host.connect()
+        await client.ask(b"(Declare t %s Transient)" % delivery)
+        live = await host.connect()
+        await live.ask(b"(Subscribe t From_current)")
+        connection = await sink(host, client)
+        heads = [encode(Head(b"", b"key"))] * 3
+        octets = for_sink(bodies[:3], heads) + envelopes(bodies[3:])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_in_parts, connection, octets)
+            assert await live.bodies(len(bodies)) == bodies
+        assert await stored(connection) == len(bodies)
+        await eventually(lambda: not host.server.memory.unfinished.used)
+
+
+async def send_in_parts(connection: Conversation, octets: bytes) -> None:
+    for begin in range(0, len(octets), 70_001):
+        await connection.send(octets[begin : begin + 70_001])
+
+
+async def test_a_large_message_is_copied_once(store: Path) -> None:
+    """To copy one of 60 MiB keeps all connections waiting for tens of milliseconds."""
+    if not codec.COMPILED:
+        pytest.skip("the plain codec joins the parts at the end")
+    async with serving(store) as host:
+        client = await declared(host, b"Transient")
+        connection = await sink(host, client)
+        octets = envelopes([b"x" * (16 * MIB)])
+        await connection.send(octets[:MIB])
+        tracemalloc.start()
+        try:
+            for begin in range(MIB, len(octets), MIB):
+                await connection.send(octets[begin : begin + MIB])
+            assert await stored(connection) == 1
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 16 * MIB
 
 
 # -- bad input and trouble ---------------------------------------------------------------------------------

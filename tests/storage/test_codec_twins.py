@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq_storage import codec, numbers, plain
-from omq_storage.batches import Batch, Bodies, Framed, batch, joined
+from omq_storage.batches import Assembly, Batch, Bodies, Framed, batch, joined
 from omq_storage.blocks import FRAME_HEADER, Block, encode
 
 BUILT = importlib.util.find_spec("omq_storage._codec") is not None
@@ -243,6 +243,53 @@ def test_batches_joined(parts: list[list[bytes]], kinds: list[bool]) -> None:
     )
     if whole:
         assert made.encode(1, 1, 0) == encode(1, 1, whole, 0)
+
+
+@needs_codec
+@given(lists, octets, st.integers(-1, 1))
+def test_a_message_that_arrives_in_parts(parts: list[bytes], last: bytes, beyond: int) -> None:
+    whole = b"".join(parts) + last
+    size = max(0, len(whole) + beyond)
+
+    def assembled() -> Batch:
+        assembly = Assembly(size)
+        for part in (*parts, last):
+            assembly.add(part)
+        return assembly.batch()
+
+    compiled = outcome(assembled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "COMPILED", False)
+        plainly = outcome(assembled)
+    assert compiled == plainly
+    if size != len(whole):
+        assert compiled[0] is ValueError
+    else:
+        assert isinstance(compiled, Framed)
+        assert (compiled.count, compiled.octets, compiled.longest) == (
+            plainly.count,
+            plainly.octets,
+            plainly.longest,
+        )
+        assert compiled.encode(7, 1, 0) == encode(7, 1, [whole], 0)
+
+
+@needs_codec
+def test_a_frame_in_parts_is_complete_and_given_away_once() -> None:
+    frame = native().FrameInParts(3)
+    frame.add(b"ab")
+    for wrong in (lambda: frame.add(b"cd"), frame.frames):
+        with pytest.raises(ValueError, match="The body is"):
+            wrong()
+    frame.add(b"c")
+    assert frame.frames().bodies() == [b"abc"]
+    with pytest.raises(ValueError, match="not complete"):
+        frame.frames()
+    with pytest.raises(ValueError, match="longer"):
+        frame.add(b"")
+    for size in (-1, 1 << 30):
+        with pytest.raises(ValueError, match="does not fit"):
+            native().FrameInParts(size)
 
 
 @needs_codec

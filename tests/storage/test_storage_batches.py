@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omq_storage import codec
-from omq_storage.batches import BLOCK_MESSAGES, LARGE_OCTETS, Batch, Bodies, blocks_of, message
+from omq_storage.batches import BLOCK_MESSAGES, LARGE_OCTETS, Assembly, Batch, Bodies, blocks_of
 from omq_storage.blocks import FRAME_HEADER, Block
 
 Headed = tuple[Batch, Sequence[bytes], int]
@@ -83,7 +83,11 @@ def test_no_block_reaches_the_limit_but_for_one_message(
 )
 def test_parts_of_one_message(compiled: bool, parts: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "COMPILED", compiled and codec.COMPILED)
-    batch, body = message(parts), b"".join(parts)
+    body = b"".join(parts)
+    assembly = Assembly(len(body))
+    for part in parts:
+        assembly.add(part)
+    batch = assembly.batch()
     assert (batch.count, batch.octets, batch.longest) == (1, FRAME_HEADER + len(body), len(body))
     assert batch == Bodies([body])
     assert batch.part(0, 1) == batch

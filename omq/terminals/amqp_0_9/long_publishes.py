@@ -4,8 +4,7 @@ If all topics that get a message have a store, its body goes there as it arrives
 Otherwise it is held until it is complete, in the memory for what is unfinished.
 """
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import assert_never
 
 from omq.access.session import too_large
@@ -18,8 +17,7 @@ from omq.protocol.amqp_0_9.problems import ChannelProblem, ReplyCode
 from omq.terminals.amqp_0_9.posts import Group, Posted
 from omq.terminals.amqp_0_9.publishing import Publisher, Publishing
 from omq.terminals.amqp_0_9.refusals import problem_of
-from omq.threads import in_thread
-from omq_storage.batches import LARGE_OCTETS, Batch, Bodies, message
+from omq_storage.batches import Assembly, Batch, Bodies
 
 
 @dataclass(slots=True)
@@ -27,7 +25,7 @@ class _Held:
     """A message that is held here."""
 
     run: LongBegun
-    parts: list[bytes] = field(default_factory=list)
+    body: Assembly
 
 
 @dataclass(slots=True)
@@ -78,15 +76,15 @@ class LongPublishes:
             text = too_large(self._topology.max_message_bytes, begun.size)
             ids = BasicPublish.CLASS, BasicPublish.METHOD
             raise ChannelProblem(ReplyCode.PRECONDITION_FAILED, text, *ids)
-        self._open[begun.channel] = _Held(begun)
+        self._open[begun.channel] = _Held(begun, Assembly(begun.size))
 
     async def add(self, channel: int, octets: bytes) -> None:
         """Take the next part of a body. Raises ChannelProblem."""
         match self._open.get(channel):
             case None:
                 pass  # its channel failed
-            case _Held(parts=parts):
-                parts.append(octets)
+            case _Held(body=body):
+                body.add(octets)
             case _Stored(_, uploads) as stored:
                 for upload in list(uploads):
                     if self._open.get(channel) is not stored:
@@ -106,9 +104,8 @@ class LongPublishes:
         match self._open.pop(channel, None):
             case None:
                 return None
-            case _Held(begun, parts):
-                whole = partial(message, parts)
-                return _run(begun, await in_thread(whole) if begun.size >= LARGE_OCTETS else whole())
+            case _Held(begun, body):
+                return _run(begun, body.batch())
             case _Stored(head, uploads):
                 await self._publishing.flush()
                 await self._post(publisher, head, uploads)

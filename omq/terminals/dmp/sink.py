@@ -7,6 +7,7 @@ read: this is the backpressure. When the client has closed its sending side, the
 are settled, and sends the response.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
@@ -23,7 +24,7 @@ from omq.protocol.amqp import openamq
 from omq.protocol.amqp.head import PLAIN_HEAD
 from omq.protocol.amqp.producer import origin
 from omq.protocol.dmp import responses as dmp_responses
-from omq.protocol.dmp.envelopes import EnvelopeBatch, EnvelopeError, LongEnvelope
+from omq.protocol.dmp.envelopes import AFTER_HEAD, NUMBER, EnvelopeBatch, EnvelopeError, LongEnvelope
 from omq.protocol.dmp.reader import EnvelopeReader
 from omq.protocol.dmp.responses import ResponseCode, response
 from omq.terminals.connection.admission import ReadAdmission
@@ -31,6 +32,7 @@ from omq.terminals.connection.context import Context
 from omq.terminals.connection.statistics import HeldOctets
 from omq.terminals.connection.transport import Transport
 from omq.terminals.connection.turns import in_turns
+from omq_storage.batches import LARGE_OCTETS, Assembly
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,22 +239,23 @@ class SinkService:
         self._admission.done()
         if long is not None:
             return await self._post_long(long)
-        if not self._is_long():
+        if not self._is_stored or self._envelopes.expected < self._long_octets:
             await self._admission.hold(self._envelopes.expected)
         return b""
 
     # -- long envelopes ------------------------------------------------------------------------------------
 
-    def _is_long(self) -> bool:
-        """Whether the unfinished envelope is to be stored in fragments: then it takes no memory."""
-        return self._is_stored and self._envelopes.expected >= self._session.fragment_octets
+    @property
+    def _long_octets(self) -> int:
+        """From which size on an envelope is long."""
+        return self._session.fragment_octets if self._is_stored else LARGE_OCTETS
 
     async def _take_long(self) -> LongEnvelope | None:
         """Return the unfinished envelope if it is long, and what comes before its body is there."""
-        if not self._is_long():
+        if self._envelopes.expected < self._long_octets:
             return None
         try:
-            long = await in_turns(self._envelopes.taking_long(self._session.fragment_octets))
+            long = await in_turns(self._envelopes.taking_long(self._long_octets))
         except EnvelopeError as error:
             self.fail(Problem(ResponseCode.SYNTAX_ERROR, str(error)))
             return None
@@ -261,9 +264,11 @@ class SinkService:
         return replace(long, head=await in_turns(openamq.widening_head(long.head)))
 
     async def _post_long(self, long: LongEnvelope) -> bytes:
-        """Store the body of a long envelope as it arrives, and post its message. Return what was received
+        """Take the body of a long envelope as it arrives, and post its message. Return what was received
         after it.
         """
+        if not self._is_stored:
+            return await self._assemble(long)
         try:
             upload = await self.target.upload(long.options, self)
         except Refused as refused:
@@ -279,10 +284,39 @@ class SinkService:
 
     async def _upload(self, upload: Upload, long: LongEnvelope) -> bytes:
         """Store the body, and post the message. Return what was received after it. Raises Refused."""
+        behind = await self._read_body(long, upload.add)
+        if behind is None:
+            return b""
+        head = b"" if long.head == PLAIN_HEAD else long.head
+        self.published += 1
+        self.posted(1, await upload.post(head, origin(long.head)))
+        return behind
+
+    async def _assemble(self, long: LongEnvelope) -> bytes:
+        """Hold the body in memory, and post the message. Return what was received after it."""
+        await self._admission.hold(NUMBER.size + len(long.head) + AFTER_HEAD + long.size)
+        body = Assembly(long.size)
+
+        async def add(octets: bytes) -> None:
+            body.add(octets)
+
+        behind = await self._read_body(long, add)
+        if behind is None:
+            return b""
+        heads = [] if long.head == PLAIN_HEAD else [long.head]
+        options = [long.options] if long.options else []
+        await self._post_translated(EnvelopeBatch(body.batch(), heads, options))
+        self._admission.finished()
+        return behind
+
+    async def _read_body(self, long: LongEnvelope, add: Callable[[bytes], Awaitable[None]]) -> bytes | None:
+        """Add the octets of a body as they arrive. Return what was received after it; None if the message
+        must not be posted.
+        """
         left = long.size
         received = long.body
         while True:
-            await upload.add(received[:left])
+            await add(received[:left])
             behind = received[left:]
             left = max(0, left - len(received))
             self._admission.done()
@@ -293,22 +327,22 @@ class SinkService:
                 self._finished = True
                 why = f"the connection ended {long.size - left} octets into the body of an envelope"
                 self.fail(Problem(ResponseCode.SYNTAX_ERROR, why))
-                return b""
-        if self._problem is not None:
-            return b""  # a post failed meanwhile, so later messages must not be stored
-        head = b"" if long.head == PLAIN_HEAD else long.head
-        self.published += 1
-        self.posted(1, await upload.post(head, origin(long.head)))
-        return behind
+                return None
+        # After a post that failed, later messages must not be stored.
+        return behind if self._problem is None else None
 
     # -- posts ---------------------------------------------------------------------------------------------
 
     async def _post(self, batch: EnvelopeBatch) -> None:
         if not len(batch):
             return
-        self.published += len(batch)
         if self._from_openamq:
             batch = replace(batch, heads=await in_turns(openamq.widening_heads(batch.heads)))
+        await self._post_translated(batch)
+
+    async def _post_translated(self, batch: EnvelopeBatch) -> None:
+        """Post messages whose heads are as the server keeps them."""
+        self.published += len(batch)
         try:
             await self.target.post(batch, self)
         except Refused as refused:

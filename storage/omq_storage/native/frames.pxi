@@ -179,6 +179,45 @@ cdef Frames new_frames(int64_t count, int64_t size):
     return made
 
 
+@cython.final
+cdef class FrameInParts:
+    """One frame whose body arrives in parts: each octet is copied once, to its place."""
+
+    cdef Frames _made  # None when it was given away
+    cdef int64_t _filled
+
+    def __cinit__(self, Py_ssize_t size):
+        """`size`: octets of the body.  Raises ValueError if it is too large for a block."""
+        if not 0 <= size < FRAMES_LIMIT - HEADER:
+            raise ValueError(f"A body of {size} octets does not fit into a block.")
+        self._made = new_frames(1, HEADER + size)
+        self._filled = HEADER
+        cdef uint8_t* out = octets_of(self._made._frames)
+        cdef uint8_t* offsets = octets_of(self._made._offsets)
+        put_u32(out, <uint32_t>(COUNTED + size))
+        out[4] = MESSAGE
+        put_u64(out + 5, 0)
+        put_u32(out + 13, 0)
+        put_little(offsets, 0)
+        put_little(offsets + NUMBER, <uint32_t>(HEADER + size))
+
+    def add(self, bytes octets not None):
+        """Take the next octets of the body.  Raises ValueError if they are too many."""
+        cdef int64_t size = PyBytes_GET_SIZE(octets)
+        if self._made is None or size > self._made.octets - self._filled:
+            raise ValueError("The body is longer than announced.")
+        memcpy(octets_of(self._made._frames) + self._filled, octets_of(octets), size)
+        self._filled += size
+
+    def frames(self):
+        """Give the `Frames` away.  Raises ValueError unless the body is complete."""
+        cdef Frames made = self._made
+        if made is None or self._filled < made.octets:
+            raise ValueError("The body is not complete.")
+        self._made = None
+        return made
+
+
 cdef Frames frames_from(const Span* spans, int64_t count, uint32_t topic, uint64_t first):
     """None when they would be too large for a block."""
     cdef int64_t size = frames_size(spans, count)
@@ -262,46 +301,6 @@ def prepare(bodies):
         return None
     try:
         return frames_from(spans, len(held), 0, 0)
-    finally:
-        PyMem_RawFree(spans)
-
-
-cdef void write_body(const Span* spans, int64_t count, uint8_t* out) noexcept nogil:
-    cdef int64_t i
-    for i in range(count):
-        memcpy(out, spans[i].at, spans[i].length)
-        out += spans[i].length
-
-
-def message(parts):
-    """Return the `Frames` of one message whose body is these bytes, joined; None if the plain code must decide."""
-    cdef Span* spans = NULL
-    cdef tuple held = spanned(parts, &spans)
-    cdef int64_t count, i, size = 0
-    cdef Frames made
-    cdef uint8_t* out
-    if held is None:
-        return None
-    try:
-        count = len(held)
-        for i in range(count):
-            size += spans[i].length
-        if HEADER + size >= FRAMES_LIMIT:
-            return None
-        made = new_frames(1, HEADER + size)
-        out = octets_of(made._frames)
-        put_u32(out, <uint32_t>(COUNTED + size))
-        out[4] = MESSAGE
-        put_u64(out + 5, 0)
-        put_u32(out + 13, 0)
-        put_little(octets_of(made._offsets), 0)
-        put_little(octets_of(made._offsets) + NUMBER, <uint32_t>(HEADER + size))
-        if size >= LARGE:
-            with nogil:
-                write_body(spans, count, out + HEADER)
-        else:
-            write_body(spans, count, out + HEADER)
-        return made
     finally:
         PyMem_RawFree(spans)
 
