@@ -157,6 +157,7 @@ FLOORS = {
         "omq.model",
         "omq.protocol",
         "omq.protocol.amqp",
+        "omq.protocol.amqp_1_0",  # what a feed shows of such a message
         "omq.protocol.dmp",
         "omq_storage",
     },
@@ -239,8 +240,14 @@ FLOORS = {
     "omq.protocol.omq": {"omq.watching", "omq.protocol", "omq.management", "omq.model", "omq_storage"},
     "omq.protocol.dmp": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.http": set(),
+    "omq.protocol.amqp_0_9": {
+        "omq.protocol",
+        "omq.protocol.amqp",
+        "omq.protocol.amqp_1_0",  # what a consumer gets of such a message
+        "omq.model",
+        "omq_storage",
+    },
     "omq.protocol.amqp_1_0": {"omq.protocol.amqp", "omq_storage"},
-    "omq.protocol.amqp_0_9": {"omq.protocol", "omq.protocol.amqp", "omq.model", "omq_storage"},
     "omq.protocol.amqp": {"omq.protocol"},
     "omq.printable": set(),
     "omq.management": set(),

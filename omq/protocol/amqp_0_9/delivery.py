@@ -24,6 +24,7 @@ from omq.protocol.amqp_0_9.frames import (
     method_frame,
 )
 from omq.protocol.amqp_0_9.methods import BasicGetOk, BasicReturn
+from omq.protocol.amqp_1_0.expansion import expanded
 from omq_storage import codec
 from omq_storage.blocks import FRAME_HEADER, Block
 
@@ -119,6 +120,11 @@ class _Template:
         return bytes(octets)
 
 
+def _shown(consumer: Consumer, head: bytes) -> bytes:
+    """Return the head that the client gets for a stored one."""
+    return expanded(head, names(consumer.default_head)[1]) if head else consumer.default_head
+
+
 def _template(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
     # Long heads are rarely alike, and would fill the memory.
     made = _cached if len(head) <= _LONGEST_CACHED else _made
@@ -126,7 +132,7 @@ def _template(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
 
 
 def _made(consumer: Consumer, head: bytes, deliveries: int) -> _Template:
-    head = head or consumer.default_head
+    head = _shown(consumer, head)
     at = names_end(head)
     octets = head[at:]
     if consumer.is_stream:
@@ -230,7 +236,7 @@ def get_opening(
     """Everything of a Basic.Get-Ok that precedes its body frames. `consumer` has no tag; its queue has
     `message_count` more messages.
     """
-    head = head or consumer.default_head
+    head = _shown(consumer, head)
     octets = properties(head)
     if deliveries:
         octets = with_number(octets, DELIVERY_COUNT, deliveries)

@@ -133,9 +133,14 @@ class Around:
     after: bytes
 
 
+def is_head(head: bytes) -> bool:
+    """Return whether a stored head begins as that of a message of AMQP 1.0."""
+    return head[:_TABLE_AT] == _BEGINNING and head[_TABLE_AT + _U32.size : _VALUE_AT] == _NAME
+
+
 def around(head: bytes) -> Around | None:
     """Return what a stored head says of a message of AMQP 1.0; None for the head of another protocol."""
-    if head[:_TABLE_AT] != _BEGINNING or head[_TABLE_AT + _U32.size : _VALUE_AT] != _NAME:
+    if not is_head(head):
         return None
     begin = _CONTENTS_AT + 1 + _U32.size
     if len(head) < begin:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from omq.drivers.seam import LITTLE_OCTETS, Cut, Octets
-from omq.protocol.amqp.head import PLAIN_HEAD
+from omq.protocol.amqp.head import PLAIN_HEAD, decode
 from omq.protocol.amqp.openamq import narrowed_head
+from omq.protocol.amqp_1_0.expansion import expanded
 from omq.protocol.dmp import writer as dmp_writer
 from omq.protocol.dmp.envelopes import NUMBER
 from omq.terminals.connection.forms import Opened
@@ -21,6 +22,7 @@ class Envelopes:
 
     def __init__(self, head: bytes, *, to_openamq: bool = False) -> None:
         self._head = head
+        self._routing_key = decode(head).routing_key
         self._to_openamq = to_openamq
 
     def whole(self, cuts: Sequence[Cut]) -> Sequence[Octets]:
@@ -43,9 +45,14 @@ class Envelopes:
     def _opening(self, head: bytes, size: int) -> bytes:
         if not head and size > _LONGEST_WITH_ANY_HEAD:
             head = PLAIN_HEAD  # the default head may leave too little room for the longest bodies
-        if head and self._to_openamq:
-            head = narrowed_head(head)
-        return dmp_writer.opening(size, head or self._head)
+        return dmp_writer.opening(size, self._shown(head))
+
+    def _shown(self, head: bytes) -> bytes:
+        """Return the head that the client gets for a stored one."""
+        if not head:
+            return self._head
+        head = expanded(head, self._routing_key)
+        return narrowed_head(head) if self._to_openamq else head
 
     def sent(self, cuts: Sequence[Cut], parts: Sequence[Octets], octets: int) -> tuple[int, int]:
         count = begin = 0
@@ -67,9 +74,7 @@ class Envelopes:
         ids = slice(0, cut.ids.stop - cut.ids.start, cut.ids.step)
         heads = cut.block.heads_from(cut.ids.start)[ids]
         bodies = [frame[FRAME_HEADER:] for frame in cut.block.slices(cut.ids.start)[ids]]
-        if self._to_openamq:
-            heads = [head and narrowed_head(head) for head in heads]
-        return dmp_writer.for_feed(bodies, [head or self._head for head in heads])
+        return dmp_writer.for_feed(bodies, list(map(self._shown, heads)))
 
 
 def _is_large(cut: Cut) -> bool:

@@ -1,0 +1,191 @@
+"""What a consumer of DMP or AMQP 0-9-1 sees of a message of AMQP 1.0: its sections as properties and headers.
+
+The opposite of `translation`. The header `amqp-1.0` stays, with all sections as they came. App-id is never
+set: together with group-id it would make an idempotent producer.
+
+durable, priority, ttl (milliseconds)                delivery-mode 2, priority, expiration
+message-id, correlation-id                           the properties of that name, as text
+reply-to, user-id, content-type, content-encoding    the properties of that name
+subject, or else the name of the topic               routing key
+creation-time (milliseconds)                         timestamp (seconds)
+application-properties                               headers
+"""
+
+from functools import lru_cache
+from typing import assert_never
+from uuid import UUID
+
+from omq.protocol.amqp import fields, head
+from omq.protocol.amqp.fields import NumberType as FieldNumber
+from omq.protocol.amqp.fields import Table
+from omq.protocol.amqp.head import MAX_HEAD, Head
+from omq.protocol.amqp.properties import Properties
+from omq.protocol.amqp.shortstr import FieldError
+from omq.protocol.amqp_1_0 import sections, stored, types
+from omq.protocol.amqp_1_0.sections import Section
+from omq.protocol.amqp_1_0.types import (
+    Array,
+    Binary,
+    DecodeError,
+    Described,
+    List,
+    Map,
+    Number,
+    NumberType,
+    Opaque,
+    OpaqueType,
+    Symbol,
+    Value,
+)
+
+_LONGEST = 255
+"""The most octets of a property, and of the name of a header."""
+
+_MOST_CACHED = 1024
+"""The octets of a head whose expansion is kept: consecutive messages often have equal heads."""
+
+_PERSISTENT = 2
+
+_TYPES = {
+    NumberType.BYTE: FieldNumber.INT8,
+    NumberType.UBYTE: FieldNumber.UINT8,
+    NumberType.SHORT: FieldNumber.INT16,
+    NumberType.USHORT: FieldNumber.UINT16,
+    NumberType.INT: FieldNumber.INT32,
+    NumberType.UINT: FieldNumber.UINT32,
+    NumberType.LONG: FieldNumber.INT64,
+    NumberType.FLOAT: FieldNumber.FLOAT32,
+    NumberType.DOUBLE: FieldNumber.FLOAT64,
+}
+
+
+def expanded(octets: bytes, routing_key: bytes) -> bytes:
+    """Return a stored head as these consumers get it; another protocol's as it is. `routing_key` is for a
+    message without a subject.
+    """
+    if not stored.is_head(octets):
+        return octets
+    if len(octets) > _MOST_CACHED:
+        return _expanded(octets, routing_key)
+    return _cached(octets, routing_key)
+
+
+@lru_cache(maxsize=256)
+def _cached(octets: bytes, routing_key: bytes) -> bytes:
+    return _expanded(octets, routing_key)
+
+
+def _expanded(octets: bytes, routing_key: bytes) -> bytes:
+    around = stored.around(octets)
+    if around is None:
+        return octets
+    try:
+        made = head.encode(_head(around.before, octets, routing_key))
+    except (DecodeError, FieldError):
+        return octets  # whoever stores a message can write any octets there
+    return made if len(made) <= MAX_HEAD else octets
+
+
+def _head(before: bytes, octets: bytes, routing_key: bytes) -> Head:
+    """Raises DecodeError and FieldError."""
+    found = {place.section: place for place in sections.find(before)}
+
+    def listed(section: Section, count: int) -> list[Value]:
+        place = found.get(section)
+        values = [] if place is None else types.fields(before, place.value, place.end)[0]
+        return ([types.read_all(value) for value in values] + [None] * count)[:count]
+
+    durable, priority, ttl = listed(Section.HEADER, 3)
+    id, user, _, subject, reply_to, correlation, content, encoding, _, created = listed(
+        Section.PROPERTIES, 10
+    )
+    place = found.get(Section.APPLICATION_PROPERTIES)
+    own = None if place is None else types.read_all(before[place.value : place.end])
+    kept = head.decode(octets).properties.headers or Table()
+    reserved = {name for name, _ in kept.entries}
+    headers = tuple(entry for entry in _entries(own) if entry[0] not in reserved)
+    milliseconds = _integer(ttl)
+    time = _integer(created)
+    key = _text(subject)
+    return Head(
+        routing_key=routing_key if key is None else key,
+        properties=Properties(
+            content_type=_text(content),
+            content_encoding=_text(encoding),
+            headers=Table((*headers, *kept.entries)),
+            delivery_mode=_PERSISTENT if durable is True else None,
+            priority=_integer(priority),
+            correlation_id=_text(correlation),
+            reply_to=_text(reply_to),
+            expiration=None if milliseconds is None else b"%d" % milliseconds,
+            message_id=_text(id),
+            timestamp=None if time is None or time < 0 else time // 1000,
+            user_id=_text(user),
+        ),
+    )
+
+
+def _text(value: Value) -> bytes | None:
+    """Return what a property has of a value; None where that is too long, or no text."""
+    match value:
+        case str():
+            octets = value.encode()
+        case Symbol(name):
+            octets = name.encode()
+        case Binary(octets):
+            pass
+        case Number(_, int(number)):
+            octets = b"%d" % number
+        case Opaque(OpaqueType.UUID, octets):
+            octets = str(UUID(bytes=octets)).encode()
+        case _:
+            return None
+    return octets if len(octets) <= _LONGEST else None
+
+
+def _integer(value: Value) -> int | None:
+    match value:
+        case Number(_, int(number)):
+            return number
+        case _:
+            return None
+
+
+def _entries(value: Value) -> tuple[tuple[bytes, fields.Value], ...]:
+    """Return the entries of a map whose names a table can have."""
+    if not isinstance(value, Map):
+        return ()
+    named = ((_text(key), each) for key, each in value.entries)
+    return tuple((name, _field(each)) for name, each in named if name is not None)
+
+
+def _field(value: Value) -> fields.Value:
+    match value:
+        case None:
+            return fields.Void()
+        case bool():
+            return fields.Boolean(value)
+        case Number(NumberType.TIMESTAMP, time) if time >= 0:
+            return fields.Number(FieldNumber.TIMESTAMP, int(time) // 1000)
+        case Number(kind, number) if kind in _TYPES:
+            return fields.Number(_TYPES[kind], number)
+        case Number(_, number):  # a ulong, or a time before the epoch, for which a table has no type
+            return fields.LongString(b"%d" % number)
+        case str():
+            return fields.LongString(value.encode())
+        case Symbol(name):
+            return fields.LongString(name.encode())
+        case Binary(octets):
+            return fields.ByteArray(octets)
+        case Opaque(OpaqueType.UUID, octets):
+            return fields.LongString(str(UUID(bytes=octets)).encode())
+        case Opaque(_, octets):
+            return fields.ByteArray(octets)
+        case List(values) | Array(values):
+            return fields.Array(tuple(_field(each) for each in values))
+        case Map():
+            return Table(_entries(value))
+        case Described(_, described):
+            return _field(described)
+        case _:
+            assert_never(value)
