@@ -1,5 +1,6 @@
 """The unacknowledged messages of a channel, beside a plain dict of tags."""
 
+from collections.abc import Iterable
 from typing import cast
 
 import pytest
@@ -55,6 +56,33 @@ def test_it_is_as_a_dict_of_tags(steps: list[tuple[str, int, int, int]]) -> None
             with pytest.raises(UnknownTag):
                 unacknowledged.take_until(number)
         assert len(unacknowledged) == len(model)
+
+
+def acknowledged(ranges: Iterable[tuple[int, int]], unacknowledged: Unacknowledged) -> tuple[list[int], str]:
+    """The ids that these ranges take, and the error at which they end."""
+    taken: list[int] = []
+    try:
+        for first, last in ranges:
+            taken += ids(unacknowledged.take(first, last) if first else unacknowledged.take_until(last))
+    except UnknownTag as unknown:
+        return taken, str(unknown)
+    return taken, ""
+
+
+multiple = st.tuples(st.just(0), st.integers(0, 30))
+single = st.integers(1, 30).map(lambda tag: (tag, tag))
+
+
+@given(st.lists(multiple | multiple | single, max_size=8), st.sets(st.integers(1, 30)))
+def test_ranges_that_the_next_one_includes_change_nothing(
+    ranges: list[tuple[int, int]], tags: set[int]
+) -> None:
+    one, other = Unacknowledged(), Unacknowledged()
+    for tag in sorted(tags):
+        one.add(tag, range(tag, tag + 1), CHANNEL)
+        other.add(tag, range(tag, tag + 1), CHANNEL)
+    assert acknowledged(one.without_included(ranges), one) == acknowledged(ranges, other)
+    assert ids(one.take_until(0)) == ids(other.take_until(0))
 
 
 def test_what_was_taken_is_put_back_in_its_place() -> None:

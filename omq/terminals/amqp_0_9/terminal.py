@@ -588,7 +588,7 @@ class AmqpTerminal:
             return
         unacknowledged = channel.tags.unacknowledged
         try:
-            for first, last in ranges:
+            for first, last in unacknowledged.without_included(ranges):
                 taken = unacknowledged.take(first, last) if first else unacknowledged.take_until(last)
                 channel.settle(taken, ACCEPTED)
         except UnknownTag as unknown:

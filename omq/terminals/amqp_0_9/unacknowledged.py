@@ -5,7 +5,9 @@ that were framed and then given back, because the client stalled.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from omq.drivers.seam import Channel, Outcome
@@ -94,13 +96,21 @@ class Unacknowledged:
         message with this tag; for 0 there need not be any.
         """
         if last:
-            index = self._index(last)
-            if index < self._gone or last >= self._runs[index].next:
+            if not self._has(last):
                 raise UnknownTag(last)
             return self._take(0, last + 1)
         found = [Settled(run.first, run.channel, run.ids) for run in self._runs[self._gone :]]
         self.clear()
         return found
+
+    def without_included(self, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield these ranges of an `AckRun` without those that the next one includes. The caller takes each
+        before it asks for the next one.
+        """
+        for (first, last), (next_first, next_last) in pairwise((*ranges, (1, 0))):
+            is_included = not (first or next_first) and 0 < last < next_last
+            if not (is_included and self._has(last) and self._has(next_last)):
+                yield first, last
 
     def restore(self, settled: Settled) -> None:
         """Put back what was taken."""
@@ -110,6 +120,10 @@ class Unacknowledged:
         """Forget all of them."""
         self._runs.clear()
         self._gone = 0
+
+    def _has(self, tag: int) -> bool:
+        index = self._index(tag)
+        return index >= self._gone and tag < self._runs[index].next
 
     def _index(self, tag: int) -> int:
         """The index of the last run that begins at this tag or before; less than `_gone` if there is none."""
