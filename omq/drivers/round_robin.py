@@ -261,7 +261,7 @@ class RoundRobinDriver(Driver):
         # Outstanding messages of busy workers do not keep new messages from idle workers.
         is_undealt = self._is_undealt() or self.entrance.admitted > 0
         is_wanted = not is_undealt and self.has_taker()
-        too_much = not is_wanted and self._held + octets > memory.waiting_octets
+        too_much = not is_wanted and self._held + octets > self._most_held()
         if not self._held and (octets <= FREE_OCTETS or (is_wanted and waiting.used < 2 * waiting.limit)):
             # Every topic may have a few octets, however much others hold; and, within limits, a batch for a
             # worker.
@@ -274,6 +274,10 @@ class RoundRobinDriver(Driver):
             memory.waits.holders[self] = None
         self._held += octets
         return Answer.TAKEN
+
+    def _most_held(self) -> int:
+        """Return how much of the share the topic may have while no worker is idle."""
+        return self.resources.memory.waiting_octets
 
     def _is_undealt(self) -> bool:
         return self._cursor < self.next_id or bool(self._returned)

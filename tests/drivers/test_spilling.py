@@ -72,6 +72,22 @@ async def test_a_queue_without_a_consumer_takes_more_than_the_memory(
         assert drivers.memory.statistics() == NOTHING
 
 
+async def test_a_queue_may_have_half_of_the_memory_if_others_leave_it(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store", memory=4 * MIB) as drivers:
+        share, part = drivers.memory.waiting.limit, drivers.memory.waiting_octets
+        post_octets = 11 * len(BODY)
+        first, second = [await drivers.catalogue.declare_queue(name, QueueOptions()) for name in (b"q", b"r")]
+        await filled(first, 20)
+        alone = drivers.memory.statistics().waiting
+        assert max(part, share // 2 - post_octets) < alone <= share // 2
+        await filled(second, 20)
+        both = drivers.memory.statistics().waiting
+        assert part - post_octets < both - alone <= part
+        for queue in (first, second):
+            assert queue.ready == 200
+            assert queue.purge() == 200
+
+
 async def test_messages_that_are_settled_together_are_deleted_from_the_disk(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
@@ -228,13 +244,14 @@ async def test_what_was_spilled_is_gone_after_a_restart(tmp_path: Path, killed: 
         # An omq topic waits, unless its publisher must not.
         topic = await drivers.declare(Transient(), Delivery.ROUND_ROBIN)
         assert isinstance(topic, QueueDriver)
+        await post(topic, *[BODY] * 20)
         waiting = topic.offer(Bodies([BODY] * 20))
         assert isinstance(waiting, NoRoom)
         waiting.leave()
         spilled = topic.spill(Bodies([BODY] * 20))
         assert isinstance(spilled, Confirmation)
         assert await settled(spilled) is None
-        assert topic.ready == 20
+        assert topic.ready == 40
         assert on_disk(drivers, topic) == 20
     async with opened(tmp_path / "store") as drivers:
         assert drivers.store.level(Level.ASYNC).extents() == {}
