@@ -2,14 +2,13 @@
 
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from server_command import running_server
 
 from .broker import Broker
-from .serving import configuration, serving_guest
+from .serving import configuration
 from .wire import (
     Client,
     ack,
@@ -39,19 +38,6 @@ from .wire import (
     short,
     table,
 )
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    with serving_guest(tmp_path_factory.mktemp("channels")) as server:
-        yield "127.0.0.1", server.port
-
-
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    broker = Broker(address)
-    yield broker
-    broker.close()
 
 
 def fill(client: Client, queue: str, count: int = 5) -> None:

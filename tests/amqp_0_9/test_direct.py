@@ -32,13 +32,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         yield "127.0.0.1", server.port
 
 
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    made = Broker(address)
-    yield made
-    made.close()
-
-
 class Principal:
     """The AMQP connection of a recorded client, which sends its frames one by one."""
 

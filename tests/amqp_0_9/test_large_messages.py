@@ -1,6 +1,5 @@
 """Messages of many frames, in both directions, by raw octets."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from omq.config import Config
 from omq.server import open_server
 
 from .broker import Broker
-from .serving import serving_guest
 from .wire import (
     Client,
     ack,
@@ -39,19 +37,6 @@ BODY = 3
 
 HEARTBEAT = 10
 """Seconds between the heartbeats of a client."""
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    with serving_guest(tmp_path_factory.mktemp("large")) as server:
-        yield "127.0.0.1", server.port
-
-
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    broker = Broker(address)
-    yield broker
-    broker.close()
 
 
 def large(number: int) -> bytes:

@@ -6,7 +6,6 @@ except for DECIDED, which docs/AMQP.md explains.
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from . import (
     cases_streams,
 )
 from .broker import CASES, Broker
-from .serving import serving_guest
 
 GROUPS = (
     cases_connection,
@@ -79,20 +77,6 @@ DECIDED = {
     "stream offset int -1": "channel.close 406 PRECONDITION_FAILED (60,20)",
 }
 """What omq answers where it was decided to answer otherwise than RabbitMQ 3.10."""
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The address of a server with one client, who is called guest."""
-    with serving_guest(tmp_path_factory.mktemp("probe")) as server:
-        yield "127.0.0.1", server.port
-
-
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    broker = Broker(address)
-    yield broker
-    broker.close()
 
 
 @pytest.mark.parametrize("name", CASES, ids=lambda name: name.replace(" ", "-"))

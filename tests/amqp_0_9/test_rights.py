@@ -110,13 +110,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
         broker.close()
 
 
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    broker = Broker(address)
-    yield broker
-    broker.close()
-
-
 def enter(broker: Broker, rights: frozenset[Right]) -> Client:
     """A channel of the client with these rights."""
     client = broker.channel(user=name_of(rights))

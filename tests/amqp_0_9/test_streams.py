@@ -1,32 +1,16 @@
 """Streams: broadcast topics that are replayed with the argument x-stream-offset, by raw octets."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import trio
 
 from omq.client import connect
 
 from .broker import Broker
 from .cases_streams import consume_from, stream
-from .serving import serving_guest
 from .wire import Client, Long, Timestamp, ack, declare_queue, publish, qos, select_confirms
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    with serving_guest(tmp_path_factory.mktemp("streams")) as server:
-        yield "127.0.0.1", server.port
-
-
-@pytest.fixture
-def broker(address: tuple[str, int]) -> Iterator[Broker]:
-    broker = Broker(address)
-    yield broker
-    broker.close()
 
 
 def consumer(broker: Broker, queue: str, offset: Any, prefetch: int = 0) -> Client:

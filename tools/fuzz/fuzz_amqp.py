@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
+from fuzz_checks import Target, check_events, check_sentence
 
 from omq.protocol.amqp import head as stored_head
 from omq.protocol.amqp import openamq
@@ -60,13 +60,7 @@ class _Message:
 
 def check_amqp(data: bytes) -> None:
     """In pieces and at once, compiled and plain, a client's octets have the same events."""
-    choice, pieces = in_pieces(data)
-    whole = b"".join(pieces)
-    expected = _events([whole], choice)
-    for compiled in TWINS:
-        with twin(compiled):
-            found = _events(pieces, choice)
-            assert found == expected, (found, expected)
+    check_events(data, _events)
 
 
 def _events(pieces: list[bytes], choice: int) -> list[object]:

@@ -1,6 +1,6 @@
 """Targets: a client's side of AMQP 1.0, its values and performatives, and messages as they are stored."""
 
-from fuzz_checks import TWINS, Target, check_sentence, in_pieces, twin
+from fuzz_checks import TWINS, Target, check_events, check_sentence, twin
 
 from omq.protocol.amqp_1_0 import frames, performatives, stored, transfers, types
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
@@ -51,13 +51,7 @@ _LONGEST = 400
 
 def check_amqp_1_0(data: bytes) -> None:
     """In pieces and at once, compiled and plain, a client's octets have the same events."""
-    choice, pieces = in_pieces(data)
-    whole = b"".join(pieces)
-    expected = _events([whole], choice)
-    for compiled in TWINS:
-        with twin(compiled):
-            found = _events(pieces, choice)
-            assert found == expected, (found, expected)
+    check_events(data, _events)
 
 
 def _events(pieces: list[bytes], choice: int) -> list[object]:

@@ -67,6 +67,18 @@ def in_pieces(data: bytes) -> tuple[int, list[bytes]]:
     ]
 
 
+def check_events(data: bytes, events: Callable[[list[bytes], int], list[object]]) -> None:
+    """In pieces and at once, compiled and plain, an input has the same events. `events` takes the pieces, and
+    the bits of the first octet that are for the target.
+    """
+    choice, pieces = in_pieces(data)
+    expected = events([b"".join(pieces)], choice)
+    for compiled in TWINS:
+        with twin(compiled):
+            found = events(pieces, choice)
+            assert found == expected, (found, expected)
+
+
 def check_sentence(text: bytes | str) -> None:
     """One line of printable ASCII, and not without bounds."""
     words = text.decode("ascii") if isinstance(text, bytes) else text

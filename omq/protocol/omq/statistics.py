@@ -7,8 +7,9 @@ from typing import cast, get_args
 from omq import watching
 from omq.model import Delivery, Persistence
 from omq.protocol.omq.derived import Derived
-from omq.protocol.omq.sexp import Sexp, atom, write
-from omq.protocol.omq.variants import delivery_of_sexp, persistence_of_sexp, sexp_of_persistence
+from omq.protocol.omq.sexp import Sexp
+from omq.protocol.omq.topics import identity_fields
+from omq.protocol.omq.variants import delivery_of_sexp, persistence_of_sexp
 
 _DERIVED = Derived(
     records=(
@@ -76,13 +77,8 @@ _RECORD = (
 
 def _topic(info: watching.TopicWatch) -> bytes:
     # The same as `write` prints, but faster: there may be thousands of records in each second.
-    topic = atom(info.topic)
-    persistence = write(sexp_of_persistence(info.persistence))
     return _RECORD % (
-        info.id,
-        topic if topic.startswith(b'"') else b" " + topic,
-        info.delivery.value.encode(),
-        persistence if persistence.startswith(b"(") else b" " + persistence,
+        *identity_fields(info),
         info.messages,
         info.octets,
         info.first,

@@ -18,6 +18,7 @@ from omq.protocol.omq.variants import (
     persistence_of_sexp,
     sexp_of_persistence,
 )
+from omq.watching import TopicWatch
 
 
 def topic_sexp(topic: Topic) -> bytes:
@@ -45,6 +46,20 @@ def topic_list_sexp(topics: tuple[TopicInfo, ...]) -> bytes:
     return b"(" + b"".join(map(topic_info_sexp, topics)) + b")"
 
 
+def identity_fields(info: TopicInfo | TopicWatch) -> tuple[int, bytes, bytes, bytes]:
+    """The id, the name and the types of a topic, for the format with which all records of topics begin. Those
+    that may be quoted or lists have the space before them.
+    """
+    topic = atom(info.topic)
+    persistence = write(sexp_of_persistence(info.persistence))
+    return (
+        info.id,
+        topic if topic.startswith(b'"') else b" " + topic,
+        info.delivery.value.encode(),
+        persistence if persistence.startswith(b"(") else b" " + persistence,
+    )
+
+
 _RECORD = (
     b"((id %d)(topic%s)(delivery %s)(persistence%s)"
     b"(messages %d)(bytes %d)(first %d)(last %d)(subscribers %d))"
@@ -54,13 +69,8 @@ _RECORD = (
 def topic_info_sexp(info: TopicInfo) -> bytes:
     """One record of that list."""
     # The same as `write` prints, but faster: there may be many records, and only two fields need escaping.
-    topic = atom(info.topic)
-    persistence = write(sexp_of_persistence(info.persistence))
     return _RECORD % (
-        info.id,
-        topic if topic.startswith(b'"') else b" " + topic,
-        info.delivery.value.encode(),
-        persistence if persistence.startswith(b"(") else b" " + persistence,
+        *identity_fields(info),
         info.messages,
         info.bytes,
         info.first,
