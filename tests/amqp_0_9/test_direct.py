@@ -441,7 +441,7 @@ def test_times_in_envelopes_of_openamq_have_four_octets(broker: Broker) -> None:
 
 
 def test_times_in_long_envelopes_of_openamq(broker: Broker) -> None:
-    client = broker.channel(seconds=SECONDS)
+    client = broker.channel()
     client.call(wire.declare_queue(1, "long times", durable=1, x_queue_type="stream"))
     client.call(wire.consume(1, "long times"))
     data = bytes(1 << 20)
