@@ -98,14 +98,20 @@ async def test_a_refused_consumer_takes_no_subscription(tmp_path: Path) -> None:
 async def test_a_message_to_nobody_is_released_and_counted(tmp_path: Path) -> None:
     async with direct(tmp_path) as client:
         told: list[tuple[Outcome, bytes]] = []
+
+        def relay(name: bytes) -> None:
+            client.relay(
+                name, b"body", b"", lambda outcome, what: told.append((outcome, what)), settled=False
+            )
+
         for count in (1, 2):
-            client.relay(b"n", b"body", b"", lambda outcome, what: told.append((outcome, what)))
+            relay(b"n")
             assert told == [(RELEASED, b"")] * count
             assert client.totals.undelivered == count
         with pytest.raises(Refused, match="there is no such node"):
-            client.relay(DYNAMIC + b"x", b"body", b"", lambda outcome, what: told.append((outcome, what)))
+            relay(DYNAMIC + b"x")
         node = client.produce(b"n", Producer())
-        client.relay(b"n", b"body", b"", lambda outcome, what: told.append((outcome, what)))
+        relay(b"n")
         assert (len(told), node.statistics().messages_in) == (3, 1)
 
 
@@ -132,7 +138,7 @@ async def test_each_use_of_a_node_takes_its_right(tmp_path: Path) -> None:
         client.check(DYNAMIC + b"x")  # who knows the name of a made node may send to it
         for use in (
             lambda: client.produce(b"out", Producer()),
-            lambda: client.relay(b"out", b"body", b"", lambda outcome, what: None),
+            lambda: client.relay(b"out", b"body", b"", lambda outcome, what: None, settled=False),
             lambda: client.consume(b"in", Consumer),
         ):
             with pytest.raises(Refused) as refused:
