@@ -7,9 +7,7 @@ from omq.metrics.server import ServerMetrics
 from omq.metrics.slices import Slices
 from omq.metrics.source import Source
 from omq.metrics.topics import TopicMetrics
-from omq.protocol.http.requests import Answer, Request
-
-NO_STORE = (("Cache-Control", "no-store"),)
+from omq.protocol.http.requests import NO_STORE, Answer, Request
 
 
 class Metrics:

@@ -3,14 +3,12 @@
 from functools import partial
 
 from omq.metrics.source import Source
-from omq.protocol.http.requests import Answer, Request
+from omq.protocol.http.requests import NO_STORE, Answer, Request
 from omq.threads import in_thread
 from omq_storage.errors import StoreError
 
 SLOW_SECONDS = 10.0
 """A commit that lasts longer means that the disk does not answer."""
-
-NO_STORE = (("Cache-Control", "no-store"),)
 
 
 class Readiness:

@@ -19,6 +19,9 @@ HEAD_OCTETS = 8 << 10
 HEAD_LINES = 64
 """The most lines of the head of a request: each costs some microseconds."""
 
+NO_STORE = (("Cache-Control", "no-store"),)
+"""The header fields of an answer that is out of date at once."""
+
 _HEAD_END = re.compile(rb"\n\r?\n")
 
 

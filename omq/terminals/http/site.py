@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import trio
@@ -13,7 +13,7 @@ from omq.config import Config, parse_address
 from omq.drivers.reasons import Reason, Refused
 from omq.protocol.http.basic import CHALLENGE, read_basic
 from omq.protocol.http.origins import Sites
-from omq.protocol.http.requests import Answer, Request
+from omq.protocol.http.requests import NO_STORE, Answer, Request
 from omq.terminals.connection.context import Context
 from omq.terminals.connection.transport import Transport
 from omq.terminals.http.pages import Page, load_pages
@@ -35,8 +35,6 @@ FIELDS = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
 """The header fields of every answer."""
-
-NO_STORE = (("Cache-Control", "no-store"),)
 
 AT_A_TIME = 4
 """How many large answers are made at a time."""
@@ -85,9 +83,7 @@ class Site:
         origin = request.field(b"origin")
         if isinstance(answer, Answer) and origin is not None and self._sites.is_foreign(origin):
             allowed = (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
-            return Answer(
-                answer.status, answer.body, answer.content_type, (*answer.fields, *allowed), answer.ends
-            )
+            return replace(answer, fields=(*answer.fields, *allowed))
         return answer
 
     async def _answer(self, request: Request, transport: Transport, held: AsyncExitStack) -> Answer | Opening:
