@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from functools import partial
 
@@ -116,6 +116,10 @@ class Server:
     def nodes(self) -> list[NodeStatistics]:
         """Return the statistics of the nodes of AMQP 1.0 without a queue."""
         return self._access.nodes.statistics()
+
+    def named_nodes(self) -> Iterator[NodeStatistics]:
+        """Yield the statistics of those among them that have a name of their client's, the oldest first."""
+        return self._access.nodes.named()
 
     def numbered(self) -> list[tuple[Terminal, int]]:
         """The connections after their handshake with their ids, the oldest first."""

@@ -6,7 +6,7 @@ Only the connection for which it was made consumes it.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from omq.access.rights import Right
 from omq.access.session import Release, S, Session
@@ -38,6 +38,12 @@ class Nodes:
     def statistics(self) -> list[NodeStatistics]:
         """Return a snapshot of each node."""
         return [node.statistics() for node in self._nodes.values()]
+
+    def named(self) -> Iterator[NodeStatistics]:
+        """Yield a snapshot of each node whose name the server has not made, the oldest first."""
+        for name, node in list(self._nodes.items()):
+            if not name.startswith(DYNAMIC):
+                yield node.statistics()
 
     def get(self, name: bytes) -> DirectNode | None:
         """Return the node of this name, if there is one."""

@@ -86,6 +86,7 @@ class DirectTraffic:
     messages_out: int = 0
     octets_out: int = 0
     undelivered: int = 0
+    stalls: int = 0
 
 
 @dataclass(slots=True)
@@ -218,6 +219,11 @@ class DirectNode:
         self._finish(message, message.outcome, message.told)
         return True
 
+    def count_stall(self) -> None:
+        """A producer has used up its credit, and got none."""
+        self._totals.stalls += 1
+        self.traffic.stalls += 1
+
     def _count_undelivered(self) -> None:
         self._totals.undelivered += 1
         self.traffic.undelivered += 1
@@ -288,6 +294,7 @@ class DirectNode:
             messages_out=traffic.messages_out,
             octets_out=traffic.octets_out,
             undelivered=traffic.undelivered,
+            stalls=traffic.stalls,
         )
 
     # -- its end -------------------------------------------------------------------------------------------

@@ -112,6 +112,8 @@ class NodeStatistics:
     octets_out: int
     undelivered: int
     """Messages so far that no consumer took, or for which there was no memory."""
+    stalls: int
+    """How often so far a producer of it had used up its credit and got none."""
 
 
 @dataclass(frozen=True, slots=True)

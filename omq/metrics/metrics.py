@@ -3,6 +3,7 @@
 import trio
 
 from omq.metrics.exposition import Exposition
+from omq.metrics.nodes import NodeMetrics
 from omq.metrics.server import ServerMetrics
 from omq.metrics.slices import Slices
 from omq.metrics.source import Source
@@ -16,6 +17,7 @@ class Metrics:
     def __init__(self, source: Source) -> None:
         self._server = ServerMetrics(source)
         self._topics = TopicMetrics(source)
+        self._nodes = NodeMetrics(source)
         self._turn = trio.Lock()
 
     async def answer(self, request: Request) -> Answer:
@@ -25,4 +27,5 @@ class Metrics:
             exposition = Exposition(request.field(b"accept"))
             await exposition.add(await self._server.collect(slices), slices)
             await exposition.add(await self._topics.collect(slices), slices)
+            await exposition.add(await self._nodes.collect(slices), slices)
         return Answer(200, exposition.octets(), exposition.content_type, NO_STORE)

@@ -1,11 +1,12 @@
 """What metrics are made from: the statistics of a server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from omq.config import Config
 from omq.drivers.catalogue import Catalogue
 from omq.drivers.histogram import Distribution
+from omq.drivers.statistics import NodeStatistics
 from omq.statistics import ServerStatistics
 from omq.terminals.connection.statistics import ConnectionStatistics, Ended, Kind
 
@@ -39,6 +40,9 @@ class Source(Protocol):
 
     def terminals(self) -> Sequence[Connection]:
         """Return its connections."""
+
+    def named_nodes(self) -> Iterator[NodeStatistics]:
+        """Yield its nodes without a queue that have a name of their client's, the oldest first."""
 
     @property
     def ended(self) -> Mapping[Kind, Ended]:

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,3 +32,43 @@ def test_oslo_messaging(tmp_path: Path, addresses: str) -> None:
             capture_output=True, text=True, timeout=110, check=False,
         )  # fmt: skip
     assert done.stdout == SAID, done.stderr[-3000:]
+
+
+@contextmanager
+def oslo(port: int, what: str) -> Iterator[subprocess.Popen[str]]:
+    """A process with a server or a client of oslo.messaging."""
+    process = subprocess.Popen(
+        [PYTHON, HERE / "oslo_killed_server.py", str(port), what],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="tools/test installs oslo.messaging where it can be built")
+def test_a_server_that_is_killed_in_the_middle_of_a_call(tmp_path: Path) -> None:
+    with (
+        running_server("--listen", "127.0.0.1:0", "--store", tmp_path / "store") as server,
+        oslo(server.port, "serve") as first,
+    ):
+        assert line(first) == "serving"
+        with oslo(server.port, "call") as client:
+            assert line(first) == "in the middle"
+            first.kill()
+            # The driver accepts a call when it begins it, but perhaps that was not sent yet. If it was, the
+            # client waits in vain; if not, the server tells it that the call is in doubt.
+            assert line(client) in ("lost: MessagingTimeout", "lost: MessageDeliveryFailure")
+            with oslo(server.port, "serve") as second:
+                assert line(second) == "serving"
+                assert client.stdin is not None
+                client.stdin.write("again\n")
+                client.stdin.flush()
+                assert line(client) == "3"

@@ -92,6 +92,12 @@ class DirectIncoming(Producing):
     def address(self) -> bytes | None:
         return None if self._node is None else self._node.name
 
+    def counts_stall(self) -> bool:
+        if self._node is None:
+            return False
+        self._node.count_stall()
+        return True
+
     def accept(self, direct: Direct, name: bytes, target: bytes) -> None:
         """Attach it to its node, and answer the attach. Raises Refused."""
         self._check = partial(direct.check, name)

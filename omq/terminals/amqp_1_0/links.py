@@ -158,7 +158,7 @@ class Links:
             self._look_stalled(incoming)
 
     def _look_stalled(self, incoming: Producing) -> None:
-        if incoming.has_stalled():
+        if incoming.has_stalled() and not incoming.counts_stall():
             self._direct.totals.stalls += 1
 
     def tell(self) -> None:

@@ -50,6 +50,10 @@ class Producing(ABC):
         self._stalls += begins
         return begins
 
+    def counts_stall(self) -> bool:
+        """Count a stall for the node to which the client sends. Return False if it sends to no node."""
+        return False
+
     @property
     def held(self) -> int:
         """The octets of a message that is not complete."""
