@@ -129,7 +129,7 @@ class LineReader:
         if not end:
             self._held += data
         else:
-            lines = bytes(self._held) + data[:end] if self._held else data[:end]
+            lines = b"".join((self._held, memoryview(data)[:end])) if self._held else data[:end]
             self._held = bytearray(data[end:])
             start = _find_longer(lines, self._max_line) if len(lines) > self._max_line else None
             if start is not None:

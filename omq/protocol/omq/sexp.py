@@ -64,7 +64,7 @@ _WINDOW = 4 << 10
 _TOKENS_WINDOW = 1 << 9
 """How many octets are, where each may be a token."""
 
-_STEP = 64 << 10
+_STEP = 32 << 10
 """How many octets the compiled codec reads in one step."""
 
 # What may be wrong, in the order of the compiled codec's faults, from 1 on.

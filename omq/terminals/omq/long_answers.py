@@ -25,7 +25,7 @@ from omq.protocol.omq.sentences import sentence
 from omq.protocol.omq.topics import topic_info_sexp
 from omq_storage.errors import StoreError
 
-SLICE_SECONDS = 0.0008
+SLICE_SECONDS = 0.0003
 """How long records are made on the Trio thread before other tasks may run."""
 
 PART_OCTETS = 64 << 10
