@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import assert_never
 
@@ -18,17 +18,18 @@ from omq.drivers.factory import DriverFactory
 from omq.drivers.leftovers import Leftovers
 from omq.drivers.lifetime import DURABLE, Durable, Ephemeral, Ownership, Private, check_user
 from omq.drivers.loading import Loaded, Loading
+from omq.drivers.making import Making, check_name, first_bound
 from omq.drivers.memory import Memory
 from omq.drivers.private_topics import PrivateTopics
 from omq.drivers.push import Lanes
 from omq.drivers.queue import QueueDriver
 from omq.drivers.queue_options import DEFAULT, PERSISTENT, QueueOptions, change_needed, difference
 from omq.drivers.reasons import Reason, Refused
-from omq.drivers.reservations import IDS_RESERVED, Reservations
+from omq.drivers.reservations import Reservations
 from omq.drivers.statistics import DiskStatistics
 from omq.drivers.store_calls import StoreCalls
 from omq.drivers.stored_types import LEVELS
-from omq.drivers.topic_quota import Admit, AdmitName, Release, TopicQuota
+from omq.drivers.topic_quota import Admit, AdmitName, TopicQuota
 from omq.drivers.writer import Writer
 from omq.logs import quoted
 from omq.model import (
@@ -37,7 +38,6 @@ from omq.model import (
     Persistence,
     Persistent,
     Topic,
-    check_topic,
     declaration,
     read_stored_persistence,
     stored_persistence,
@@ -56,12 +56,6 @@ DELETED_AT_ONCE = 8
 
 SLICE_SECONDS = 0.0005
 """How long topics get other limits of retention before the other tasks have their turn."""
-
-MADE_AT_ONCE = 256
-"""How many topics are made in one commit."""
-
-ADDED_AT_ONCE = 16
-"""How many topics of such a commit get their drivers in one step."""
 
 READERS = 4
 """The number of threads that read from the store at a time."""
@@ -114,6 +108,7 @@ class Catalogue:
             self._drivers, self._factory, self._quota, self._reserve_topics, self._gone
         )
         self._changing = trio.Lock()
+        self._making = Making(self._drivers, self._quota, self._calls, store, self._changing, self._add)
         self._is_open = False
         self._when_open: list[Callable[[], None]] = []
         self.disk = DiskStatistics(0, 0)
@@ -371,7 +366,7 @@ class Catalogue:
             if driver is None:
                 if options.durable:
                     return await self._create_durable(name, options, admit)
-                _check_name(name)
+                check_name(name)
                 return await self._ephemeral.create(name, options, owner, admit)
             check_user(driver.lifetime, owner)
             if not isinstance(driver, QueueDriver):
@@ -435,7 +430,7 @@ class Catalogue:
             if driver is not None:
                 return driver
             if not self._config.allow_undeclared:
-                _check_name(name)
+                check_name(name)
                 raise Refused(
                     Reason.NOT_FOUND, "there is no such topic, and this server wants topics declared"
                 )
@@ -459,64 +454,8 @@ class Catalogue:
         *,
         declared: bool = True,
     ) -> None:
-        """Make topics that are about to be declared or published to, in few commits, because each commit
-        waits for the disk.
-
-        What cannot be made is left to the single declaration or publish, which tries again and is told why.
-        """
-        missing = [name for name in dict.fromkeys(names) if name not in self._drivers]
-        if len(missing) < 2:
-            return
-        for some in range(0, len(missing), MADE_AT_ONCE):
-            async with self._changing:
-                if not await self._make(
-                    missing[some : some + MADE_AT_ONCE], delivery, persistence, admit, declared=declared
-                ):
-                    return
-
-    async def _make(
-        self,
-        names: Sequence[bytes],
-        delivery: Delivery,
-        persistence: Persistence,
-        admit: AdmitName | None,
-        *,
-        declared: bool,
-    ) -> bool:
-        """Make topics in one commit. Return whether all of these exist now."""
-        released: dict[bytes, Release] = {}
-        made = False
-        try:
-            if not self._quota.has_room(len(names)):
-                return False
-            for name in names:
-                if name not in self._drivers:  # otherwise another client was faster
-                    _check_name(name)
-                    released[name] = self._quota.admit(None if admit is None else partial(admit, name))
-            create = partial(
-                self._store.catalogue.create_many,
-                list(released),
-                delivery.value,
-                stored_persistence(persistence),
-                declared,
-                reserved=_first_bound(persistence),
-            )
-            # What is in the store gets its driver: whoever wants one of these topics waits for `_changing`.
-            with trio.CancelScope(shield=True):
-                records = await self._calls.or_refused(create)
-                made = True
-                for number, record in enumerate(records, 1):
-                    self._quota.created(record.id, released[record.name])
-                    self._add(Loaded(record))
-                    if not number % ADDED_AT_ONCE:
-                        await trio.lowlevel.checkpoint()
-        except Refused as refused:
-            log.debug("%d topics could not be made together: %s", len(names), refused)
-        finally:
-            if not made:
-                for release in released.values():
-                    self._quota.not_created(release)
-        return made
+        """Make topics that are about to be declared or published to, in few commits: see `Making.make`."""
+        await self._making.make(names, delivery, persistence, admit, declared=declared)
 
     def check_room(self) -> None:
         """Raise Refused if the quota of topics is used up."""
@@ -534,7 +473,7 @@ class Catalogue:
         declared: bool,
         for_messages: bool = False,
     ) -> Driver:
-        _check_name(name)
+        check_name(name)
         released = self._quota.admit(admit)
         try:
             record = await self._calls.or_refused(
@@ -545,7 +484,7 @@ class Catalogue:
                     stored_persistence(persistence),
                     declared,
                     # What may still get other types is not to look used after the server was killed.
-                    reserved=_first_bound(persistence) if declared or for_messages else 1,
+                    reserved=first_bound(persistence) if declared or for_messages else 1,
                     queue=None if options is None else options.encode(),
                 )
             )
@@ -570,7 +509,7 @@ class Catalogue:
                         delivery=delivery.value,
                         persistence=stored_persistence(persistence),
                         declared=True,
-                        reserved=max(old.reserved, _first_bound(persistence)),
+                        reserved=max(old.reserved, first_bound(persistence)),
                     )
                     await self._calls.or_refused(partial(self._store.catalogue.update, record))
                     self._records[record.id] = record
@@ -706,24 +645,9 @@ class Catalogue:
         }
 
 
-def _first_bound(persistence: Persistence) -> int:
-    """Return the bound of the ids that are reserved for a topic together with its record.
-
-    So the first message of a transient topic waits for no commit. The writer reserves the ids of a persistent
-    topic: after a power failure, ids that are reserved count as lost.
-    """
-    return 1 if isinstance(persistence, Persistent) else 1 + IDS_RESERVED
-
-
 def _nothing() -> None:
     """Nothing needs to know of the change."""
 
 
 def _ignore(driver: Driver) -> None:
     """Nothing needs to know that a topic was deleted."""
-
-
-def _check_name(name: bytes) -> None:
-    problem = check_topic(name)
-    if problem is not None:
-        raise Refused(Reason.INVALID, problem)

@@ -1,0 +1,130 @@
+"""Makes many topics in few commits, because each commit waits for the disk."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import trio
+
+from omq.drivers.driver import Driver
+from omq.drivers.loading import Loaded
+from omq.drivers.reasons import Reason, Refused
+from omq.drivers.reservations import IDS_RESERVED
+from omq.drivers.store_calls import StoreCalls
+from omq.drivers.topic_quota import AdmitName, Release, TopicQuota
+from omq.model import Delivery, Persistence, Persistent, check_topic, stored_persistence
+from omq_storage.store import Store
+
+MADE_AT_ONCE = 256
+"""How many topics are made in one commit."""
+
+ADDED_AT_ONCE = 16
+"""How many topics of such a commit get their drivers in one step."""
+
+log = logging.getLogger("omq.catalogue")
+
+
+class Making:
+    """Makes topics of a catalogue."""
+
+    def __init__(
+        self,
+        drivers: Mapping[bytes, Driver],
+        quota: TopicQuota,
+        calls: StoreCalls,
+        store: Store,
+        changing: trio.Lock,
+        add: Callable[[Loaded], Driver],
+    ) -> None:
+        """`drivers` are those of the catalogue, and `changing` is its lock. `add` makes the driver of a topic
+        that the store has.
+        """
+        self._drivers = drivers
+        self._quota = quota
+        self._calls = calls
+        self._store = store
+        self._changing = changing
+        self._add = add
+
+    async def make(
+        self,
+        names: Iterable[bytes],
+        delivery: Delivery,
+        persistence: Persistence,
+        admit: AdmitName | None,
+        *,
+        declared: bool,
+    ) -> None:
+        """Make topics that are about to be declared or published to.
+
+        What cannot be made is left to the single declaration or publish, which tries again and is told why.
+        """
+        missing = [name for name in dict.fromkeys(names) if name not in self._drivers]
+        if len(missing) < 2:
+            return
+        for some in range(0, len(missing), MADE_AT_ONCE):
+            async with self._changing:
+                if not await self._make(
+                    missing[some : some + MADE_AT_ONCE], delivery, persistence, admit, declared=declared
+                ):
+                    return
+
+    async def _make(
+        self,
+        names: Sequence[bytes],
+        delivery: Delivery,
+        persistence: Persistence,
+        admit: AdmitName | None,
+        *,
+        declared: bool,
+    ) -> bool:
+        """Make topics in one commit. Return whether all of these exist now."""
+        released: dict[bytes, Release] = {}
+        made = False
+        try:
+            if not self._quota.has_room(len(names)):
+                return False
+            for name in names:
+                if name not in self._drivers:  # otherwise another client was faster
+                    check_name(name)
+                    released[name] = self._quota.admit(None if admit is None else partial(admit, name))
+            create = partial(
+                self._store.catalogue.create_many,
+                list(released),
+                delivery.value,
+                stored_persistence(persistence),
+                declared,
+                reserved=first_bound(persistence),
+            )
+            # What is in the store gets its driver: whoever wants one of these topics waits for `_changing`.
+            with trio.CancelScope(shield=True):
+                records = await self._calls.or_refused(create)
+                made = True
+                for number, record in enumerate(records, 1):
+                    self._quota.created(record.id, released[record.name])
+                    self._add(Loaded(record))
+                    if not number % ADDED_AT_ONCE:
+                        await trio.lowlevel.checkpoint()
+        except Refused as refused:
+            log.debug("%d topics could not be made together: %s", len(names), refused)
+        finally:
+            if not made:
+                for release in released.values():
+                    self._quota.not_created(release)
+        return made
+
+
+def check_name(name: bytes) -> None:
+    """Raise Refused if no topic can have this name."""
+    problem = check_topic(name)
+    if problem is not None:
+        raise Refused(Reason.INVALID, problem)
+
+
+def first_bound(persistence: Persistence) -> int:
+    """Return the bound of the ids that are reserved for a topic together with its record.
+
+    So the first message of a transient topic waits for no commit. The writer reserves the ids of a persistent
+    topic: after a power failure, ids that are reserved count as lost.
+    """
+    return 1 if isinstance(persistence, Persistent) else 1 + IDS_RESERVED
