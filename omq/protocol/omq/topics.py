@@ -23,7 +23,8 @@ from omq.watching import TopicWatch
 
 def topic_sexp(topic: Topic) -> bytes:
     """`((id 7)(topic prices))`: the payload of Subscribed, Unsubscribed, Declared and Deleted."""
-    return write([[b"id", _decimal(topic.id)], [b"topic", topic.topic]])
+    # The same as `write` prints, but faster: a client may subscribe to many topics.
+    return b"((id %d)(topic%s))" % (topic.id, _behind_name(atom(topic.topic)))
 
 
 def topic_of_sexp(payload: bytes) -> Topic:
@@ -50,13 +51,11 @@ def identity_fields(info: TopicInfo | TopicWatch) -> tuple[int, bytes, bytes, by
     """The id, the name and the types of a topic, for the format with which all records of topics begin. Those
     that may be quoted or lists have the space before them.
     """
-    topic = atom(info.topic)
-    persistence = write(sexp_of_persistence(info.persistence))
     return (
         info.id,
-        topic if topic.startswith(b'"') else b" " + topic,
+        _behind_name(atom(info.topic)),
         info.delivery.value.encode(),
-        persistence if persistence.startswith(b"(") else b" " + persistence,
+        _behind_name(write(sexp_of_persistence(info.persistence))),
     )
 
 
@@ -114,5 +113,6 @@ def _one_sexp(payload: bytes) -> Sexp:
     return sexp
 
 
-def _decimal(value: int) -> bytes:
-    return b"%d" % value
+def _behind_name(printed: bytes) -> bytes:
+    """Return what follows the name of a field: there is a space before a bare atom only."""
+    return printed if printed.startswith((b'"', b"(")) else b" " + printed
