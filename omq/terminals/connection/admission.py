@@ -97,15 +97,17 @@ class ReadAdmission:
         if self._is_streaming:
             # The last read was full. If much has arrived again, read all of it at once.
             octets = self._take_arrived()
-            if octets and (received := await self._transport.receive_arrived(octets)):
-                return received
+            if octets:
+                await trio.lowlevel.checkpoint()  # the others have their turn between two reads
+                if received := self._transport.receive_arrived(octets):
+                    return received
             self.done()
         received = await self._transport.receive()
         self._is_streaming = len(received) == FIRST_OCTETS
         if self._is_streaming:
             octets = self._take_arrived()
             if octets:
-                received += await self._transport.receive_arrived(octets)
+                received += self._transport.receive_arrived(octets)
         return received
 
     def _take_arrived(self) -> int:

@@ -58,8 +58,7 @@ class TlsTransport(Transport):
         self.received = before + len(data)
         return data
 
-    async def receive_arrived(self, octets: int) -> bytes:
-        await trio.lowlevel.checkpoint()
+    def receive_arrived(self, octets: int) -> bytes:
         try:
             self._engine.feed(self._read(octets))
         except BlockingIOError:

@@ -100,11 +100,10 @@ class Transport:
             except BlockingIOError:
                 pass  # it only seemed readable
 
-    async def receive_arrived(self, octets: int) -> bytes:
-        """Return at most this many octets that have arrived, according to `arrived`; none if they cannot be
-        read yet. Raises as `receive` does.
+    def receive_arrived(self, octets: int) -> bytes:
+        """Return at most this many octets that have arrived, according to `arrived`, without waiting; none if
+        they cannot be read yet. Raises as `receive` does.
         """
-        await trio.lowlevel.checkpoint()
         data = self._read(octets)
         self.received += len(data)
         return data

@@ -65,13 +65,11 @@ class WebSocketTransport(Transport):
         self.received += len(data)
         return data
 
-    async def receive_arrived(self, octets: int) -> bytes:
+    def receive_arrived(self, octets: int) -> bytes:
         # Frames that were received and not decoded take memory, and decoding is slower than reading. So read
         # no further while there are any: then the client has to wait.
         if not self._kept and not self._has_more and self._inner.arrived():
-            self._feed(await self._inner.receive_arrived(octets))
-        else:
-            await trio.lowlevel.checkpoint()
+            self._feed(self._inner.receive_arrived(octets))
         data = self._decoded(octets)
         self.received += len(data)
         return data
