@@ -30,6 +30,11 @@ MOST_OCTETS = 1 << 20
 MOST_ENTRIES = 256
 """The number of entries from which on a backlog is full: one little message in each read adds an entry."""
 
+WOKEN_TOGETHER = 8
+"""How many publishers are woken at a time when a backlog has room again. Each that goes on wakes the next one
+if there still is room. If a hundred were woken together, most of them would find the backlog full again.
+"""
+
 ENTRY_OCTETS = 200
 """About what an entry takes in memory, without its messages."""
 
@@ -182,7 +187,7 @@ class Backlog:
         del entries[:whole]
         self._free(freed)
         if self._waiting and self._has_emptied() and not self.is_full():
-            self._wake()
+            self._wake(WOKEN_TOGETHER)
 
     def _has_emptied(self) -> bool:
         return self.unsent <= MOST_OCTETS // 2 and len(self.entries) <= MOST_ENTRIES // 2
@@ -220,17 +225,22 @@ class Backlog:
         self._free(self.octets)
         self._wake()
 
-    def _wake(self) -> None:
-        for event in self._waiting:
+    def _wake(self, most: int | None = None) -> None:
+        """Wake those that have waited for the longest time, at most so many."""
+        woken, self._waiting[:most] = self._waiting[:most], []
+        for event in woken:
             event.set()
 
-    def wait(self, event: trio.Event) -> None:
-        """Set this event when there is room, until `leave`."""
-        self._waiting.append(event)
+    def wait(self, event: trio.Event, *, again: bool = False) -> None:
+        """Set this event once there may be room, until `leave`; before all others if it waits `again`."""
+        self._waiting.insert(0 if again else len(self._waiting), event)
 
     def leave(self, event: trio.Event) -> None:
-        """Do not set this event any more."""
-        self._waiting.remove(event)
+        """Its publisher waits no more: the next one may have its turn."""
+        if event in self._waiting:
+            self._waiting.remove(event)
+        if self._waiting and not self.is_full():
+            self._wake(1)
 
 
 class Filled(Protocol):
@@ -247,24 +257,33 @@ class Filled(Protocol):
 async def wait_for_room(outlets: Iterable[Filled], stall_seconds: float) -> None:
     """Wait until one of these connections has room in its backlog, or none of them moves any more."""
     filled = tuple(outlets)
-    if not all(outlet.backlog.is_full() for outlet in filled):
-        return  # one has got room since the pass ended: nothing would set the event
+    again = False
+    # One may have got room since the pass ended; and when there was room, others may have been faster.
+    while all(outlet.backlog.is_full() for outlet in filled):
+        if not await _wait_for_turn(filled, stall_seconds, again=again):
+            return
+        again = True
+
+
+async def _wait_for_turn(filled: Sequence[Filled], stall_seconds: float, *, again: bool) -> bool:
+    """Wait until there may be room. Return False when none of these connections moves any more."""
     event = trio.Event()
     for outlet in filled:
-        outlet.backlog.wait(event)
+        outlet.backlog.wait(event, again=again)
     try:
         moves = True
-        while moves and not event.is_set():
+        while moves:
             before = [outlet.sent for outlet in filled]
             with trio.move_on_after(stall_seconds):
                 await event.wait()
-                return
+                return True
             moves = False
             for outlet, sent in zip(filled, before, strict=True):
                 if outlet.sent == sent:
                     outlet.still_at = sent
                 else:
                     moves = True
+        return False
     finally:
         for outlet in filled:
             outlet.backlog.leave(event)

@@ -287,3 +287,28 @@ async def test_nobody_waits_for_room_that_has_come_meanwhile(autojump_clock: Moc
     await wait_for_room((slow, fast), 5.0)
     assert trio.current_time() == begin
     assert fast.still_at is None
+
+
+async def test_publishers_that_wait_have_their_turns_while_there_is_room(autojump_clock: MockClock) -> None:
+    """Most of a hundred would find the backlog full again. And some have nothing more for it by then."""
+    filled = Filled()
+    went_on: list[int] = []
+
+    async def publish(number: int) -> None:
+        await wait_for_room((filled,), 60.0)
+        assert not filled.backlog.is_full()
+        went_on.append(number)
+        if number % 3:
+            filled.backlog.add(bytes(MOST_OCTETS // 16))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(100):
+            nursery.start_soon(publish, number)
+            await wait_all_tasks_blocked()  # so that they wait in this order
+        while len(went_on) < 100:
+            assert filled.backlog.is_full(), "nobody waits while there is room"
+            filled.take(MOST_OCTETS // 2)
+            await wait_all_tasks_blocked()
+    assert trio.current_time() < 60.0
+    # Eight at a time go on in any order, and nobody much later than those who came later.
+    assert all(abs(place - number) < 32 for place, number in enumerate(went_on))
