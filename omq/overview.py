@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from heapq import nlargest
+from importlib.metadata import version
 from typing import Protocol
 
 from omq import watching
@@ -302,8 +303,6 @@ def _writer(numbers: WriterStatistics) -> watching.WriterInfo:
 
 @cache
 def _version() -> bytes:
-    from importlib.metadata import version  # many modules, which no start of the server needs
-
     return version("omq-server").encode()
 
 

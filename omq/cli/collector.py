@@ -17,13 +17,10 @@ YOUNG_LOOKS, OLD_LOOKS = 50, 100
 
 
 def look_seldom() -> None:
-    """Enable the collector, with other thresholds. Call this when everything is imported: imports leave
-    little garbage, and many collections during them took a twentieth of their time.
-    """
+    """Set the thresholds. Call this when everything is imported."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS, YOUNG_LOOKS, OLD_LOOKS)
-    gc.enable()
 
 
 def drop_spare_objects() -> None:

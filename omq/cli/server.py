@@ -3,6 +3,7 @@
 import argparse
 import faulthandler
 import getpass
+import importlib.metadata
 import logging
 import signal
 import sys
@@ -124,7 +125,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read a client's secret from standard input, print its hash for the configuration, and exit",
     )
-    made.add_argument("--version", action="store_true", help="show program's version number and exit")
+    made.add_argument(
+        "--version", action="version", version=f"omq {importlib.metadata.version('omq-server')}"
+    )
     return made
 
 
@@ -134,8 +137,6 @@ def main() -> None:
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     arguments = parser().parse_args()
-    if arguments.version:
-        sys.exit(_tell_version())
     if arguments.hash_secret:
         sys.exit(_hash_secret())
     try:
@@ -161,14 +162,6 @@ def main() -> None:
         sys.exit(_refuse(f"topics: {problem}"))
     except NotClosed:
         sys.exit(EXIT_FAILURE)  # the log has the reason
-
-
-def _tell_version() -> int:
-    """Print the version, and return the exit status."""
-    from importlib.metadata import version  # many modules, which no start of the server needs
-
-    print(f"omq {version('omq-server')}")
-    return 0
 
 
 def _check(config: Config) -> int:

@@ -1,6 +1,5 @@
 """The entry points of the commands `omq` and `omq-server`, before the slow imports."""
 
-import gc
 import os
 import re
 import signal
@@ -58,7 +57,6 @@ def serve() -> NoReturn:
         # Where the interpreter cannot be started again, the server runs all the same, and keeps more memory.
         with suppress(OSError):
             os.execv(sys.executable, sys.orig_argv)
-    gc.disable()  # until all is imported: see omq.cli.collector
     from omq.cli import server
 
     try:
