@@ -18,7 +18,7 @@ from omq.protocol.amqp_1_0.performatives import (
     Open,
     Transfer,
 )
-from omq.protocol.amqp_1_0.session import MOST_HANDLES
+from omq.protocol.amqp_1_0.session import MOST_HANDLES, WINDOW
 
 from .amqp_1_0_peer import ACCEPTED, HEADER, Peer, condition, data, opened, peer, source, target
 from .conversation import serving
@@ -96,6 +96,19 @@ async def test_frames_that_end_the_session_only(
         await client.sender("q", 2)
         await client.say(Transfer(2, 0, b"t"), payload=data(b"x"))
         await client.accepted(0)
+
+
+async def test_a_client_that_ignores_the_window_of_its_session_is_served(store: Path) -> None:
+    """What the server has read is taken before it reads more: nothing piles up behind the window."""
+    async with serving(store, amqp1_credit=1000) as host, opened(host.port) as client:
+        await client.sender("q")
+        count = 10 * WINDOW
+        said = [performatives.write(Transfer(1, number, b"t", 0)) for number in range(count)]
+        await client.send(b"".join(frames.write(0, each, data(b"x")) for each in said))
+        await client.accepted(count - 1)
+        await client.receiver("q", 2, credit=count)
+        for _ in range(count):
+            assert (await client.message()).octets == data(b"x")
 
 
 async def test_delivery_ids_may_jump_forward_and_not_back(store: Path) -> None:

@@ -4,10 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+import trio
+
 from omq.protocol.amqp_1_0.performatives import Attach, Begin, Detach, Flow, Transfer
 
 from .amqp_1_0_peer import Peer, condition, data, opened, source, target
-from .conversation import Host, serving
+from .conversation import Host, eventually, serving
 
 LONG = data(b"x" * 3000)
 """A message of four frames of 1,024 octets."""
@@ -131,3 +134,32 @@ async def test_a_drain_is_answered_behind_what_waits(store: Path) -> None:
         assert [(await transfer(client)).more for _ in range(2)] == [True, False]
         flow = await client.heard(Flow)
         assert (flow.delivery_count, flow.link_credit) == (10, 0)
+
+
+async def test_frames_that_wait_take_a_share_of_the_memory(store: Path) -> None:
+    """When they exceed it, the client that has taken nothing for the longest time is closed."""
+    size = 200_000
+    async with (
+        serving(store, memory_bytes=4 << 20) as host,
+        opened(host.port) as other,
+        narrow(host) as first,
+        narrow(host) as second,
+    ):
+        memory = host.server.memory
+        for handle, queue in enumerate(("first", "second")):
+            await other.sender(queue, handle)
+            await other.accepted(await other.publish_long(data(bytes(size)), handle))
+        assert memory.stalled.limit < 2 * size
+        await attach(first, "first")
+        assert (await transfer(first)).more
+        await eventually(lambda: memory.stalled.used > size - 2048)
+        await attach(second, "second")
+        assert (await transfer(second)).more
+        with pytest.raises((EOFError, trio.BrokenResourceError)):
+            await first.next()
+        await eventually(lambda: size - 2048 < memory.stalled.used < memory.stalled.limit)
+        await second.say(Flow(1, 1 << 20, 0, 100))
+        while (await transfer(second)).more:
+            pass
+        await eventually(lambda: not memory.stalled.used)
+        await second.settle()

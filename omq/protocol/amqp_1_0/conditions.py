@@ -24,12 +24,9 @@ class Condition(Enum):
     CONNECTION_FORCED = "amqp:connection:forced"
     FRAMING_ERROR = "amqp:connection:framing-error"
 
-    WINDOW_VIOLATION = "amqp:session:window-violation"
-    ERRANT_LINK = "amqp:session:errant-link"
     HANDLE_IN_USE = "amqp:session:handle-in-use"
     UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 
-    DETACH_FORCED = "amqp:link:detach-forced"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     STOLEN = "amqp:link:stolen"

@@ -195,7 +195,7 @@ class SendingLink(Link):
         self.settles = attach.snd_settle_mode == 1
         """Whether messages are settled when they are sent (snd-settle-mode `settled`)."""
 
-    def accept(self, source: bytes, *, settles: bool, capabilities: tuple[str, ...] = ()) -> None:
+    def accept(self, source: bytes, *, settles: bool) -> None:
         """Accept the attach with this source, which may differ from what the client asked for."""
         self.settles = settles
         mode = 1 if settles else self.attach.snd_settle_mode if self.attach.snd_settle_mode != 1 else 0
@@ -204,7 +204,6 @@ class SendingLink(Link):
             snd_settle_mode=mode,
             rcv_settle_mode=0,
             initial_delivery_count=0,
-            offered_capabilities=capabilities,
         )
 
     def flowed(self, flow: Flow) -> None:
@@ -228,7 +227,7 @@ class SendingLink(Link):
         self.credit = 0
         self.session.tell(self)
 
-    def tell(self, available: int = 0) -> None:
+    def tell(self) -> None:
         """State the link's own view of its credit."""
         self.session.send(
             replace(
@@ -236,7 +235,7 @@ class SendingLink(Link):
                 handle=self.handle,
                 delivery_count=self.delivery_count,
                 link_credit=self.credit,
-                available=available,
+                available=0,
                 drain=self.drain,
             )
         )
@@ -261,7 +260,7 @@ class ReceivingLink(Link):
         self.delivery_settled = False
         self._max_message_size = 0
 
-    def accept(self, target: bytes, max_message_size: int, capabilities: tuple[str, ...] = ()) -> None:
+    def accept(self, target: bytes, max_message_size: int) -> None:
         """Accept the attach with this target, which may differ from what the client asked for."""
         mode = self.attach.snd_settle_mode
         self._max_message_size = max_message_size
@@ -270,7 +269,6 @@ class ReceivingLink(Link):
             snd_settle_mode=mode,
             rcv_settle_mode=0,
             max_message_size=max_message_size or None,
-            offered_capabilities=capabilities,
         )
 
     def _detached(self) -> None:

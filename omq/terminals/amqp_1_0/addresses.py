@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from omq.access.direct import DYNAMIC
 from omq.model import Delivery, Persistence, Persistent, Sync, Transient
 from omq.protocol.amqp_1_0.conditions import Condition, LinkProblem
 from omq.protocol.amqp_1_0.performatives import Source, Target
@@ -55,7 +56,6 @@ class DirectAddress:
 
 
 _STRIPPED = ((b"queue://", Treatment.QUEUE), (b"topic://", Treatment.MULTICAST))
-_DYNAMIC = b"amqp:/_omq/temp."
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def resolve(
     if name.startswith((b"$", b"/management")):
         raise LinkProblem(Condition.NOT_FOUND, "there is no such node")
     entry = prefixes.find(name)
-    if name.startswith(_DYNAMIC) or (entry is not None and entry.treatment is Treatment.DIRECT):
+    if name.startswith(DYNAMIC) or (entry is not None and entry.treatment is Treatment.DIRECT):
         return DirectAddress(name)
     wanted = _capability(terminus.capabilities) or wanted
     delivery = None if wanted is None else wanted.delivery

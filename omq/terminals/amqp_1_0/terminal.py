@@ -38,6 +38,7 @@ from omq.protocol.amqp_1_0.events import (
     WindowOpened,
 )
 from omq.terminals.amqp_1_0.links import Links
+from omq.terminals.amqp_1_0.waiting import WaitingFrames
 from omq.terminals.connection.admission import ReadAdmission
 from omq.terminals.connection.context import Arrival, Context
 from omq.terminals.connection.liveness import Excuse
@@ -122,6 +123,7 @@ class Amqp1Terminal:
         self._excused = Excuse()
         self._admission = ReadAdmission(transport, memory, self._reading, self._excused)
         self._sender = Sender(transport, memory.stalled, memory.tails, context.pace, self._scope)
+        self._frames = WaitingFrames(memory.stalled, transport, self._scope)
         self._waiting: list[bytes] = []
         self._waiting_octets = 0
         self._room = trio.lowlevel.ParkingLot()
@@ -147,6 +149,7 @@ class Amqp1Terminal:
                 self._admitted.links.close()
                 self._admitted.session.close()
             self._admission.close()
+            self._frames.close()
             self._transport.close()
 
     def statistics(self) -> ConnectionStatistics:
@@ -293,6 +296,7 @@ class Amqp1Terminal:
 
     def urgent(self, *, may_answer: bool) -> Sequence[Octets]:
         """Return a heartbeat that is due, and the answers and outcomes that are ready."""
+        self._frames.look(self._protocol.waiting)
         now = trio.current_time()
         if now >= self._heartbeat_due:
             self._protocol.heartbeat()

@@ -1,0 +1,54 @@
+"""The frames that wait for the windows of a client's sessions, in the memory for stalled clients.
+
+A message that is longer than the window waits in memory from its first frame on. A connection has one such
+message at a time. When all connections together have too many, those whose clients have taken nothing for the
+longest time are closed (`omq.drivers.stalled`).
+"""
+
+from contextlib import ExitStack
+
+import trio
+
+from omq.drivers.stalled import Holder, Stalled
+from omq.terminals.connection.transport import Transport
+
+_NO_TOPIC = -1
+"""In the place of the id of a topic: no other connection has the same frames."""
+
+
+class WaitingFrames:
+    """Those of one connection. Always call `close` at the end."""
+
+    def __init__(self, stalled: Stalled, transport: Transport, scope: trio.CancelScope) -> None:
+        """`scope` is the connection: it is cancelled if others need the memory."""
+        self._stalled = stalled
+        self._transport = transport
+        self._scope = scope
+        self._counted = ExitStack()
+        self._holder: Holder | None = None
+        self._octets = 0
+
+    def look(self, octets: int) -> None:
+        """So many octets wait now."""
+        if octets == self._octets:
+            return
+        before, self._octets = self._octets, octets
+        if not octets:
+            self.close()
+        elif self._holder is None:
+            holding = self._stalled.holding(_NO_TOPIC, id(self), octets, self._cut_off)
+            self._holder = self._counted.enter_context(holding)
+        elif octets < before:
+            self._holder.moved()
+
+    def close(self) -> None:
+        """Nothing waits any more."""
+        self._octets = 0
+        self._holder = None
+        self._counted.close()
+
+    def _cut_off(self, why: str) -> None:
+        peer = self._transport.peer()
+        self._stalled.tell(f"{peer}: closed in the middle of a message: {why}", peer=peer, topic=b"")
+        self._transport.ends(why)
+        self._scope.cancel()
