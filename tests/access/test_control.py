@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from served_control import Subscriber, connected, control, known
@@ -10,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from omq.access.control import AccessControl, Crowded, LeasedSession
 from omq.access.leases import Principal, Unusable
 from omq.access.session import Session
-from omq.config import Config
+from omq.config import ClientConfig, Config
 from omq.drivers.feed import LeasedFeed
 from omq.drivers.reasons import Reason, Refused
 from omq.model import FromCurrent
@@ -125,3 +126,23 @@ async def test_a_feed_stays_open_while_its_lease_is_used(tmp_path: Path) -> None
         leased.what.close()
         assert leased.what.is_over
         await session.open(b"t", FromCurrent(), Subscriber)
+
+
+@pytest.mark.parametrize("later", [None, "other"])
+async def test_a_certificate_that_is_no_longer_the_clients_proves_nothing(
+    tmp_path: Path, later: str | None
+) -> None:
+    def clients(certificate: str | None) -> list[ClientConfig]:
+        return [msgspec.structs.replace(known("known"), certificate=certificate)]
+
+    async with control(tmp_path, clients=clients("name")) as access:
+        found = access.clients.certified("name")
+        assert found is not None
+        name, identity = found
+        assert (name, identity.withdrawn) == (b"known", None)
+        access.reload(Config(store=str(tmp_path), clients=clients("name")))
+        assert access.clients.certified("name") == found
+        access.reload(Config(store=str(tmp_path), clients=clients(later)))
+        assert identity.withdrawn == "the certificate of this connection is not that of its client any more"
+        assert access.clients.certified("name") is None
+        assert (access.clients.certified("other") is not None) is (later is not None)

@@ -130,7 +130,10 @@ ACCESS = Area(
         "limits.py": _server("quotas", "reloading"),
         "management.py": (*_server("management"), *_amqp("amqp_tools")),
         "quotas.py": _server("quotas"),
-        "session.py": ("tests/access/test_session.py", *_server("new_topics", "reservations")),
+        "session.py": (
+            "tests/access/test_session.py",
+            *_server("new_topics", "reservations", "path_of_a_publish"),
+        ),
         "topology.py": _amqp("rights", "probe", "streams", "direct", "channels"),
         "watches.py": _server("watching", "reloading"),
     },
