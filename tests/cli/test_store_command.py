@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_helpers import Shell, running_server
 
+from omq.blocking import connect
+
 
 def damaged(store: Path) -> None:
     file = store / "strong" / "data.mdb"
@@ -45,8 +47,11 @@ def test_check_and_repair_of_a_damaged_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with running_server(tmp_path) as shell:
         shell.ok("declare", "notes", "--persistence", "strong")
-        for line in ("first", "second", "third"):
-            shell.ok("pub", "notes", line, "--confirm")
+        # By one client and not by commands, which take so long to start that the server joins the blocks.
+        with connect(shell.url) as client:
+            for body in (b"first", b"second", b"third"):
+                client.publish("notes", body)
+                client.confirm()
     damaged(store)
     sentence = b"strong: messages 2 to 2 of 'notes' cannot be read."
     checked = shell.omq("store", "check", "--store", str(store))
