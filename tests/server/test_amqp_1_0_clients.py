@@ -1,6 +1,7 @@
-"""Clients of AMQP 1.0 that others wrote: Qpid Proton, and rhea where Node has it."""
+"""Clients of AMQP 1.0 that others wrote: Qpid Proton in Python and C, and rhea where Node has it."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,3 +110,32 @@ def test_rhea(port: int) -> None:
         ["node", "-e", RHEA, str(port)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "got 500\n"
+
+
+C_EXAMPLES = Path("/usr/share/proton/examples/c")
+
+
+@pytest.fixture(scope="module")
+def c_clients(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The examples of Proton's C library, compiled."""
+    if shutil.which("cc") is None or not C_EXAMPLES.is_dir():
+        pytest.skip("tools/test installs libqpid-proton11-dev-examples where it can be installed")
+    directory = tmp_path_factory.mktemp("proton-c")
+    made = {name: directory / name for name in ("send", "send-abort", "receive")}
+    for name, program in made.items():
+        command = ["cc", "-o", program, C_EXAMPLES / f"{name}.c", "-lqpid-proton"]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return made
+
+
+def test_proton_in_c(port: int, c_clients: dict[str, Path]) -> None:
+    def run(name: str, count: int) -> list[str]:
+        command = [c_clients[name], "127.0.0.1", str(port), "c", str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout.splitlines()
+
+    assert run("send-abort", 10) == ["10 messages started and aborted"]
+    assert run("send", 500) == ["500 messages sent and acknowledged"]
+    *bodies, last = run("receive", 500)
+    assert last == "500 messages received"
+    assert bodies == [f'{{"sequence"={number}}}' for number in range(1, 501)]
