@@ -359,6 +359,31 @@ async def test_a_store_that_is_full_in_the_middle(store: Path) -> None:
         assert await everything(host, await host.connect(), 3) == LARGE
 
 
+async def test_two_messages_that_the_store_cannot_hold_together(store: Path) -> None:
+    async with serving(store, map_bytes=8 * MIB) as host:
+        client = await declared(host, b"(Persistent Strong)")
+        sinks = [await sink(host, client) for _ in range(2)]
+        answers: list[bytes] = []
+
+        async def send_one(connection: Conversation, salt: int) -> None:
+            await send_until_refused(connection, envelopes([body(5 * MIB, salt)]))
+            await connection.done()
+            answers.extend(await said(connection))
+
+        async with trio.open_nursery() as nursery:
+            for salt, connection in enumerate(sinks):
+                nursery.start_soon(send_one, connection, salt)
+        full = answers.count(b"541 INTERNAL-ERROR 0 messages stored; the store is full")
+        whole = answers.count(b"200 OK 1 messages stored")
+        assert (full + whole, full >= 1) == (2, True), answers
+        environment = next(
+            each for level, each in host.server.catalogue.writers.items() if level.value == "strong"
+        ).environment
+        await eventually(lambda: not environment.sweep())
+        await send(host, await host.connect(), [LARGE[0]])
+        assert (await everything(host, await host.connect(), whole + 1))[-1] == LARGE[0]
+
+
 async def send_until_refused(connection: Conversation, octets: bytes) -> None:
     try:
         await connection.stream.send_all(octets)
