@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
+from quietness import quiet
 from served_control import Subscriber, connected, control, known
 
 from omq.access.control import AccessControl
@@ -156,7 +156,7 @@ async def test_the_queue_of_replies_is_the_connections_own_and_goes_with_its_con
         subscriber, channel = one.open(name, FromCurrent(), Subscriber, exclusive=False, priority=0)
         channel.close()
         subscriber.closed()
-        await trio.testing.wait_all_tasks_blocked()
+        await quiet()
         with pytest.raises(Refused, match="no queue"):
             other.find_replies(name)
         assert other.find_replies(REPLIES) == QueueState(REPLIES, 0, 1)
@@ -202,7 +202,7 @@ async def test_an_offered_message_has_a_size(tmp_path: Path) -> None:
         with pytest.raises(TooLarge, match="a message has at most 1000 octets, this one 1001"):
             one.offer(driver, Bodies([b"x" * 1001]), [b""])
         while not isinstance(one.offer(driver, Bodies([b"x" * 1000]), [b""]), Confirmation):
-            await trio.testing.wait_all_tasks_blocked()
+            await quiet()
 
 
 async def test_a_long_body_is_stored_while_it_arrives_where_all_of_a_route_have_a_store(
@@ -233,7 +233,7 @@ async def test_workers_of_omq_and_of_amqp_have_the_same_priority(tmp_path: Path)
         (part,) = one.parts(b"", b"q", [encode(Head(b"", b"q"))])
         for number in range(4):
             await part.route[0].post(Bodies([b"%d" % number]))
-            await trio.testing.wait_all_tasks_blocked()
+            await quiet()
         for channel in channels:
             taken = await channel.take()
             assert isinstance(taken, Messages)
