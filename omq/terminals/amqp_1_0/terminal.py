@@ -1,7 +1,8 @@
 """The terminal of AMQP 1.0: one connection (docs/AMQP-1.0.md).
 
-One task reads frames, and executes what they mean in their order. Another one sends the answers, heartbeats
-and the messages of the links in turn.
+One task reads frames, and executes what they mean in their order. It sends answers and messages of nodes
+without queues at once, if nothing waits to be sent (`omq.terminals.connection.at_once`). Another task sends
+the rest, heartbeats, and the messages of topics, the links in turn.
 """
 
 import logging
