@@ -186,6 +186,7 @@ class Connections:
             if not isinstance(answer, TopicList):
                 raise unexpected(answer)
             infos = {info.id: info for info in answer.topics}
+            resumed: list[Subscription] = []
             for subscription in subscriptions:
                 info = infos.get(subscription.topic.id) if subscription.topic is not None else None
                 if info is None or info.topic != subscription.name:
@@ -198,7 +199,10 @@ class Connections:
                     await connection.subscribe(subscription, subscription.resume(info))
                 except (ServerError, ReplyBlocked) as error:
                     subscription.fail(error)
-                if subscription not in self.subscriptions:
+                resumed.append(subscription)
+            # An owner that leaves its block during the loop has no present connection to unsubscribe on.
+            for subscription in resumed:
+                if subscription not in self.subscriptions and not subscription.finished_by_server:
                     connection.leave(subscription.name)
         except ConnectionLost:
             return False

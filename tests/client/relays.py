@@ -7,6 +7,15 @@ from functools import partial
 import trio
 
 
+class Held:
+    """A command that a relay does not pass on to the server before `released`, nor anything behind it."""
+
+    def __init__(self, command: bytes) -> None:
+        self.command = command
+        self.arrived = trio.Event()
+        self.released = trio.Event()
+
+
 class Relay:
     """Passes on what comes, both ways, until it is told to swallow everything.
 
@@ -17,6 +26,7 @@ class Relay:
         self.url = f"omq://127.0.0.1:{port}"
         self.connections = 0
         self._swallowing = False
+        self._held: Held | None = None
         self._target = target
         self._links: list[_Link] = []
 
@@ -33,11 +43,16 @@ class Relay:
         """Later connections pass again; the others never do."""
         self._swallowing = False
 
+    def hold(self, command: bytes) -> Held:
+        """Hold this command on later connections."""
+        self._held = Held(command)
+        return self._held
+
     async def carry(self, client: trio.SocketStream) -> None:
         """Serve one connection."""
         self.connections += 1
         async with client, await trio.open_tcp_stream("127.0.0.1", self._target) as server:
-            link = _Link(self._swallowing)
+            link = _Link(self._swallowing, self._held)
             self._links.append(link)
             try:
                 async with trio.open_nursery() as nursery:
@@ -48,8 +63,9 @@ class Relay:
 
 
 class _Link:
-    def __init__(self, swallowing: bool) -> None:
+    def __init__(self, swallowing: bool, held: Held | None) -> None:
         self.swallowing = swallowing
+        self.held = held
         self.left: int | None = None
         """How many octets come to the client until everything is swallowed; None without such a bound."""
 
@@ -63,6 +79,9 @@ class _Link:
                 data = data[: self.left]
                 self.left -= len(data)
                 self.swallowing = not self.left
+            if not is_counted and self.held is not None and self.held.command in data:
+                self.held.arrived.set()
+                await self.held.released.wait()
             await target.send_all(data)
         if self.swallowing:
             await trio.sleep_forever()

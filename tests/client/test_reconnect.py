@@ -1,12 +1,14 @@
 """How a client that reconnects handles a server that stops and starts again."""
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
-from client_helpers import OpenServer, Running
+from client_helpers import OpenServer, Running, connect_to
+from relays import Relay, relayed
 
 from omq.client import (
     Client,
@@ -20,11 +22,13 @@ from omq.client import (
     Subscription,
     Sync,
     Transient,
+    connect,
     connections,
 )
 from omq.protocol.handshake import hello
 from omq.protocol.omq.frames import encode
 from omq.protocol.omq.types import Error
+from omq.server import Server
 
 
 async def restarted(running: Running, open_omq: OpenServer, nursery: TaskGroup) -> Running:
@@ -180,6 +184,34 @@ async def test_leaving_while_there_is_no_server(open_omq: OpenServer, nursery: T
     async with running.connect(reconnect=True) as client, client.subscribe("t"):
         await client.publish_confirmed("t", b"1")
         await running.stop()
+
+
+@pytest.fixture
+async def relay(server: Server) -> AsyncIterator[Relay]:
+    async with relayed(server.port) as running:
+        yield running
+
+
+async def test_a_subscription_left_while_another_is_resumed_ends_at_the_server(
+    server: Server, relay: Relay
+) -> None:
+    async with (
+        connect_to(server) as other,
+        connect(relay.url, reconnect=True) as client,
+        AsyncExitStack() as left,
+    ):
+        await left.enter_async_context(client.subscribe("left"))
+        async with client.subscribe("kept"):
+            held = relay.hold(b"Subscribe kept")
+            _, lost = await other.connections()
+            await other.disconnect(lost.id)
+            await held.arrived.wait()  # "left" is resumed
+            await left.aclose()
+            held.released.set()
+            await client.ping()
+            assert {info.topic: info.subscribers for info in await other.topics()} == {b"left": 0, b"kept": 1}
+            async with client.subscribe("left"):
+                pass
 
 
 @pytest.mark.parametrize("connected", [True, False])
