@@ -289,7 +289,7 @@ class Client:
         subscription = Subscription(_name(topic), replay, credit, capacity, self._connections.settings.on_gap)
         self._connections.subscriptions[subscription] = None
         connection: Connection | None = None
-        asked = True
+        asked = False
         try:
             connection = await self._connections.live()
             if self._connections.settings.reconnect and credit is None and isinstance(replay, FromCurrent):
@@ -297,6 +297,7 @@ class Client:
                 infos = {info.topic: info for info in await self.topics()}
                 info = infos.get(subscription.name)
                 subscription.floor = 0 if info is None else info.last
+            asked = True
             try:
                 await connection.subscribe(subscription, replay)
             except ServerError:

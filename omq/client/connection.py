@@ -252,20 +252,19 @@ class Connection:
 
     async def subscribe(self, sink: Receiver, replay: Replay) -> None:
         """Subscribe, with credit if the sink has it. Raises as `call` does."""
+        if sink.name in self._names:
+            # The server would refuse this Subscribe, but would apply its Request to the other subscription,
+            # as well as the Unsubscribe of a caller that is cancelled before the answer.
+            text = sentence("Subscribe", sink.name, "this connection is subscribed already").decode()
+            raise ServerError(text, "Subscribe", sink.name)
         if sink.credit is not None:
-            if sink.name in self._names:
-                # The server would refuse the Subscribe, but would apply the Request to the other one.
-                text = sentence("Subscribe", sink.name, "this connection is subscribed already").decode()
-                raise ServerError(text, "Subscribe", sink.name)
             self._outlet.post(sexp_of_command(Request(sink.name, sink.credit)) + b"\n")
             replay = FromCurrent()
-        is_first = sink.name not in self._names
         self._names.add(sink.name)
         try:
             await self.call(Subscribe(sink.name, replay), sink)
         except ServerError:
-            if is_first:
-                self._names.discard(sink.name)
+            self._names.discard(sink.name)
             raise
 
     def leave(self, name: bytes) -> None:

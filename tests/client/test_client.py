@@ -1,5 +1,7 @@
 """The client library against a real server."""
 
+from contextlib import suppress
+
 import anyio
 import pytest
 import trio
@@ -127,6 +129,18 @@ async def test_a_second_subscription_to_a_topic_is_refused_and_the_first_goes_on
             async with client.subscribe("t"):
                 pass
         await client.publish("t", b"x")
+        assert (await anext(first)).body == b"x"
+
+
+@pytest.mark.parametrize("reconnect", [False, True])
+async def test_a_cancelled_second_subscription_leaves_the_first(server: Server, reconnect: bool) -> None:
+    async with connect_to(server, reconnect=reconnect) as client, client.subscribe("t") as first:
+        with suppress(ServerError), anyio.move_on_after(0):
+            async with client.subscribe("t"):
+                pass
+        await client.publish_confirmed("t", b"x")
+        (info,) = await client.topics()
+        assert info.subscribers == 1
         assert (await anext(first)).body == b"x"
 
 
