@@ -1,14 +1,29 @@
 """The addresses at which a server listens, and what it speaks at each of them."""
 
-import socket
+import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from socket import (
+    AF_INET6,
+    AI_PASSIVE,
+    IPPROTO_IPV6,
+    IPV6_V6ONLY,
+    SO_ACCEPTCONN,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    socket,
+)
 from typing import Self
 
 import trio
+from trio.socket import SocketType
 
-from omq.config import Config, parse_address
+from omq.config import Config, format_address, parse_address
 from omq.systemd import PassedSockets
+
+BACKLOG = 0xFFFF
+"""How many connections may wait to be accepted; the system lowers it to its own limit."""
 
 
 class ListenError(Exception):
@@ -27,64 +42,103 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Listeners:
-    """The open addresses."""
+class Sockets:
+    """The sockets at the addresses of a server.
 
-    any: list[trio.SocketListener]
-    """Accepts TLS if it is configured and the client begins with it."""
-    tls: list[trio.SocketListener]
-    """Accepts TLS only."""
-    http: list[trio.SocketListener]
-    """Accepts HTTP only, and TLS as the first ones do."""
+    They are bound early and listen later, which `trio.open_tcp_listeners` does in one step: a server that is
+    not ready refuses its clients, which can try its other addresses at once.
+    """
+
+    any: list[SocketType]
+    """For TLS if it is configured and the client begins with it."""
+    tls: list[SocketType]
+    """For TLS only."""
+    http: list[SocketType]
+    """For HTTP only, and TLS as the first ones."""
 
     @classmethod
-    async def open(cls, config: Config, passed: PassedSockets | None) -> Self:
-        """Open the configured addresses, or use the sockets that were passed. Raises ListenError."""
+    async def bind(cls, config: Config, passed: PassedSockets | None) -> Self:
+        """Bind the configured addresses, or use the sockets that were passed. Raises ListenError."""
         if passed is not None:
-            return cls(
-                _listeners(passed.listen), _listeners(passed.listen_tls), _listeners(passed.listen_http)
-            )
-        listeners = cls([], [], [])
+            return cls(_sockets(passed.listen), _sockets(passed.listen_tls), _sockets(passed.listen_http))
+        sockets = cls([], [], [])
         try:
             for address in config.listen:
-                listeners.any.extend(await _open(address))
+                await _bind(address, sockets.any)
             for address in config.listen_tls:
-                listeners.tls.extend(await _open(address))
+                await _bind(address, sockets.tls)
             for address in config.listen_http:
-                listeners.http.extend(await _open(address))
+                await _bind(address, sockets.http)
         except BaseException:  # cancelled, too
-            listeners.close()
+            sockets.close()
             raise
-        return listeners
+        return sockets
+
+    def listen(self) -> None:
+        """Listen at all addresses. Raises ListenError if there is a listener at one of them: another process
+        has come first, or the address is configured twice.
+        """
+        for one in (*self.any, *self.tls, *self.http):
+            if one.getsockopt(SOL_SOCKET, SO_ACCEPTCONN):
+                continue  # it was passed, with the backlog of its unit
+            try:
+                one.listen(BACKLOG)
+            except OSError as problem:
+                address = format_address(*one.getsockname()[:2])
+                raise ListenError(f"cannot listen on {address}: {problem.strerror}") from problem
 
     def close(self) -> None:
         """Close those that are open."""
-        for listener in (*self.any, *self.tls, *self.http):
-            listener.socket.close()
+        for one in (*self.any, *self.tls, *self.http):
+            one.close()
 
     def spoken(self, config: Config) -> Iterator[tuple[list[trio.SocketListener], Spoken]]:
-        """Yield the listeners of each kind, and what is spoken there."""
+        """Yield the listeners of each kind, and what is spoken there. The sockets must listen."""
         http = config.http and not self.http
-        yield self.any, Spoken(http=http)
-        yield self.tls, Spoken(tls_only=True, http=http)
-        yield self.http, Spoken(others=False)
+        yield _listeners(self.any), Spoken(http=http)
+        yield _listeners(self.tls), Spoken(tls_only=True, http=http)
+        yield _listeners(self.http), Spoken(others=False)
 
 
-def addresses(listeners: list[trio.SocketListener]) -> list[tuple[str, int]]:
-    """Return the host and the actual port of each listener."""
-    return [listener.socket.getsockname()[:2] for listener in listeners]
+def addresses(sockets: list[SocketType]) -> list[tuple[str, int]]:
+    """Return the host and the actual port of each socket."""
+    return [one.getsockname()[:2] for one in sockets]
 
 
-async def _open(address: str) -> list[trio.SocketListener]:
-    """Raises ListenError."""
+async def _bind(address: str, sockets: list[SocketType]) -> None:
+    """Bind a socket to each address of the host, as `trio.open_tcp_listeners` does, and append it. Raises
+    ListenError.
+    """
     host, port = parse_address(address)
+    before = len(sockets)
+    unsupported: OSError | None = None
     try:
-        return await trio.open_tcp_listeners(port, host=host)
+        found = await trio.socket.getaddrinfo(host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        for family, kind, protocol, _, place in found:
+            try:
+                one = trio.socket.socket(family, kind, protocol)
+            except OSError as problem:
+                if problem.errno != errno.EAFNOSUPPORT:
+                    raise
+                unsupported = problem  # IPv6 or IPv4 is switched off: the host's other addresses suffice
+                continue
+            sockets.append(one)
+            # A port whose last connections are in TIME_WAIT is free; a port with a listener is not.
+            one.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+            if family == AF_INET6:
+                one.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
+            await one.bind(place)
+        if unsupported is not None and len(sockets) == before:
+            raise unsupported
     except OSError as problem:
         raise ListenError(f"cannot listen on {address}: {problem.strerror or problem}") from problem
     except UnicodeError as problem:
         raise ListenError(f"cannot listen on {address}: that is no host name") from problem
 
 
-def _listeners(sockets: Iterable[socket.socket]) -> list[trio.SocketListener]:
-    return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets]
+def _sockets(passed: Iterable[socket]) -> list[SocketType]:
+    return [trio.socket.from_stdlib_socket(each) for each in passed]
+
+
+def _listeners(sockets: Iterable[SocketType]) -> list[trio.SocketListener]:
+    return [trio.SocketListener(each) for each in sockets]

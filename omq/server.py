@@ -28,7 +28,7 @@ from omq.drivers.memory import Memory
 from omq.drivers.reasons import Refused
 from omq.drivers.rounds import repeat
 from omq.drivers.statistics import NodeStatistics
-from omq.listening import Listeners, addresses
+from omq.listening import ListenError, Sockets, addresses
 from omq.logs import LogThrottle, quoted, report_suppressed
 from omq.metrics.slices import Slices
 from omq.overview import Overview, RecentLines, recent_lines
@@ -66,15 +66,15 @@ class Server:
         memory: Memory,
         certificates: Certificates | None,
         lines: RecentLines,
-        listeners: Listeners,
+        sockets: Sockets,
     ) -> None:
         self.config = config
         self.certificates = certificates
-        self.addresses = addresses(listeners.any)
+        self.addresses = addresses(sockets.any)
         """The addresses on which it listens: host and actual port."""
-        self.tls_addresses = addresses(listeners.tls)
+        self.tls_addresses = addresses(sockets.tls)
         """The addresses at which it accepts TLS only."""
-        self.http_addresses = addresses(listeners.http)
+        self.http_addresses = addresses(sockets.http)
         """The addresses at which it accepts HTTP only."""
         self.catalogue = catalogue
         self.memory = memory
@@ -244,17 +244,17 @@ async def _open_server(
 ) -> AsyncIterator[Server]:
     shown = certificates(config)
     # Before the store, so that no new store is left behind if an address is taken.
-    with closing(await Listeners.open(config, passed)) as listeners:
-        async with _open_store(config, lines, shown, listeners) as server:
+    with closing(await Sockets.bind(config, passed)) as sockets:
+        async with _open_store(config, lines, shown, sockets) as server:
             yield server
 
 
 @asynccontextmanager
 async def _open_store(
-    config: Config, lines: RecentLines, shown: Certificates | None, listeners: Listeners
+    config: Config, lines: RecentLines, shown: Certificates | None, sockets: Sockets
 ) -> AsyncIterator[Server]:
     store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
-    problem: Refused | StoreError | None = None
+    problem: Refused | StoreError | ListenError | None = None
     unclosed: StoreError | None = None
     try:
         for recovery in store.recoveries:
@@ -263,12 +263,13 @@ async def _open_store(
         async with trio.open_nursery() as background:
             memory = Memory(config.memory_bytes)
             catalogue = Catalogue(config, store, memory, background)
-            server = Server(config, catalogue, memory, shown, lines, listeners)
+            server = Server(config, catalogue, memory, shown, lines, sockets)
             for writer in catalogue.writers.values():
                 background.start_soon(writer.run)
             try:
                 await catalogue.open_stored()
-            except (Refused, StoreError) as refusal:
+                sockets.listen()
+            except (Refused, StoreError, ListenError) as refusal:
                 problem = refusal  # raised outside of the nursery, which would wrap it
             else:
                 await look_at_disk(catalogue, config)
@@ -280,7 +281,7 @@ async def _open_store(
                 if shown is not None:
                     background.start_soon(shown.keep_warning)
                 async with trio.open_nursery() as connections:
-                    accepting = await connections.start(_accept, server, listeners, connections)
+                    accepting = await connections.start(_accept, server, sockets, connections)
                     try:
                         yield server
                     finally:
@@ -327,14 +328,14 @@ def _start_housekeeping(nursery: trio.Nursery, config: Config, catalogue: Catalo
 
 async def _accept(
     server: Server,
-    listeners: Listeners,
+    sockets: Sockets,
     connections: trio.Nursery,
     task_status: "trio.TaskStatus[trio.CancelScope]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.CancelScope() as scope:
         task_status.started(scope)
         async with trio.open_nursery() as nursery:
-            for group, spoken in listeners.spoken(server.config):
+            for group, spoken in sockets.spoken(server.config):
                 handler = partial(server.reception.receive, spoken)
                 nursery.start_soon(accept_all, group, handler, connections)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import trio
 
-from omq.config import ConfigError
+from omq.config import ConfigError, format_address
 
 FIRST_DESCRIPTOR = 3
 
@@ -69,7 +69,7 @@ class PassedSockets:
     def addresses(self) -> dict[str, list[str]]:
         """Return their addresses as keys of the configuration."""
         return {
-            key: [_shown(one) for one in getattr(self, key)]
+            key: [format_address(*one.getsockname()[:2]) for one in getattr(self, key)]
             for key in ("listen", "listen_tls", "listen_http")
         }
 
@@ -99,11 +99,6 @@ def passed_sockets(environment: MutableMapping[str, str] = os.environ) -> Passed
         name = names[number] if number < len(names) else ""
         found[{"tls": "listen_tls", "http": "listen_http"}.get(name, "listen")].append(passed)
     return PassedSockets(**{key: tuple(sockets) for key, sockets in found.items()})
-
-
-def _shown(passed: socket.socket) -> str:
-    host, port = passed.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _pid() -> str:

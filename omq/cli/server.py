@@ -21,7 +21,7 @@ from omq.cli.collector import look_seldom
 from omq.cli.descriptors import raise_limit
 from omq.cli.exposure import tell_exposure
 from omq.cli.logs import STYLES, refuse, set_levels, set_up_logging, style_asked_for
-from omq.config import Config, ConfigError, check, load
+from omq.config import Config, ConfigError, check, format_address, load
 from omq.drivers.reasons import Refused
 from omq.listening import ListenError
 from omq.reloading import applied, need_restart
@@ -216,14 +216,14 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
             nursery.start_soon(give_back_much)
             tell_exposure(config)
             for address in server.addresses:
-                print(f"omq-server listening on {_shown(address)}", flush=True)
+                print(f"omq-server listening on {format_address(*address)}", flush=True)
             for address in server.tls_addresses:
-                print(f"omq-server listening on {_shown(address)} (TLS only)", flush=True)
+                print(f"omq-server listening on {format_address(*address)} (TLS only)", flush=True)
             for address in server.http_addresses:
-                print(f"omq-server listening on {_shown(address)} (HTTP only)", flush=True)
+                print(f"omq-server listening on {format_address(*address)} (HTTP only)", flush=True)
             nursery.start_soon(manager.keep_alive)
             addresses = (*server.addresses, *server.tls_addresses, *server.http_addresses)
-            manager.ready(status := f"serving on {', '.join(map(_shown, addresses))}")
+            manager.ready(status := f"serving on {', '.join(format_address(*each) for each in addresses)}")
             async for number in signals:
                 if number == signal.SIGHUP:
                     manager.reloading()
@@ -279,11 +279,6 @@ async def _reload_configuration(server: Server, started: Config, read: Callable[
             log.exception("SIGHUP: a defect of the server: the configuration may be reloaded only in part")
         else:
             log.info("SIGHUP: reloaded the configuration")
-
-
-def _shown(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _tell_codec() -> None:

@@ -1,5 +1,8 @@
 """What clients and the log are told when the store fails while it is opened, read, changed or closed."""
 
+import errno
+import os
+import socket
 from pathlib import Path
 from typing import NoReturn
 
@@ -166,20 +169,89 @@ async def test_times_and_positions_that_cannot_be_read_keep_no_server_from_start
             assert sorted(await client.bodies(4)) == numbered(2, 5)
 
 
+async def free_port() -> int:
+    (free,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with free:
+        port: int = free.socket.getsockname()[1]
+        return port
+
+
 @pytest.mark.parametrize(
     ("address", "why"),
     [(f"{'x' * 70}:0", "that is no host name"), ("192.0.2.1:1", "Cannot assign requested")],
 )
 async def test_when_one_address_cannot_be_had_none_is_kept(store: Path, address: str, why: str) -> None:
-    (free,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = free.socket.getsockname()[1]
-    free.socket.close()
+    port = await free_port()
     with pytest.raises(ListenError, match=f"cannot listen on .*: {why}"):
         async with open_server(Config(listen=[f"127.0.0.1:{port}", address], store=str(store))):
             pass
     assert not await trio.Path(store).exists()
     async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))) as server:
         assert server.port == port
+
+
+async def test_a_taken_address_leaves_no_store(store: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ListenError, match=f"cannot listen on {address}: Address already in use"):
+            async with open_server(Config(listen=[address], store=str(store))):
+                pass
+    assert not await trio.Path(store).exists()
+
+
+class WithoutIPv6(trio.abc.SocketFactory):
+    """Sockets as on a machine where IPv6 is switched off."""
+
+    def socket(
+        self,
+        family: socket.AddressFamily | int = socket.AF_INET,
+        type: socket.SocketKind | int = socket.SOCK_STREAM,
+        proto: int = 0,
+    ) -> trio.socket.SocketType:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return trio.socket.from_stdlib_socket(socket.socket(family, type, proto))
+
+
+async def test_without_ipv6_the_other_addresses_of_a_host_suffice(store: Path) -> None:
+    trio.socket.set_custom_socket_factory(WithoutIPv6())
+    async with open_server(Config(listen=["localhost:0"], store=str(store))) as server:
+        assert [host for host, _ in server.addresses] == ["127.0.0.1"]
+    with pytest.raises(ListenError, match=r"cannot listen on \[::1\]:0: Address family not supported"):
+        async with open_server(Config(listen=["[::1]:0"], store=str(store))):
+            pass
+
+
+async def test_an_address_that_is_configured_twice_is_refused(store: Path) -> None:
+    address = f"127.0.0.1:{await free_port()}"
+    with pytest.raises(ListenError, match=f"cannot listen on {address}: Address already in use"):
+        async with open_server(Config(listen=[address, address], store=str(store))):
+            pass
+
+
+async def test_clients_are_refused_while_the_store_is_opened(store: Path) -> None:
+    port = await free_port()
+    serves = trio.Event()
+
+    async def serve() -> None:
+        async with open_server(Config(listen=[f"127.0.0.1:{port}"], store=str(store))):
+            serves.set()
+            await trio.sleep_forever()
+
+    threads = trio.to_thread.current_default_thread_limiter()
+    borrowers = range(int(threads.total_tokens))
+    async with trio.open_nursery() as nursery:
+        for borrower in borrowers:
+            threads.acquire_on_behalf_of_nowait(borrower)
+        nursery.start_soon(serve)
+        await eventually(lambda: threads.statistics().tasks_waiting > 0)
+        with trio.socket.socket() as newcomer, pytest.raises(ConnectionRefusedError):
+            await newcomer.connect(("127.0.0.1", port))
+        for borrower in borrowers:
+            threads.release_on_behalf_of(borrower)
+        await serves.wait()
+        await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+        nursery.cancel_scope.cancel()
 
 
 async def test_connections_wait_while_there_are_no_descriptors(
