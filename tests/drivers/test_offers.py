@@ -82,6 +82,11 @@ async def with_ids(drivers: Drivers, kind: Kind, name: bytes = b"t") -> Driver:
     return driver
 
 
+def use_up_ids(driver: Driver) -> None:
+    """Make the next id one that must be reserved first, as a great number of messages would."""
+    driver.next_id = driver.reserved
+
+
 def fill(driver: Driver, body: bytes = b"x" * 50 * KIB) -> tuple[int, Publisher]:
     """Offer messages until there is no room: how many were taken, and the publisher that waits."""
     for taken in range(1000):
@@ -200,8 +205,11 @@ async def test_who_waits_hears_that_the_topic_was_deleted(drivers: Drivers, kind
 async def test_ids_that_must_be_reserved_first_are_no_room_for_now(drivers: Drivers, kind: Kind) -> None:
     topics = [await drivers.topic(kind, b"%d" % number) for number in range(20)]
     publishers = [Publisher(topic) for topic in topics]
+    for topic in topics:
+        use_up_ids(topic)
+    (used,) = {topic.next_id for topic in topics}
     reserved = drivers.store.catalogue.topics
-    assert {record.reserved for record in reserved()} == {1}
+    assert {record.reserved for record in reserved()} == {used}
     for publisher in publishers:
         assert publisher.offer(b"a") is None
         assert publisher.again() is None
@@ -209,8 +217,8 @@ async def test_ids_that_must_be_reserved_first_are_no_room_for_now(drivers: Driv
     for publisher in publishers:
         assert publisher.wakes == 1
         assert publisher.again() is CONFIRMED
-    assert [topic.next_id for topic in topics] == [2] * 20
-    assert min(record.reserved for record in reserved()) > 1000
+    assert [topic.next_id for topic in topics] == [used + 1] * 20
+    assert min(record.reserved for record in reserved()) > used + 1000
     other = Publisher(topics[0])
     assert other.offer(b"b") is CONFIRMED
 
@@ -218,10 +226,11 @@ async def test_ids_that_must_be_reserved_first_are_no_room_for_now(drivers: Driv
 @of_kinds(lambda kind: not kind.is_persistent)
 async def test_ids_that_others_took_meanwhile_are_reserved_again(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
+    use_up_ids(driver)
     first, second = Publisher(driver), Publisher(driver)
     assert (first.offer(b"a"), second.offer(b"b")) == (None, None)
     await quiet()
-    driver.next_id = driver.reserved  # as if a great number of messages had come before these two
+    use_up_ids(driver)
     assert first.again() is None
     await quiet()
     assert first.again() is CONFIRMED
@@ -231,12 +240,14 @@ async def test_ids_that_others_took_meanwhile_are_reserved_again(drivers: Driver
 @of_kinds(lambda kind: not kind.is_persistent)
 async def test_who_leaves_while_ids_are_reserved_takes_none(drivers: Drivers, kind: Kind) -> None:
     driver = await drivers.topic(kind)
+    use_up_ids(driver)
+    used = driver.next_id
     async with drivers.catalogue.ids.held_back():
         with trio.move_on_after(0) as scope:
             await driver.post(Bodies([b"a"]))
         assert scope.cancelled_caught
     await quiet()
-    assert driver.next_id == 1
+    assert driver.next_id == used
     assert drivers.memory.statistics() == NOTHING
 
 
@@ -248,7 +259,7 @@ async def test_who_was_admitted_and_finds_no_ids_gives_its_room_back(drivers: Dr
     assert len(client.got) == taken
     assert publisher.wakes == 1
     client.close()
-    driver.next_id = driver.reserved  # as if a great number of messages had come meanwhile
+    use_up_ids(driver)
     assert publisher.again() is None
     assert publisher.place is not None
     publisher.place.leave()
@@ -256,8 +267,10 @@ async def test_who_was_admitted_and_finds_no_ids_gives_its_room_back(drivers: Dr
     assert drivers.memory.statistics() == NOTHING
 
 
-async def test_a_crowd_that_waits_for_the_first_ids_keeps_the_pace(drivers: Drivers) -> None:
+async def test_a_crowd_that_waits_for_ids_keeps_the_pace(drivers: Drivers) -> None:
     driver = await drivers.topic(BROADCAST)
+    use_up_ids(driver)
+    used = driver.next_id
     client = Client(driver)
     async with trio.open_nursery() as nursery:
         for number in range(100):
@@ -265,7 +278,7 @@ async def test_a_crowd_that_waits_for_the_first_ids_keeps_the_pace(drivers: Driv
         while len(client.got) < 100:
             await client.read()
     assert client.gaps == []
-    assert client.ids == [*range(1, 101)]
+    assert client.ids == [*range(used, used + 100)]
     client.close()
 
 
@@ -280,6 +293,8 @@ async def test_without_ids_messages_are_refused_and_hold_nothing(
             raise StoreFailed("the disk broke")
 
     monkeypatch.setattr(drivers.store.catalogue, "reserve", fail)
+    use_up_ids(driver)
+    use_up_ids(other)
     failing, going_on = Publisher(driver), Publisher(other)
     assert (failing.offer(b"a"), going_on.offer(b"b")) == (None, None)
     await quiet()
