@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from omq.drivers.reasons import Reason, Refused
 from omq.exchanges.types import argument
 from omq.protocol.amqp import head as heads
-from omq.protocol.amqp.fields import Array, LongString, Table, check_small_table
+from omq.protocol.amqp.fields import Array, LongString, Table, check_small_table, names
 from omq.protocol.amqp.shortstr import FieldError
 
 CC, BCC = b"CC", b"BCC"
 
 MARK = b"CC"
 """Both names end with this, so a head without it has neither header. To search for it costs much
-less than to parse the head.
+less than to look for the headers.
 """
 
 
@@ -31,18 +31,21 @@ class Copies:
 
 def copies_of(head: bytes) -> Copies:
     """Return the further routing keys of a message with this head. Raises Refused."""
-    if MARK not in head:
+    if MARK not in head or not _has_copies(head):
         return Copies((), head)
     check_headers(head)
     parsed = heads.decode(head)
-    headers = parsed.properties.headers
-    if headers is None:
-        return Copies((), head)
+    headers = parsed.properties.headers or Table()
     keys = _keys(headers, CC) + _keys(headers, BCC)
     if argument(headers, BCC) is not None:
         kept = Table(tuple(entry for entry in headers.entries if entry[0] != BCC))
         head = heads.encode(replace(parsed, properties=replace(parsed.properties, headers=kept)))
     return Copies(keys, head)
+
+
+def _has_copies(head: bytes) -> bool:
+    _, table = heads.bounds(head, 0, len(head))
+    return table is not None and any(name in (CC, BCC) for name in names(head, table))
 
 
 def check_headers(head: bytes) -> None:

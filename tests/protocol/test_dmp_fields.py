@@ -21,6 +21,7 @@ from omq.protocol.amqp.fields import (
     read_table,
     table_octets,
 )
+from omq.protocol.amqp.fields import names as names_of_table
 from omq.protocol.amqp.head import PLAIN_HEAD, Head
 from omq.protocol.amqp.properties import Properties
 from omq.protocol.amqp.shortstr import FieldError
@@ -136,6 +137,7 @@ def test_each_type_octet_by_octet(value: Value, octets: bytes) -> None:
 def test_any_table_comes_back(table: Table) -> None:
     octets = table_octets(table)
     assert read_table(octets, 0, len(octets)) == (table, len(octets))
+    assert list(names_of_table(octets, 0)) == [name for name, _ in table.entries]
 
 
 @given(any_head)

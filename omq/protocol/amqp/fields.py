@@ -194,6 +194,17 @@ def checking(data: bytes, at: int, end: int, what: str = "the table") -> Steps[i
     return (yield from _checking(data, at, end, what, MAX_NESTING, True, count(1)))
 
 
+def names(data: bytes, at: int) -> Iterator[bytes]:
+    """Yield the names of the checked table at `data[at]`, without those of tables in it. No value is made."""
+    at, stop = bounds(data, at, len(data))
+    while at < stop:
+        kind_at = at + 1 + data[at]
+        yield data[at + 1 : kind_at]
+        at = kind_at + 1
+        size = _SIZES.get(data[kind_at])
+        at = bounds(data, at, stop)[1] if size is None else at + size
+
+
 def _checking(
     data: bytes, at: int, end: int, what: str, levels: int, named: bool, values: Iterator[int]
 ) -> Steps[int]:
