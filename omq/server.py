@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from functools import partial
+from threading import Lock
 
 import trio
 
@@ -253,7 +254,7 @@ async def _open_server(
 async def _open_store(
     config: Config, lines: RecentLines, shown: Certificates | None, sockets: Sockets
 ) -> AsyncIterator[Server]:
-    store = await in_thread(partial(Store.open, config.store, map_size=config.map_bytes))
+    store = await _open_in_thread(config)
     problem: Refused | StoreError | ListenError | None = None
     unclosed: StoreError | None = None
     try:
@@ -301,6 +302,28 @@ async def _open_store(
         raise problem
     if unclosed is not None:
         raise NotClosed(str(unclosed)) from unclosed
+
+
+async def _open_in_thread(config: Config) -> Store:
+    """Open the store. If this is cancelled it returns at once, although the thread may need minutes to verify
+    large files, and cannot be stopped. The thread closes the store then.
+    """
+    opened: list[Store] = []
+    first_to_end = Lock()
+    """Acquired by the thread or by this task, whichever ends first."""
+
+    def open_store() -> None:
+        opened.append(Store.open(config.store, map_size=config.map_bytes))
+        if not first_to_end.acquire(blocking=False):
+            opened[0].close(clean=False)
+
+    try:
+        await in_thread(open_store, abandon_on_cancel=True)
+    except trio.Cancelled:
+        if first_to_end.acquire(blocking=False):
+            raise
+        # It was open already: the caller is cancelled at its next checkpoint, and closes it.
+    return opened[0]
 
 
 async def _close(store: Store) -> StoreError | None:

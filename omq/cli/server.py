@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -210,38 +210,66 @@ async def run(config: Config, passed: PassedSockets | None, read: Callable[[], C
     file again, if there is one; it raises ConfigError.
     """
     manager = Manager()
-    awaited = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-    with trio.open_signal_receiver(*awaited) as signals:
-        async with open_server(config, passed) as server, trio.open_nursery() as nursery:
-            nursery.start_soon(give_back_much)
-            tell_exposure(config)
-            for address in server.addresses:
-                print(f"omq-server listening on {format_address(*address)}", flush=True)
-            for address in server.tls_addresses:
-                print(f"omq-server listening on {format_address(*address)} (TLS only)", flush=True)
-            for address in server.http_addresses:
-                print(f"omq-server listening on {format_address(*address)} (HTTP only)", flush=True)
-            nursery.start_soon(manager.keep_alive)
-            addresses = (*server.addresses, *server.tls_addresses, *server.http_addresses)
-            manager.ready(status := f"serving on {', '.join(format_address(*each) for each in addresses)}")
-            async for number in signals:
-                if number == signal.SIGHUP:
-                    manager.reloading()
-                    await _reload(server, config, read)
-                    manager.ready(status)
-                    continue
-                if number == signal.SIGUSR1:
-                    tasks = trio.lowlevel.current_statistics().tasks_living
-                    log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
-                    continue
-                log.info("%s: stopping", signal.Signals(number).name)
-                manager.stopping()
-                nursery.cancel_scope.cancel()
-                break
+    problem: ConfigError | ListenError | StoreError | Refused | NotClosed | None = None
+    with (
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as ends,
+        trio.open_signal_receiver(signal.SIGHUP, signal.SIGUSR1) as requests,
+    ):
+        async with trio.open_nursery() as start:
+            # What a signal ends: the start, or what is done while the server serves. A server that was
+            # started stops in order only if nothing cancels it from outside.
+            ended = [start.cancel_scope]
+            start.start_soon(_stop, ends, manager, ended)
+            try:
+                async with open_server(config, passed) as server, trio.open_nursery() as nursery:
+                    ended.append(nursery.cancel_scope)
+                    nursery.start_soon(give_back_much)
+                    nursery.start_soon(manager.keep_alive)
+                    tell_exposure(config)
+                    await _serve(server, config, read, requests, manager)
+            except (ConfigError, ListenError, StoreError, Refused, NotClosed) as refusal:
+                problem = refusal  # raised outside of the nursery, which would wrap it
+            start.cancel_scope.cancel()
         with trio.move_on_after(0):
-            async for _ in signals:
+            async for _ in ends:
                 pass  # ignore further signals while it stops
+    if problem is not None:
+        raise problem
     log.info("stopped")
+
+
+async def _stop(signals: AsyncIterator[int], manager: Manager, ended: list[trio.CancelScope]) -> None:
+    """Cancel the newest of these scopes at the first signal."""
+    number = await anext(signals)
+    log.info("%s: stopping", signal.Signals(number).name)
+    manager.stopping()
+    ended[-1].cancel()
+
+
+async def _serve(
+    server: Server,
+    config: Config,
+    read: Callable[[], Config] | None,
+    requests: AsyncIterator[int],
+    manager: Manager,
+) -> None:
+    """Say where the server listens, and answer SIGHUP and SIGUSR1 until cancelled."""
+    for address in server.addresses:
+        print(f"omq-server listening on {format_address(*address)}", flush=True)
+    for address in server.tls_addresses:
+        print(f"omq-server listening on {format_address(*address)} (TLS only)", flush=True)
+    for address in server.http_addresses:
+        print(f"omq-server listening on {format_address(*address)} (HTTP only)", flush=True)
+    addresses = (*server.addresses, *server.tls_addresses, *server.http_addresses)
+    manager.ready(status := f"serving on {', '.join(format_address(*each) for each in addresses)}")
+    async for number in requests:
+        if number == signal.SIGHUP:
+            manager.reloading()
+            await _reload(server, config, read)
+            manager.ready(status)
+        else:
+            tasks = trio.lowlevel.current_statistics().tasks_living
+            log.info("SIGUSR1: %d connections, %d tasks", server.connections, tasks)
 
 
 async def _reload(server: Server, started: Config, read: Callable[[], Config] | None) -> None:

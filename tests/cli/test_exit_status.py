@@ -1,12 +1,16 @@
 """What the exit status of `omq-server` says."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from server_command import READY
+import pytest
+from server_command import COMMAND, READY
+
+from omq_storage.store import FORMAT_FILE
 
 PROGRAM = """
 import os
@@ -59,3 +63,29 @@ def test_a_disk_that_refused_to_sync_is_a_failure_while_running(tmp_path: Path) 
             assert "Traceback" not in log
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_start_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    os.mkfifo(store / FORMAT_FILE)
+    with subprocess.Popen(
+        [COMMAND, "--listen", "127.0.0.1:0", "--store", store],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            # As soon as the server reads this end is open, too; then it waits for the content.
+            with (store / FORMAT_FILE).open("wb"):
+                process.send_signal(signal.SIGHUP)
+                process.send_signal(number)
+                output, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert not output
+    assert f"{number.name}: stopping" in log
+    assert log.endswith("stopped\n")
+    assert "Traceback" not in log

@@ -22,7 +22,7 @@ from omq_storage.catalogue import Catalogue
 from omq_storage.environment import Environment
 from omq_storage.errors import StoreError
 from omq_storage.levels import Level
-from omq_storage.store import Store
+from omq_storage.store import FORMAT, FORMAT_FILE, Store
 
 from .conversation import eventually, numbered, publish, serving
 from .dmp_conversation import feed, news
@@ -252,6 +252,30 @@ async def test_clients_are_refused_while_the_store_is_opened(store: Path) -> Non
         await serves.wait()
         await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_start_that_is_cancelled_leaves_at_once_and_its_store_is_closed_later(store: Path) -> None:
+    path = store / FORMAT_FILE
+    await trio.Path(store).mkdir()
+    os.mkfifo(path)
+    threads = trio.to_thread.current_default_thread_limiter()
+
+    async def serve(task_status: "trio.TaskStatus[trio.CancelScope]") -> None:
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            async with open_server(Config(listen=["127.0.0.1:0"], store=str(store))):
+                pytest.fail("it started without its format")
+
+    async with trio.open_nursery() as nursery:
+        scope = await nursery.start(serve)
+        with await trio.to_thread.run_sync(open, path, "wb") as pipe:  # as soon as the server reads
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+            pipe.write(b'{"format": %d, "begun": true}' % FORMAT)
+    await eventually(lambda: threads.statistics().borrowed_tokens == 0)
+    with Store.open(store):  # nobody has it
+        pass
 
 
 async def test_connections_wait_while_there_are_no_descriptors(
