@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from garbage import left, uncollected
 
-from omq.protocol.amqp_1_0.performatives import Attach, Begin, Detach, Flow, Transfer
+from omq.protocol.amqp_1_0.performatives import Attach, Begin, Close, Detach, Flow, Transfer
 
 from .amqp_1_0_peer import Peer, condition, data, opened, source, target
 from .conversation import Host, eventually, serving
@@ -163,3 +164,23 @@ async def test_frames_that_wait_take_a_share_of_the_memory(store: Path) -> None:
             pass
         await eventually(lambda: not memory.stalled.used)
         await second.settle()
+
+
+async def test_a_connection_that_is_cut_off_leaves_nothing_behind(store: Path) -> None:
+    """The frames that waited are free at once."""
+    with uncollected():
+        async with serving(store, memory_bytes=4 << 20) as host:
+            async with opened(host.port) as other, narrow(host) as first, narrow(host) as second:
+                for handle, (queue, client) in enumerate((("first", first), ("second", second))):
+                    await other.sender(queue, handle)
+                    await other.accepted(await other.publish_long(data(bytes(200_000)), handle))
+                    await attach(client, queue)
+                    assert (await transfer(client)).more
+                with pytest.raises((EOFError, trio.BrokenResourceError)):
+                    await first.next()
+                await second.say(Close())
+                await second.until(Close)
+                await other.say(Close())
+                await other.until(Close)
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())

@@ -1,48 +1,16 @@
-"""What a connection held is free as soon as it is over: no garbage collection has to find it.
+"""What a connection held is free as soon as it is over (`garbage`)."""
 
-A collection keeps everybody waiting, and until it comes what is held stays held.
-"""
-
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 import trio.testing
+from garbage import left, uncollected
 
-from omq.drivers.broadcast_channel import BroadcastChannel
-from omq.drivers.round_robin_channel import RoundRobinChannel
-from omq.terminals.connection.transport import Transport
-from omq.terminals.dmp.terminal import DmpTerminal
-from omq.terminals.omq.subscriptions import OmqSubscription, Subscriptions
-from omq.terminals.omq.terminal import OmqTerminal
+from omq.protocol.amqp_1_0.performatives import Attach, Close, Flow, Transfer
 
 from . import dmp_conversation as dmp
+from .amqp_1_0_peer import Peer, data, source, target
 from .conversation import InProcess, eventually, serving
-
-KINDS = (
-    OmqTerminal,
-    DmpTerminal,
-    OmqSubscription,
-    Subscriptions,
-    Transport,
-    BroadcastChannel,
-    RoundRobinChannel,
-)
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """Nothing is collected meanwhile."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def left() -> list[object]:
-    return [found for found in gc.get_objects() if isinstance(found, KINDS)]
 
 
 def stuck_answers(host: InProcess) -> int:
@@ -50,35 +18,86 @@ def stuck_answers(host: InProcess) -> int:
     return sum(terminal.statistics().held.answers for terminal in host.server.terminals())
 
 
-@pytest.mark.usefixtures("uncollected")
+async def leave_omq(host: InProcess, how: str) -> None:
+    """Use connections of omq and DMP, and end them."""
+    client = await host.connect()
+    await client.ask(b"(Declare t Broadcast (Persistent Weak))")
+    await client.ask(b"(Declare work Round_robin Transient)")
+    await client.ask(b"(Subscribe t From_beginning)")
+    await client.ask(b"(Subscribe work From_current)")
+    await client.ask(b"(Put t)")
+    await client.ask(b"(Get t From_current)")
+    others = [await dmp.sink(host, client), (await dmp.feed(host, client)).connection]
+    await others[0].send(dmp.envelopes([b"a", b"b"]) + b"\0\0\1")
+    stuck = await host.connect(receive_octets=4096)
+    # Answers that wait, of each kind, and a line that is not complete.
+    await stuck.say(b"(Publish t x)")
+    while not stuck_answers(host):  # the kernel decides how much it takes for a client that does not read
+        await stuck.say(*[b"(Declare t Broadcast (Persistent Weak))"] * 500)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    await stuck.say(b"(Fetch t 1 5)", b"(Confirm 1)", b"Topics", b"(Nonsense)", b"(Subscribe t From_current)")
+    await stuck.send(b"(Publish t " + b"x" * 1000)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert stuck_answers(host) > 0
+    for each in (client, stuck, *others):
+        if how == "reset":
+            each.reset()
+        else:
+            each.close()
+
+
 @pytest.mark.parametrize("how", ["closed", "reset"])
 async def test_connections_leave_nothing_behind(store: Path, how: str) -> None:
-    async with serving(store) as host:
-        client = await host.connect()
-        await client.ask(b"(Declare t Broadcast (Persistent Weak))")
-        await client.ask(b"(Declare work Round_robin Transient)")
-        await client.ask(b"(Subscribe t From_beginning)")
-        await client.ask(b"(Subscribe work From_current)")
-        await client.ask(b"(Put t)")
-        await client.ask(b"(Get t From_current)")
-        others = [await dmp.sink(host, client), (await dmp.feed(host, client)).connection]
-        await others[0].send(dmp.envelopes([b"a", b"b"]) + b"\0\0\1")
-        stuck = await host.connect(receive_octets=4096)
-        # Answers that wait, of each kind, and a line that is not complete.
-        await stuck.say(b"(Publish t x)")
-        while not stuck_answers(host):  # the kernel decides how much it takes for a client that does not read
-            await stuck.say(*[b"(Declare t Broadcast (Persistent Weak))"] * 500)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        await stuck.say(
-            b"(Fetch t 1 5)", b"(Confirm 1)", b"Topics", b"(Nonsense)", b"(Subscribe t From_current)"
-        )
-        await stuck.send(b"(Publish t " + b"x" * 1000)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert stuck_answers(host) > 0
-        for each in (client, stuck, *others):
-            if how == "reset":
-                each.reset()
-            else:
-                each.close()
-        await eventually(lambda: host.server.connections == 0)
-        await eventually(lambda: not left())
+    with uncollected():
+        async with serving(store) as host:
+            await leave_omq(host, how)
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())
+
+
+async def use_links(peer: Peer) -> None:
+    """Attach links of each kind. Leave messages unsettled and one incomplete."""
+    await peer.sender("jobs", 1)
+    for _ in range(2):
+        await peer.accepted(await peer.publish(data(b"x")))
+    await peer.receiver("jobs", 0, credit=1)
+    await peer.message()
+    await peer.receiver("exclusive.node", 2, credit=1)
+    await peer.sender("exclusive.node", 3)
+    await peer.publish(data(b"x"), 3)
+    await peer.message()
+    await peer.receiver("log", 4, credit=9, capabilities=("topic",))
+    await peer.sender("log", 5, capabilities=("topic",))
+    await peer.publish(data(b"x"), 5)
+    await peer.message()
+    for handle, address in ((6, target(None)), (7, target(None, dynamic=True))):
+        await peer.say(Attach(f"s{handle}", handle, False, target=address, initial_delivery_count=0))
+        await peer.until(Flow)
+    await peer.say(Attach("dynamic", 8, True, source=source(None, dynamic=True), target=target("here")))
+    await peer.until(Attach)
+    await peer.say(Transfer(1, 99, b"99", 0, more=True), payload=b"x" * 1000)
+    await peer.settle()
+
+
+@pytest.mark.parametrize("how", ["closed", "ended", "reset", "stopped"])
+async def test_connections_of_amqp_1_0_leave_nothing_behind(store: Path, how: str) -> None:
+    with uncollected():
+        async with serving(store) as host:
+            connection = await host.open()
+            peer = Peer(connection.stream)
+            await peer.open()
+            await use_links(peer)
+            match how:
+                case "closed":
+                    await peer.say(Close())
+                    await peer.until(Close)
+                case "ended":
+                    connection.close()
+                case "reset":
+                    connection.reset()
+                case "stopped":
+                    host.server.stop()
+                    await peer.until(Close)
+            connection.close()
+            await eventually(lambda: host.server.connections == 0)
+            await eventually(lambda: not left())

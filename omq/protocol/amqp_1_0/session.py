@@ -288,6 +288,7 @@ class Session:
         self.is_over = True
         self._peer.waits(-sum(len(octets) for _, octets in self._waiting))
         self._waiting.clear()
+        self._deliveries.clear()
         links, self._links = list(self._links.values()), {}
         self._peer.use_handles(-len(links))
         for each in links:

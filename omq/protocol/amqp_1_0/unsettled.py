@@ -91,6 +91,10 @@ class Unsettled(Generic[L]):
         self._runs[at:stop] = [run for _, run in kept]
         return found
 
+    def clear(self) -> None:
+        """Forget all deliveries: the session is over."""
+        self._places, self._runs = [], []
+
     def drop(self, link: L) -> None:
         """Forget the deliveries of a link that is over."""
         kept = [

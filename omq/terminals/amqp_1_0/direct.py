@@ -23,11 +23,16 @@ from omq.terminals.amqp_1_0.refusals import condition_of, rejection
 class DirectOutgoing(Outgoing):
     """A consumer of a node."""
 
-    direct: DirectChannel
     end_node: Callable[[], None] | None = None
     """Ends the node, if it was made for this link."""
     woken: Callable[["DirectOutgoing"], None]
     """Called when there may be messages: `send_soon` or `frames_at_once` follows."""
+
+    @property
+    def direct(self) -> DirectChannel:
+        """Its channel, while it has one."""
+        assert isinstance(self.channel, DirectChannel), "a consumer of a node has no other channel"
+        return self.channel
 
     def wake(self) -> None:
         if not self._is_closed:
@@ -41,15 +46,18 @@ class DirectOutgoing(Outgoing):
         """Return the frames of messages with at most about so many octets. They count as sent. Other messages
         wait for the sending task.
         """
+        if not self._may_send():
+            return ()
         parts: Sequence[Octets] = ()
-        if self._may_send() and (cuts := self.direct.take_at_once(octets)):
+        channel = self.direct
+        if cuts := channel.take_at_once(octets):
             parts = self._form.whole(cuts)
             count = len(cuts) - self._form.unframed
             self._sender.delivered += count
-            self.direct.written(count)
-            self.direct.traffic.octets_out += sum(map(len, parts))
-            self._sent(self.direct)
-        if self._may_send() and self.direct.ready():
+            channel.written(count)
+            channel.traffic.octets_out += sum(map(len, parts))
+            self._sent(channel)
+        if self._may_send() and channel.ready():
             self.send_soon()
         return parts
 

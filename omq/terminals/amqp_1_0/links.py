@@ -80,7 +80,9 @@ class Links:
         for producer in incoming.values():
             producer.close()
         self._unflushed.clear()
+        self._news.clear()
         self._woken.clear()
+        self._wake = _ignore  # messages without an outcome keep these links, but not their connection
 
     @property
     def unconfirmed(self) -> int:
@@ -169,8 +171,9 @@ class Links:
             self._look_stalled(incoming)
 
     def _has_news(self, incoming: Producing) -> None:
-        self._news[incoming] = None
-        self._wake()
+        if incoming.link.is_attached:
+            self._news[incoming] = None
+            self._wake()
 
     def _has_messages(self, outgoing: DirectOutgoing) -> None:
         self._woken[outgoing] = None
@@ -295,7 +298,6 @@ class Links:
             return DirectOutgoing(link, Topic(0, node.name), self._sender, place, self._failed, self.opened)
 
         outgoing, node, channel = self._direct.consume(address.name, make)
-        outgoing.direct = channel
         outgoing.woken = self._has_messages
         if address.name is None:
             outgoing.end_node = partial(self._direct.end, node)
@@ -355,6 +357,10 @@ class Links:
             answered = performatives.Target(target.address, capabilities=target.capabilities)
             incoming.accept(self._direct, address.name, performatives.write(answered))
         self._incoming[link] = incoming
+
+
+def _ignore() -> None:
+    """Do not wake a connection that is over."""
 
 
 def _made(target: Target, node: DirectNode) -> bytes:

@@ -146,8 +146,8 @@ class Amqp1Terminal:
                 await self._transport.finish()
         finally:
             self._state = Over()
+            self._drop(self._protocol.lost())  # also if the connection was cut off
             if self._admitted is not None:
-                self._admitted.links.close()
                 self._admitted.session.close()
             self._admission.close()
             self._frames.close()
